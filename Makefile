@@ -1,0 +1,99 @@
+# Every chore by its name; `make` lists them. `make run` and `make test` need nothing before them
+# but Python 3.11 or newer: what is missing, they set up.
+
+BIN := .venv/bin
+PORT ?= 8000
+
+# The newest machines still call an old Python python3; take the first that is new enough.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+# Files that say "installed as it stands now"; a changed pin makes them stale.
+TRAIN := .venv/.installed-train
+DEV := .venv/.installed-dev
+PINS := pyproject.toml constraints.txt package.json package-lock.json hatch_build.py
+# Installing brings it; its absence means installing again.
+VENDOR := $(if $(STUDIO_SKIP_NPM),,static/vendor/.stamp)
+
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := --numprocesses auto --maxprocesses 8
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check fix e2e slow faults gpu bench docs db hooks clean
+
+help:
+	@echo "Mantissa Studio: make run, then open the address it prints."
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name what; do \
+	  printf '  make %-8s %s\n' "$$name" "$$what"; done
+
+run: $(TRAIN) ## set up what is missing and open the studio (PORT=8000, STUDIO_HOME=folder)
+	@exec $(BIN)/studio serve --open --port $(PORT)
+
+test: $(DEV) browser ## set up what is missing and run every test that needs no GPU
+	$(PYTEST) $(PARALLEL) -m "not gpu and not bench"
+
+check: $(DEV) ## lint, types, floors and the fast tests, in under a minute
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) $(PARALLEL) -m "not slow and not e2e and not faults and not gpu and not bench"
+
+fix: $(DEV) ## format, and mend what ruff can mend
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+e2e: $(DEV) browser ## the tests in a real browser
+	$(PYTEST) -m e2e
+
+slow: $(DEV) ## the tests that train for real, on the CPU
+	$(PYTEST) -m "slow and not gpu"
+
+faults: $(DEV) ## the tests that kill, fill, lock and cut
+	$(PYTEST) -m faults
+
+gpu: $(DEV) ## the tests that need a GPU
+	$(PYTEST) -m gpu
+
+bench: $(DEV) ## the numbers and their budgets
+	$(BIN)/python -m tests.bench
+
+docs: $(DEV) ## write docs/knobs.md and docs/openapi.json anew
+	$(BIN)/studio docs
+
+db: $(DEV) ## write a migration: make db NAME="add tags to runs"
+	@test -n "$(NAME)" || { echo 'Say what changes: make db NAME="add tags to runs"'; exit 1; }
+	$(BIN)/python -m tests.migration "$(NAME)"
+	$(BIN)/ruff format migrations
+
+hooks: $(DEV) ## check each commit before it is made
+	$(BIN)/pre-commit install
+
+clean: ## remove what chores made, but for .venv
+	rm -rf build dist static/vendor static/vendor.new test-results
+	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find studio tests migrations -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- setting up -------------------------------------------------------------------------------
+
+.PHONY: browser
+browser: $(DEV)
+	@$(BIN)/python -m tests.browser
+
+$(TRAIN): $(PINS) $(VENDOR) | $(BIN)/python
+	@echo "Installing the studio into .venv. The first time takes some minutes."
+	$(INSTALL) --editable '.[train]'
+	@touch $@
+
+$(DEV): $(PINS) $(VENDOR) | $(BIN)/python
+	@echo "Installing the studio and its tools into .venv. The first time takes some minutes."
+	$(INSTALL) --editable '.[train,dev]'
+	@touch $(TRAIN) $@
+
+static/vendor/.stamp: ;
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Mantissa Studio needs Python 3.11 or newer; here is $$(python3 --version 2>&1)."; exit 1; }
+	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; \
+	  echo "This Python cannot make virtual environments. On Debian or Ubuntu: sudo apt install $(PYTHON)-venv"; exit 1; }

@@ -1,0 +1,24 @@
+"""Run migrations on the connection that `studio.db.migrate` hands over."""
+
+from typing import Literal
+
+from alembic import context
+from sqlalchemy import types
+
+from studio.db import tables
+
+
+def plain(kind: str, item: object, _context: object) -> str | Literal[False]:
+    """Write our column types as the database knows them: a migration must outlive our classes."""
+    if kind != "type" or not isinstance(item, types.TypeDecorator):
+        return False
+    return f"sa.{type(item.impl_instance).__name__}()"
+
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=tables.Run.metadata,
+    render_as_batch=True,
+    render_item=plain,
+)
+context.run_migrations()

@@ -1,0 +1,64 @@
+// What every page needs: the theme button, page modules, and focus after navigation.
+// A page module exports `default(element)` and returns a function that ends what it began.
+
+/** @type {Map<Element, () => void>} */
+const running = new Map();
+
+/** Start the module of each element that names one and has none yet. */
+async function boot() {
+  const here = document.querySelector("nav [aria-current]");
+  here?.scrollIntoView({ block: "nearest", inline: "center" });
+  for (const element of document.querySelectorAll("[data-module]:not([data-booted])")) {
+    element.dataset.booted = "";
+    const { default: start } = await import(element.dataset.module);
+    if (element.isConnected) running.set(element, start(element));
+  }
+}
+
+/** End the modules whose elements have left the page. */
+function sweep() {
+  for (const [element, dispose] of running) {
+    if (element.isConnected) continue;
+    running.delete(element);
+    dispose();
+  }
+}
+
+/** After a boosted navigation, read the new page from its heading or its problem on. */
+function settle(event) {
+  const { ctx } = event.detail;
+  if (ctx?.target !== document.body || ctx.request.anchor) return;
+  const spot = document.getElementById("problems") ?? document.querySelector("h1");
+  spot?.setAttribute("tabindex", "-1");
+  spot?.focus({ preventScroll: true });
+  window.scrollTo(0, 0);
+}
+
+function toggleTheme(event) {
+  if (!event.target.closest("[data-theme-toggle]")) return;
+  const root = document.documentElement;
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const now = root.dataset.theme ?? (prefersDark ? "dark" : "light");
+  root.dataset.theme = localStorage.theme = now === "dark" ? "light" : "dark";
+  document.dispatchEvent(new Event("themechange"));
+}
+
+/** Submit a form as soon as one of its `data-instant` controls changes. */
+function submitAtOnce(event) {
+  if (event.target.matches("[data-instant]")) event.target.form.requestSubmit();
+}
+
+/** Keep the address of a form that was refused: the place it was sent to is no page. */
+function stayOnRefusal(event) {
+  if (event.detail.response?.status >= 400) event.preventDefault();
+}
+
+document.addEventListener("click", toggleTheme);
+document.addEventListener("htmx:before:history:update", stayOnRefusal);
+document.addEventListener("change", submitAtOnce);
+document.addEventListener("htmx:after:swap", (event) => {
+  sweep();
+  settle(event);
+  boot();
+});
+boot();

@@ -1,0 +1,58 @@
+// The points of a chart: one x axis, and for each series its means, extremes and broken places.
+
+/** @typedef {{mean: number[], min: number[], max: number[], non_finite: number[]}} Series */
+
+export class Curves {
+  /** @param {string[]} names one for each series */
+  constructor(names) {
+    this.names = names;
+    this.x = [];
+    this.series = names.map(() => ({ mean: [], min: [], max: [], non_finite: [] }));
+  }
+
+  /** Take whole curves at once, as the server cut them. A missing series stays empty. */
+  load(x, byName) {
+    this.x = [...x];
+    this.series = this.names.map((name) => {
+      const found = byName[name];
+      const gap = () => x.map(() => null);
+      return found
+        ? { ...found, mean: [...found.mean], min: [...found.min], max: [...found.max] }
+        : { mean: gap(), min: gap(), max: gap(), non_finite: [] };
+    });
+  }
+
+  /** Add what was told at one place; numbers for a place already known join it. */
+  push(place, values) {
+    if (!this.names.some((name) => name in values)) return;
+    if (this.x.at(-1) !== place) {
+      this.x.push(place);
+      for (const one of this.series) {
+        for (const list of [one.mean, one.min, one.max]) list.push(null);
+      }
+    }
+    const i = this.x.length - 1;
+    this.names.forEach((name, k) => {
+      if (!(name in values)) return;
+      const one = this.series[k];
+      if (typeof values[name] === "string") one.non_finite.push(place);
+      else one.mean[i] = one.min[i] = one.max[i] = values[name];
+    });
+  }
+
+  /** Places where a number was not finite, each once. */
+  get broken() {
+    return [...new Set(this.series.flatMap((one) => one.non_finite))].sort((a, b) => a - b);
+  }
+
+  get isEmpty() {
+    return this.series.every((one) => !one.non_finite.length && one.mean.every((v) => v === null));
+  }
+
+  /** The value of a series at an index, or the nearest one before it. */
+  at(k, i) {
+    const { mean } = this.series[k];
+    for (let j = i; j >= 0; j -= 1) if (mean[j] !== null) return mean[j];
+    return null;
+  }
+}

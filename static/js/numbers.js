@@ -1,0 +1,59 @@
+// Numbers for screens: how they are written, smoothed, and thinned to what pixels can show.
+
+/** Write a number with few digits; what is missing is a dash and never zero. */
+export function short(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "string") return value;
+  const size = Math.abs(value);
+  if (size !== 0 && size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
+  if (size >= 1e3) return Math.round(value).toLocaleString("en").replaceAll(",", "\u202f");
+  return String(Number(value.toPrecision(4)));
+}
+
+/** Write seconds with the two units that matter. */
+export function span(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+}
+
+/** Exponential moving average, corrected for its start; gaps stay gaps. */
+export function smooth(values, weight) {
+  if (!weight) return values;
+  let mean = 0;
+  let mass = 0;
+  return values.map((value) => {
+    if (value === null) return null;
+    mean = mean * weight + (1 - weight) * value;
+    mass = mass * weight + (1 - weight);
+    return mean / mass;
+  });
+}
+
+/** Thin columns that share an x, keeping the least and greatest of every bucket: spikes survive. */
+export function thin(columns, buckets) {
+  const size = columns[0].length;
+  if (size <= buckets * 4) return columns;
+  const keep = new Set([0, size - 1]);
+  for (let bucket = 0; bucket < buckets; bucket += 1) {
+    const start = Math.floor((bucket * size) / buckets);
+    const end = Math.floor(((bucket + 1) * size) / buckets);
+    for (const column of columns.slice(1)) {
+      extremes(column, start, end).forEach((i) => keep.add(i));
+    }
+  }
+  const chosen = [...keep].sort((a, b) => a - b);
+  return columns.map((column) => chosen.map((i) => column[i]));
+}
+
+function extremes(column, start, end) {
+  let low = -1;
+  let high = -1;
+  for (let i = start; i < end; i += 1) {
+    if (column[i] === null) continue;
+    if (low < 0 || column[i] < column[low]) low = i;
+    if (high < 0 || column[i] > column[high]) high = i;
+  }
+  return low < 0 ? [] : [low, high];
+}

@@ -1,0 +1,99 @@
+// A run's page: its charts, its log, and the parts that the server draws anew when they change.
+import { Chart } from "./chart.js";
+import { Log } from "./log.js";
+import { span } from "./numbers.js";
+import { follow } from "./stream.js";
+
+export default function start(root) {
+  const charts = [...root.querySelectorAll("[data-keys]")].map(draw);
+  const log = new Log(root.querySelector("[data-log]"));
+  const slider = root.querySelector("[data-smooth]");
+  const smoothing = () => smoothBy(charts, slider);
+  slider.addEventListener("input", smoothing);
+  smoothing();
+
+  let stop = () => {};
+  let isOver = false;
+  load(root, charts).then((last) => {
+    if (!isOver) stop = listen(root, charts, log, last);
+  });
+  return () => {
+    isOver = true;
+    stop();
+    charts.forEach((chart) => chart.dispose());
+  };
+}
+
+function draw(host) {
+  const keys = host.dataset.keys.split(",");
+  const labels = host.dataset.labels.split(",");
+  const noisy = host.dataset.noisy;
+  const series = keys.map((key, k) => ({
+    key,
+    label: labels[k],
+    hue: (Number(host.dataset.hue) + k) % 8,
+    dash: 0,
+    isNoisy: key === noisy,
+  }));
+  return new Chart(host, { title: host.dataset.title, group: "run", series });
+}
+
+/** Fetch the curves so far. Return the id after which live numbers go on. */
+async function load(root, charts) {
+  const answer = await fetch(root.dataset.metrics);
+  if (!answer.ok) return "";
+  const { x, series, last_id: last } = await answer.json();
+  charts.forEach((chart) => chart.load(x, series));
+  reveal(charts);
+  return String(last);
+}
+
+function listen(root, charts, log, last) {
+  return follow(
+    root.dataset.stream,
+    {
+      metrics(rows) {
+        for (const row of rows) charts.forEach((chart) => chart.push(row.step, row.values));
+        reveal(charts);
+      },
+      log: ({ lines }) => log.add(lines),
+      status: (run) => tell(root, run),
+      sample: () => announce("run-samples"),
+    },
+    last,
+  );
+}
+
+/** Charts of numbers that not every run tells appear with their first one. */
+function reveal(charts) {
+  for (const { host, curves } of charts) {
+    if (host.closest(".chart").hidden && !curves.isEmpty) host.closest(".chart").hidden = false;
+  }
+}
+
+/** Show where the run is; where its status changed, let the server draw what depends on it. */
+function tell(root, run) {
+  const put = (name, words) => {
+    const spot = root.querySelector(`[data-put="${name}"]`);
+    if (spot && spot.textContent !== words) spot.textContent = words;
+  };
+  const bar = root.querySelector("progress");
+  if (bar && run.progress !== null) bar.value = run.progress;
+  put("step", String(run.step));
+  put("total", run.total_steps === null ? "…" : String(run.total_steps));
+  put("phase", run.phase);
+  put("eta", run.eta_seconds === null ? "" : `${span(run.eta_seconds)} left`);
+  if (root.dataset.status === run.status) return;
+  root.dataset.status = run.status;
+  announce("run-status");
+}
+
+function smoothBy(charts, slider) {
+  const weight = Number(slider.value);
+  slider.nextElementSibling.textContent = weight.toFixed(2);
+  for (const chart of charts) if (chart.host.dataset.noisy) chart.smoothBy(weight);
+}
+
+function announce(name) {
+  document.body.dispatchEvent(new Event(name));
+}

@@ -1,0 +1,2 @@
+// Runs before the first paint, so that the page never flashes in the wrong theme.
+if (localStorage.theme) document.documentElement.dataset.theme = localStorage.theme;

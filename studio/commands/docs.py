@@ -1,0 +1,61 @@
+"""`studio docs`: the reference that is written from the code, so that it cannot drift from it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import BaseModel
+
+from studio.db.session import connect
+from studio.methods import METHODS
+from studio.recipe.knobs import knob_of, sections_in
+from studio.settings import Settings
+from studio.web.app import create_app
+
+_HEAD = "| knob | name | default | what it does |\n|---|---|---|---|"
+
+
+def write(folder: Path) -> None:
+    """Write `knobs.md` and `openapi.json` into the folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "knobs.md").write_text(knobs(), encoding="utf-8")
+    (folder / "openapi.json").write_text(openapi(), encoding="utf-8")
+
+
+def knobs() -> str:
+    """Return every setting of every method as tables, in Markdown."""
+    parts = ["# Knobs\n\nWritten by `make docs` from `studio/recipe` and `studio/methods`.\n"]
+    for method in METHODS.values():
+        parts += [f"\n## {method.title} (`{method.name}`)\n\n{method.summary}\n"]
+        parts += _tables(method.recipe, "")
+    return "".join(parts)
+
+
+def openapi() -> str:
+    """Return the description of the REST API, as OpenAPI JSON."""
+    with TemporaryDirectory() as folder:
+        settings = Settings(home=Path(folder))
+        engine = connect(settings.database)
+        text = json.dumps(create_app(engine, settings).openapi(), indent=1) + "\n"
+        engine.dispose()
+    return text
+
+
+def _tables(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    rows = list(_rows(section, prefix))
+    if rows:
+        title = f"\n### {prefix.rstrip('.')}\n\n{section.__doc__}\n" if prefix else ""
+        yield f"{title}\n{_HEAD}\n" + "\n".join(rows) + "\n"
+    for name, field in section.model_fields.items():
+        for inner in sections_in(field.annotation):
+            yield from _tables(inner, f"{prefix}{name}.")
+
+
+def _rows(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        knob = knob_of(field)
+        if knob is not None:
+            default = "required" if field.is_required() else f"`{field.default}`"
+            label = f"{knob.label} ({knob.unit})" if knob.unit else knob.label
+            yield f"| {label} | `{prefix}{name}` | {default} | {field.description} |"

@@ -1,0 +1,81 @@
+"""`studio doctor`: what this machine can do, and what is missing, in words."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import typer
+
+import studio
+from studio import paths
+from studio.db.session import FIXED, driver
+from studio.hardware import Hardware, detect, versions
+from studio.recipe.precision import PRECISIONS
+from studio.settings import Settings
+
+ROOMY_BYTES = 5 * 10**9
+"""Less than this is soon filled by a model and its checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    good: bool
+    text: str
+
+
+def examine(settings: Settings) -> int:
+    """Print every finding. Return 0 when runs can be trained here, else 1."""
+    typer.secho(f"Mantissa Studio {studio.__version__}", bold=True)
+    findings = list(look(settings, detect()))
+    for finding in findings:
+        sign, colour = ("✓", "green") if finding.good else ("✗", "red")
+        typer.echo(f"  {typer.style(sign, fg=colour)} {finding.text}")
+    return 0 if all(finding.good for finding in findings) else 1
+
+
+def look(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
+    memory = hardware.memory_bytes / 10**9
+    yield Finding(good=True, text=f"{hardware.title}, {memory:.0f} GB memory")
+    yield _packages(hardware)
+    if hardware.gpus and hardware.device == "cpu" and hardware.torch:
+        yield Finding(good=False, text="There is a GPU, but this torch was built without CUDA.")
+    for mode in PRECISIONS.values():
+        refused = mode.refusal(hardware)
+        note = refused or mode.caution(hardware)
+        yield Finding(good=not refused, text=f"{mode.title}{': ' + note if note else ''}")
+    yield _database()
+    yield _scripts()
+    yield _room(settings)
+
+
+def _packages(hardware: Hardware) -> Finding:
+    found = versions()
+    if not hardware.torch or "trl" not in found:
+        return Finding(
+            good=False,
+            text="The training packages are missing: pip install 'mantissa-studio[train]'",
+        )
+    return Finding(
+        good=True, text=", ".join(f"{name} {version}" for name, version in found.items())
+    )
+
+
+def _database() -> Finding:
+    version: tuple[int, int, int] = driver().sqlite_version_info
+    text = f"SQLite {'.'.join(map(str, version))}"
+    if version < FIXED:
+        return Finding(good=False, text=f"{text} can corrupt a database: pip install pysqlite3")
+    return Finding(good=True, text=text)
+
+
+def _scripts() -> Finding:
+    if paths.has_scripts():
+        return Finding(good=True, text="The page's scripts are in place")
+    return Finding(good=False, text="The page's scripts are missing: python hatch_build.py")
+
+
+def _room(settings: Settings) -> Finding:
+    there = next(path for path in (settings.home, *settings.home.parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    text = f"{free / 10**9:.0f} GB free for {settings.home}"
+    return Finding(good=free > ROOMY_BYTES, text=text)

@@ -1,0 +1,116 @@
+"""The web process with its worker beside it: what `studio serve` starts, and how it all ends."""
+
+import errno
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import typer
+import uvicorn
+
+from studio import logs, paths
+from studio.errors import ConflictError, UnavailableError
+from studio.services import home
+from studio.settings import Settings
+from studio.web.app import create_app
+
+log = logging.getLogger(__name__)
+
+LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+GRACE_SECONDS = 1.5
+"""How long open requests may take at shutdown; streams are told to end at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        shown = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 -- compared, not bound
+        return f"http://{shown}:{self.port}/"
+
+
+def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool) -> None:
+    """Serve until told to stop.
+
+    Raises:
+        ConflictError: the port or the folder is taken.
+        UnavailableError: the folder cannot be used, or files of the page are missing.
+
+    """
+    logs.configure("web")
+    _require_scripts()
+    listening = _listen(address)
+    engine = home.open_home(settings)
+    with home.only_one(settings, "web", address.url):
+        home.tidy(engine, settings)
+        home.furnish(engine, settings, typer.echo)
+        with _beside(worker):
+            _announce(address, open_page=open_page)
+            config = uvicorn.Config(
+                create_app(engine, settings),
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=int(GRACE_SECONDS) or 1,
+            )
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def _require_scripts() -> None:
+    if not paths.has_scripts():
+        raise UnavailableError(
+            "The page's scripts are missing from static/vendor.",
+            hint="Run `make run`, or `python hatch_build.py` in the checkout.",
+        )
+
+
+@contextmanager
+def _beside(wanted: bool) -> Iterator[None]:  # noqa: FBT001 -- a context manager of one fact
+    """Run a worker as long as the web process lives; what it trains goes on after both."""
+    if not wanted:
+        yield
+        return
+    child = subprocess.Popen([sys.executable, "-m", "studio", "worker"])
+    try:
+        yield
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def _listen(address: Address) -> socket.socket:
+    """Take the port before anything else, so that a second studio says so at once."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((address.host, address.port))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConflictError(
+                f"Port {address.port} is taken by another program.",
+                hint=f"Choose another: PORT={address.port + 1} make run, "
+                f"or studio serve --port {address.port + 1}",
+            ) from error
+        raise UnavailableError(
+            f"Cannot listen on {address.host}:{address.port}: {error.strerror}."
+        ) from error
+    return listening
+
+
+def _announce(address: Address, *, open_page: bool) -> None:
+    typer.secho(f"\n  Mantissa Studio is at {address.url}\n  Ctrl-C ends it.\n", bold=True)
+    has_screen = sys.platform == "darwin" or bool(
+        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
+    if open_page and has_screen:
+        threading.Timer(0.5, webbrowser.open, [address.url]).start()

@@ -1,0 +1,97 @@
+"""`studio train recipe.yaml`: queue a recipe like any other run, and follow it on the terminal."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from pydantic import ValidationError
+from sqlalchemy import Engine
+
+from studio import logs
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import Run, RunStatus
+from studio.errors import ConflictError, InvalidError
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe import yaml
+from studio.recipe.dotted import merge, nest
+from studio.services import experiments, home, metrics, runs
+from studio.settings import Settings
+from studio.worker.loop import Loop
+
+LOOK_SECONDS = 0.2
+
+
+def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> int:
+    """Train a recipe to its end. Return 0 when it succeeded.
+
+    Raises:
+        InvalidError: the file is no recipe, or a change names no field.
+
+    """
+    recipe = read(file, changes)
+    engine = home.open_home(settings)
+    home.furnish(engine, settings, typer.echo)
+    with unit_of_work(engine) as db:
+        run = runs.submit(db, experiments.create(db, name, recipe))
+    typer.echo(f"Run {run.id} is queued.")
+    stop = threading.Event()
+    worker = threading.Thread(target=_work, args=(engine, settings, stop))
+    worker.start()
+    try:
+        ended = _follow(engine, run.id or 0)
+    finally:
+        stop.set()
+        worker.join()
+    return _sum_up(ended, settings)
+
+
+def read(file: Path, changes: Sequence[str]) -> AnyRecipe:
+    """Read a recipe file, with `key=value` changes laid over it."""
+    values = yaml.load(file.read_text(encoding="utf-8"))
+    pairs = [change.partition("=") for change in changes]
+    if bad := [key for key, sign, _value in pairs if not sign]:
+        raise InvalidError(f"{bad[0]} is no change.", hint="Write --set key=value.")
+    changed = merge(values, nest((key, value) for key, _sign, value in pairs))
+    try:
+        return RECIPES.validate_python(changed, strict=False)
+    except ValidationError as error:
+        told = [f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise InvalidError(f"{file} is not a recipe:\n" + "\n".join(told)) from error
+
+
+def _work(engine: Engine, settings: Settings, stop: threading.Event) -> None:
+    """Run the queue here, unless a worker already does."""
+    try:
+        with home.only_one(settings, "worker", "studio train"):
+            logs.configure("worker")
+            Loop(engine, settings).run(stop)
+    except ConflictError:
+        typer.echo("The studio's worker will train it.")
+
+
+def _follow(engine: Engine, run_id: int) -> Run:
+    """Print each new number until the run has ended."""
+    last, pause = 0, threading.Event()
+    while True:
+        with reading(engine) as db:
+            run = runs.get(db, run_id)
+            rows = metrics.after(db, run_id, last)
+        for row in rows:
+            last = row.last_id
+            told = {key: row.values[key] for key in ("loss", "eval_loss") if key in row.values}
+            if told:
+                numbers = "  ".join(f"{key} {value:.4}" for key, value in told.items())
+                typer.echo(f"step {row.step}/{run.total_steps}  {numbers}")
+        if run.status.is_final and not rows:
+            return run
+        pause.wait(LOOK_SECONDS)
+
+
+def _sum_up(run: Run, settings: Settings) -> int:
+    if run.status is RunStatus.SUCCEEDED:
+        typer.echo(f"Done: {settings.runs / str(run.id) / 'artifacts'}")
+        return 0
+    typer.secho(f"Run {run.id} {run.status.value}. {run.error_message}", fg="red", err=True)
+    typer.echo(run.error_hint, err=True)
+    return 1

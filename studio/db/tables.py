@@ -1,0 +1,197 @@
+"""The tables. A row is data: what may be done with it is said in `studio.services`."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
+from sqlalchemy import JSON, Column, Enum, Index, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+from studio.db.columns import Instant, Validated
+from studio.methods import RECIPES, AnyRecipe
+
+METRICS = TypeAdapter(dict[str, float], config=ConfigDict(ser_json_inf_nan="strings"))
+"""Numbers by name; NaN and infinity are written as strings, for JSON has no word for them."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        return self in FINAL
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a training process belongs to it."""
+        return self in LIVE
+
+
+FINAL = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED})
+LIVE = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
+
+
+NEVER_REUSED = {"sqlite_autoincrement": True}
+"""SQLite gives a deleted row's id to the next one, unless told not to; ours are in addresses."""
+
+# Plain text, so that a new status needs no change of the table.
+_STATUS = Enum(
+    RunStatus,
+    native_enum=False,
+    length=20,
+    values_callable=lambda statuses: [status.value for status in statuses],
+)
+
+
+class Experiment(SQLModel, table=True):
+    """A named recipe with notes and tags: what to try."""
+
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str
+    notes: str = ""
+    tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+
+
+class Run(SQLModel, table=True):
+    """One execution of an experiment: queued, trained, measured."""
+
+    __table_args__ = (Index("run_by_status", "status", "id"), NEVER_REUSED)
+
+    id: int | None = Field(default=None, primary_key=True)
+    experiment_id: int = Field(foreign_key="experiment.id", index=True)
+    name: str
+    recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    status: RunStatus = Field(default=RunStatus.QUEUED, sa_column=Column(_STATUS, nullable=False))
+    attempt: int = 0
+    """How often a worker has claimed it."""
+    worker: str = ""
+    gpu: int | None = None
+    """Which GPU it was given; None on a machine without."""
+    pid: int | None = None
+    pid_started: float | None = None
+    """When that process began, in seconds since the epoch: a pid alone may be reused."""
+    events_offset: int = 0
+    phase: str = ""
+    """What it does besides training: loading, tokenising, saving."""
+    step: int = 0
+    total_steps: int | None = None
+    epoch: float = 0
+    tokens: int = 0
+    metrics: dict[str, float] = Field(
+        default_factory=dict, sa_column=Column(Validated(METRICS), nullable=False)
+    )
+    """The newest value of each metric."""
+    resolved: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """What really ran: dtypes, counts, versions. Empty until the trainer is built."""
+    error_code: str = ""
+    error_message: str = ""
+    error_hint: str = ""
+    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    claimed_at: datetime | None = Field(default=None, sa_type=Instant)
+    started_at: datetime | None = Field(default=None, sa_type=Instant)
+    first_step_at: datetime | None = Field(default=None, sa_type=Instant)
+    finished_at: datetime | None = Field(default=None, sa_type=Instant)
+
+
+class Metric(SQLModel, table=True):
+    """One number at one step. Its id orders everything that was ever told, for live viewers."""
+
+    __table_args__ = (UniqueConstraint("run_id", "key", "step"), NEVER_REUSED)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id", index=True)
+    key: str
+    step: int
+    value: float | None = None
+    """None when the number was not finite; `non_finite` then says which it was."""
+    non_finite: str = ""
+    epoch: float
+    tokens: int
+    seconds: float
+
+
+class Sample(SQLModel, table=True):
+    """The model's answer to one validation prompt at one stage of a run."""
+
+    __table_args__ = (UniqueConstraint("run_id", "stage", "step", "position"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id", index=True)
+    stage: str
+    step: int
+    position: int
+    prompt: str
+    reference: str
+    answer: str
+
+
+class Happening(SQLModel, table=True):
+    """Something that befell a run, other than a number: a change of status, a phase, a failure."""
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id", index=True)
+    kind: str
+    data: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    at: datetime = Field(default_factory=_now, sa_type=Instant)
+
+
+class Dataset(SQLModel, table=True):
+    """Rows to learn from, as they were brought and as they are trained on."""
+
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+    filename: str
+    format: str
+    shape: str
+    mapping: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """Which column plays which role."""
+    bytes: int
+    sha256: str
+    train_rows: int
+    validation_rows: int = 0
+    problems: list[dict[str, Any]] = Field(
+        default_factory=list, sa_column=Column(JSON, nullable=False)
+    )
+    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+
+
+class Model(SQLModel, table=True):
+    """A model that runs can start from."""
+
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+    kind: str
+    """starter, folder, hub or run: where it comes from."""
+    location: str
+    """Its folder, or its name on the hub."""
+    run_id: int | None = Field(default=None, foreign_key="run.id")
+    facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+
+
+class Worker(SQLModel, table=True):
+    """A worker and the last time it was heard of."""
+
+    name: str = Field(primary_key=True)
+    pid: int
+    slots: int
+    beat_at: datetime = Field(default_factory=_now, sa_type=Instant)

@@ -1,0 +1,56 @@
+"""Every error the studio raises on purpose, and what each one means.
+
+StudioError
+├── NotFoundError       nothing by that name
+├── ConflictError       it exists, but not in a state that allows this
+├── InvalidError        the input cannot be accepted, and never will be
+├── TooLargeError       the input is bigger than the studio takes
+├── UnavailableError    a resource is missing now: a GPU, the hub, the training packages
+│   └── DiskFullError   there is no room left where the studio keeps its data
+└── TrainingError       a run began and could not finish
+"""
+
+
+class StudioError(Exception):
+    """An expected failure, told in words a user can act on."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, hint: str = "", param: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.param = param
+        """The dotted name of the field at fault, or nothing."""
+
+
+class NotFoundError(StudioError):
+    code = "not_found"
+
+
+class ConflictError(StudioError):
+    code = "conflict"
+
+
+class InvalidError(StudioError):
+    code = "invalid"
+
+
+class TooLargeError(StudioError):
+    code = "too_large"
+
+
+class UnavailableError(StudioError):
+    code = "unavailable"
+
+
+class DiskFullError(UnavailableError):
+    code = "disk_full"
+
+
+class TrainingError(StudioError):
+    """A run that cannot go on. `code` says which kind, as `training.failures` names them."""
+
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.code = code

@@ -1,0 +1,132 @@
+"""What a training process tells the world: one JSON object a line, in order, numbered from one.
+
+The runner writes, the worker reads, and neither knows the other. A line is complete once it ends
+in a newline, so a reader that meets half a line waits for the rest. Non-finite numbers travel as
+the strings "NaN" and "Infinity": JSON has no word for them, and they must not turn into zero.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class _Event(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    seq: int = 0
+    """Its place in the file; the log sets it."""
+    at: datetime = Field(default_factory=_now)
+
+
+class Started(_Event):
+    """The trainer is built; the first step is next."""
+
+    kind: Literal["started"] = "started"
+    total_steps: int
+    resolved: dict[str, Any]
+    """What really runs: dtypes, parameter counts, effective batch, tokens."""
+
+
+class Progressed(_Event):
+    """One logging step, or one evaluation: numbers at a place on every axis."""
+
+    kind: Literal["progressed"] = "progressed"
+    step: int
+    epoch: float
+    tokens: int
+    """Real tokens trained on so far; padding is not counted."""
+    seconds: float
+    """Since the first step began, evaluations included."""
+    metrics: dict[str, float]
+
+
+class Sampled(_Event):
+    """The model's answer to one fixed validation prompt."""
+
+    kind: Literal["sampled"] = "sampled"
+    stage: Literal["before", "after"]
+    step: int
+    position: int
+    prompt: str
+    reference: str
+    answer: str
+
+
+class Phase(_Event):
+    """The run has entered a stage that is not training: loading, tokenising, saving."""
+
+    kind: Literal["phase"] = "phase"
+    name: str
+
+
+class Finished(_Event):
+    """All was trained and saved."""
+
+    kind: Literal["finished"] = "finished"
+    metrics: dict[str, float]
+
+
+class Stopped(_Event):
+    """The run was asked to stop, and did."""
+
+    kind: Literal["stopped"] = "stopped"
+    step: int
+
+
+class Failed(_Event):
+    """The run cannot go on, in words."""
+
+    kind: Literal["failed"] = "failed"
+    code: str
+    message: str
+    hint: str = ""
+
+
+Event = Annotated[
+    Started | Progressed | Sampled | Phase | Finished | Stopped | Failed,
+    Field(discriminator="kind"),
+]
+_parse = TypeAdapter[Event](Event).validate_json
+
+
+class EventLog:
+    """An append-only file of events. One process writes it, any number read it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written = 0
+
+    def append(self, event: Event) -> None:
+        """Write the event, numbered, as one whole line in one system call."""
+        self._written = (self._written or self._count()) + 1
+        line = event.model_copy(update={"seq": self._written}).model_dump_json() + "\n"
+        with self.path.open("ab", buffering=0) as file:
+            file.write(line.encode())
+
+    def read(self, offset: int = 0) -> tuple[list[Event], int]:
+        """Return the whole events after byte `offset`, and the offset to read from next.
+
+        A line that is no event, as a crash in mid-write leaves it, is passed over.
+        """
+        if not self.path.exists():
+            return [], offset
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            whole, newline, _half = file.read().rpartition(b"\n")
+        events = [event for line in whole.splitlines() if (event := _event(line)) is not None]
+        return events, offset + len(whole + newline)
+
+    def _count(self) -> int:
+        return len(self.read()[0])
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        return _parse(line)
+    except ValidationError:
+        return None

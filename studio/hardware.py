@@ -1,0 +1,121 @@
+"""What this machine has, read without torch: processor, memory, GPUs, training packages."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Names under which Linux reports bfloat16 arithmetic: AVX-512, AMX, and 64-bit Arm."""
+
+_QUERY = "index,name,memory.total,compute_cap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    index: int
+    name: str
+    memory_bytes: int
+    capability: tuple[int, int]
+    """CUDA compute capability, for example (8, 0) for an A100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    processor: str
+    cores: int
+    memory_bytes: int
+    native_bf16: bool
+    """The processor multiplies bfloat16 itself; others emulate it, rightly but slowly."""
+    gpus: tuple[Gpu, ...] = ()
+    torch: str = ""
+    """Version of the installed torch, or nothing when the training packages are absent."""
+
+    @property
+    def device(self) -> Literal["cuda", "cpu"]:
+        """Where runs train: a CPU build of torch leaves GPUs unused."""
+        return "cuda" if self.gpus and self.torch and "+cpu" not in self.torch else "cpu"
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The oldest compute capability among the GPUs: what every one of them can do."""
+        return min(gpu.capability for gpu in self.gpus)
+
+    @property
+    def title(self) -> str:
+        if self.device == "cpu":
+            return f"{self.processor}, {self.cores} cores"
+        return ", ".join(gpu.name for gpu in self.gpus)
+
+
+@lru_cache(maxsize=1)
+def detect() -> Hardware:
+    """Look at the machine once a process."""
+    model, flags = _processor()
+    return Hardware(
+        processor=model,
+        cores=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
+        memory_bytes=psutil.virtual_memory().total,
+        native_bf16=bool(BF16_FLAGS & flags),
+        gpus=tuple(_gpus()),
+        torch=_version("torch"),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the version of each package a run's numbers may depend on; absent ones left out."""
+    names = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "safetensors")
+    return {name: found for name in names if (found := _version(name))}
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _processor() -> tuple[str, frozenset[str]]:
+    """Return the processor's name and its feature flags, as far as the system tells them."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return "Processor", frozenset()
+    pairs = [line.split(":", 1) for line in info.read_text().splitlines() if ":" in line]
+    facts = {key.strip(): value.strip() for key, value in pairs}
+    flags = facts.get("flags") or facts.get("Features") or ""
+    return facts.get("model name", "Processor"), frozenset(flags.split())
+
+
+def _gpus() -> list[Gpu]:
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(  # noqa: S603 -- a fixed command
+            command, capture_output=True, text=True, timeout=10, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return []
+    return [
+        _gpu(line) for line in answer.stdout.splitlines() if line.count(",") == _QUERY.count(",")
+    ]
+
+
+def _gpu(line: str) -> Gpu:
+    index, name, mebibytes, capability = (part.strip() for part in line.split(","))
+    major, minor = capability.split(".")
+    return Gpu(
+        index=int(index),
+        name=name,
+        memory_bytes=int(mebibytes) * 2**20,
+        capability=(int(major), int(minor)),
+    )

@@ -1,0 +1,21 @@
+"""The training methods. To add one: a folder beside these, and its name in each place below."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, TypeAdapter
+
+from studio.methods.base import Method
+from studio.methods.sft import SFT, SFTRecipe
+from studio.recipe.upgrade import upgrade
+
+METHODS: dict[str, Method] = {method.name: method for method in (SFT,)}
+
+
+def _current(values: Any) -> Any:  # noqa: ANN401 -- whatever was stored or sent
+    return upgrade(values) if isinstance(values, dict) else values
+
+
+# The second method makes this a union: `SFTRecipe | DPORecipe`, discriminated by `method`.
+AnyRecipe = SFTRecipe
+StoredRecipe = Annotated[AnyRecipe, BeforeValidator(_current)]
+RECIPES = TypeAdapter[AnyRecipe](StoredRecipe)

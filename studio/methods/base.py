@@ -1,0 +1,27 @@
+"""What the studio needs to know of a training method before any GPU is touched."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from studio.recipe.base import Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A good starting point: values laid over the recipe's defaults."""
+
+    name: str
+    title: str
+    summary: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    name: str
+    title: str
+    summary: str
+    recipe: type[Recipe]
+    presets: tuple[Preset, ...]
+    """The first is what a new form opens with."""

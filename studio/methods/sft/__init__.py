@@ -1,0 +1,56 @@
+"""Supervised fine-tuning: the model learns to write the answers it is shown."""
+
+from typing import Literal
+
+from studio.methods.base import Method, Preset
+from studio.recipe.base import Recipe
+
+
+class SFTRecipe(Recipe):
+    """Teach by example: the model reads conversations and learns the assistant's answers."""
+
+    method: Literal["sft"] = "sft"
+
+
+SFT = Method(
+    name="sft",
+    title="Supervised",
+    summary="Teach by example: show prompts with the answers you want.",
+    recipe=SFTRecipe,
+    presets=(
+        Preset(
+            name="quick",
+            title="Quick try",
+            summary="The starter model on the starter data: about a minute, to see it all work.",
+            values={
+                "base_model": "starter",
+                "dataset": "starter",
+                "optimisation": {
+                    "learning_rate": 3e-3,
+                    "num_train_epochs": 3,
+                    "per_device_train_batch_size": 32,
+                },
+                "adapter": {"kind": "full"},
+                "data": {"max_length": 256},
+                "samples": {"prompts": 6, "max_new_tokens": 48},
+            },
+        ),
+        Preset(
+            name="lora",
+            title="Balanced LoRA",
+            summary="A small adapter on any model: the best default for one GPU.",
+            values={"base_model": "starter", "dataset": "starter"},
+        ),
+        Preset(
+            name="full",
+            title="Full fine-tune",
+            summary="Every weight is trained: learns most, needs most memory.",
+            values={
+                "base_model": "starter",
+                "dataset": "starter",
+                "optimisation": {"learning_rate": 2e-5},
+                "adapter": {"kind": "full"},
+            },
+        ),
+    ),
+)

@@ -1,0 +1,142 @@
+"""Supervised fine-tuning on the torch side: a loss over the answers, and nothing computed twice."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import TrainerCallback
+from transformers.trainer_utils import EvalLoopOutput
+from trl import SFTConfig, SFTTrainer
+from trl.trainer import utils as upstream
+
+from studio.methods.sft import SFTRecipe
+from studio.training import checkpoints, data
+from studio.training.job import Job
+from studio.training.precision import RealPrecision
+
+
+def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
+    """Build the trainer of one run."""
+    args = SFTConfig(
+        output_dir=str(job.dir.checkpoints),
+        **recipe.optimisation.model_dump(exclude_none=True),
+        **recipe.evaluation.model_dump(exclude_none=True),
+        **job.mode.trainer_flags,
+        **checkpoints.strategy(recipe.early_stopping),
+        eval_strategy="steps",
+        max_length=recipe.data.max_length,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        use_cpu=not torch.cuda.is_available(),
+        logging_nan_inf_filter=False,
+        disable_tqdm=True,
+        report_to=[],
+    )
+    return AnswerTrainer(job, args, checkpoints.callbacks(recipe.early_stopping))
+
+
+class AnswerTrainer(RealPrecision, SFTTrainer):  # type: ignore[misc] # upstream is untyped
+    """TRL's trainer, counting on the device and reading the counts once a logging step."""
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(self, job: Job, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
+        super().__init__(
+            model=job.model,
+            args=args,
+            train_dataset=job.train.data,
+            eval_dataset=job.validation.data,
+            processing_class=job.tokenizer,
+            data_collator=data.Collator(job.tokenizer.pad_token_id),
+            peft_config=job.adapter,
+            callbacks=callbacks,
+        )
+        # Upstream counts the answers' tokens only for models that take the count themselves.
+        self.model_accepts_loss_kwargs = True
+        _score_answers_only(self.model.get_base_model() if job.adapter else self.model)
+        # Upstream insists on its own kind of data set, but reading that costs more than a batch.
+        self.train_dataset: Any = data.tensors(job.train.data)
+        self.eval_dataset: Any = data.tensors(job.validation.data)
+        self._tally = Tally(self.args.device)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,  # noqa: FBT001, FBT002, ARG002 -- upstream's signature
+        num_items_in_batch: Tensor | None = None,
+    ) -> Tensor:
+        """Return the mean loss over the answers' tokens of the whole accumulated batch."""
+        outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+        learnt = outputs.label_mask.sum()
+        loss = -outputs.log_probs.sum()
+        self._tally.add(loss, learnt, outputs.is_top1.sum(), inputs["attention_mask"].sum())
+        count = learnt if num_items_in_batch is None else num_items_in_batch
+        mean: Tensor = loss / count.clamp(min=1)
+        if outputs.aux_loss is not None and self.model.training:
+            # A mixture of experts is also told to use all of them, once a micro-batch.
+            share = self.router_aux_loss_coef / self.current_gradient_accumulation_steps
+            mean = mean + share * outputs.aux_loss
+        return mean
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs |= self._tally.read()
+        super().log(logs, start_time)
+
+    def evaluation_loop(self, *args: object, **kwargs: object) -> EvalLoopOutput:
+        """Weigh every token alike, so that the result does not hang on the batch size."""
+        training, self._tally = self._tally, Tally(self.args.device)
+        try:
+            output = super().evaluation_loop(*args, **kwargs)
+            found = self._tally.read()
+        finally:
+            self._tally = training
+        output.metrics["eval_loss"] = found["mean_loss"]
+        output.metrics["eval_mean_token_accuracy"] = found["mean_token_accuracy"]
+        return output
+
+    def floating_point_ops(self, _inputs: dict[str, Any]) -> int:
+        """Count nothing: upstream walks all parameters at every batch, and nobody reads it."""
+        return 0
+
+    def _send_telemetry(self) -> None:
+        """Tell nobody."""
+
+
+def _score_answers_only(model: nn.Module) -> None:
+    """Put the vocabulary's logits, the widest thing a small model computes, on answers alone.
+
+    Upstream does so only where it has Triton, for fear of compiling anew for every shape; eager
+    torch compiles nothing. Nor do we want the entropy that it would compute beside the loss.
+    """
+    upstream._use_triton = lambda _device: True  # noqa: SLF001 -- asked there for this alone
+    upstream.add_fused_lm_head(model, outputs=("log_probs", "is_top1"))
+
+
+class Tally:
+    """Sums kept on the device, so that a training step waits for none of them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._counts = torch.zeros(3, dtype=torch.long, device=device)
+        self._loss = torch.zeros((), device=device)
+        self._nonfinite = torch.zeros((), dtype=torch.long, device=device)
+
+    def add(self, loss: Tensor, learnt: Tensor, correct: Tensor, tokens: Tensor) -> None:
+        loss = loss.detach()
+        self._counts += torch.stack([learnt, correct, tokens])
+        self._loss += loss
+        self._nonfinite = torch.where(loss.isfinite(), 0, self._nonfinite + 1)
+
+    def read(self) -> dict[str, float]:
+        """Return the sums since the last reading, in one wait for the device."""
+        parts = [self._counts, self._nonfinite[None], self._loss[None]]
+        numbers = torch.cat([part.double() for part in parts]).tolist()
+        learnt, correct, tokens, nonfinite, loss = numbers
+        self._counts.zero_()
+        self._loss.zero_()
+        return {
+            "mean_loss": loss / max(learnt, 1),
+            "mean_token_accuracy": correct / max(learnt, 1),
+            "tokens": tokens,
+            "nonfinite": nonfinite,
+        }

@@ -1,0 +1,36 @@
+"""What is trained: a small adapter beside the frozen model, or every weight."""
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le, Lt
+
+from studio.recipe.knobs import Knob, Section
+
+
+class Lora(Section):
+    """Train a small adapter beside the frozen model. Names are those of `peft.LoraConfig`."""
+
+    kind: Literal["lora"] = "lora"
+
+    r: Annotated[int, Ge(1), Le(1024), Knob("LoRA rank")] = 16
+    """Size of the adapter. Higher learns more and costs more memory."""
+
+    lora_alpha: Annotated[int, Ge(1), Le(4096), Knob("LoRA alpha", advanced=True)] = 32
+    """Strength of the adapter; twice the rank is a fair start."""
+
+    lora_dropout: Annotated[float, Ge(0), Lt(1), Knob("LoRA dropout", advanced=True)] = 0.0
+    """Share of the adapter switched off at random in each step, against overfitting."""
+
+    target_modules: Annotated[Literal["all-linear"], Knob("Target modules", advanced=True)] = (
+        "all-linear"
+    )
+    """Which layers get an adapter: every linear layer but the output."""
+
+    use_rslora: Annotated[bool, Knob("Rank-stabilised scaling", advanced=True)] = False
+    """Scale by the root of the rank: worth trying from rank 64 on."""
+
+
+class FullFineTune(Section):
+    """Train every weight. Learns most, needs most memory, and wants a lower learning rate."""
+
+    kind: Literal["full"] = "full"

@@ -1,0 +1,39 @@
+"""The recipe: everything a run needs to know, and nothing it finds out by itself.
+
+A section whose fields go to one upstream config keeps that config's own names, so that handing
+it over is `Config(**section.model_dump())` and no list of names exists twice.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
+from studio.recipe.knobs import Knob, Section
+from studio.recipe.optimisation import Optimisation
+from studio.recipe.precision import PrecisionName
+
+VERSION: Literal[1] = 1
+
+
+class Recipe(Section):
+    """What every method asks for."""
+
+    version: Literal[1] = VERSION
+
+    base_model: Annotated[str, Field(min_length=1, max_length=1000), Knob("Base model")]
+    """A model of yours, a folder on this machine, or a name on the Hugging Face hub."""
+
+    dataset: Annotated[str, Field(min_length=1, max_length=200), Knob("Data set")]
+    """One of your data sets, by name."""
+
+    precision: Annotated[PrecisionName, Knob("Precision")] = "bf16"
+    """The number format the model computes in."""
+
+    optimisation: Optimisation = Optimisation()
+    adapter: Annotated[Lora | FullFineTune, Field(discriminator="kind")] = Lora()
+    data: Data = Data()
+    evaluation: Evaluation = Evaluation()
+    early_stopping: EarlyStopping = EarlyStopping()
+    samples: Samples = Samples()

@@ -1,0 +1,63 @@
+"""How rows become examples, and what is looked at while the model learns from them."""
+
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from studio.recipe.knobs import Knob, Section
+
+
+class Data(Section):
+    """How rows become examples. Only the assistant's answers are learnt."""
+
+    max_length: Annotated[int, Ge(16), Le(1_048_576), Knob("Longest example", "tokens")] = 1024
+    """Longer conversations are cut at the end; memory grows with it."""
+
+    chat_template: Annotated[
+        Literal["model", "chatml", "plain"], Knob("Chat template", advanced=True)
+    ] = "model"
+    """How turns are written for the model. Base models without one need chatml or plain."""
+
+    validation_share: Annotated[float, Gt(0), Le(0.5), Knob("Validation share", advanced=True)] = (
+        0.05
+    )
+    """Rows held back to measure progress, when the data set has no validation part of its own."""
+
+
+class Evaluation(Section):
+    """How often progress is measured. Names are those of `TrainingArguments`."""
+
+    eval_steps: Annotated[float, Gt(0), Knob("Validate every", "steps or share")] = 0.1
+    """Below 1 it is a share of the run (0.1 validates ten times), from 1 on a number of steps."""
+
+    per_device_eval_batch_size: Annotated[
+        int, Ge(1), Le(4096), Knob("Validation batch size", advanced=True)
+    ] = 16
+    """Examples per device while validating."""
+
+    logging_steps: Annotated[int, Ge(1), Le(10_000), Knob("Log every", "steps", advanced=True)] = 1
+    """How often a point is added to the charts."""
+
+
+class EarlyStopping(Section):
+    """End when validation loss stops falling, and keep the best weights."""
+
+    early_stopping_patience: Annotated[int | None, Ge(1), Le(1000), Knob("Patience")] = None
+    """Validations without improvement before the run ends. Leave empty to train to the end."""
+
+    early_stopping_threshold: Annotated[float, Ge(0), Knob("Least improvement", advanced=True)] = (
+        0.0
+    )
+    """A smaller fall of the validation loss counts as none."""
+
+
+class Samples(Section):
+    """Answers to fixed validation prompts, written before and after training."""
+
+    prompts: Annotated[int, Ge(0), Le(64), Knob("Sample prompts", advanced=True)] = 4
+    """How many validation prompts the model answers before and after."""
+
+    max_new_tokens: Annotated[
+        int, Ge(1), Le(4096), Knob("Longest answer", "tokens", advanced=True)
+    ] = 64
+    """Where an answer is cut."""

@@ -1,0 +1,45 @@
+"""Knobs: the fields a person turns. The type says what is legal, the docstring what it does."""
+
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """How a field looks on screen. Bounds, default and help live on the field itself."""
+
+    label: str
+    unit: str = ""
+    advanced: bool = False
+
+
+class Section(BaseModel):
+    """A titled group of knobs. One section is one fieldset, one YAML block, one JSON object.
+
+    Strict: a program that sends "1e-4" or true where a number belongs is told so. Forms and YAML,
+    which know only text, are read with `validate_python(values, strict=False)`.
+    """
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+    )
+
+
+def knob_of(field: FieldInfo) -> Knob | None:
+    """Return the field's knob, or None for a field that no person sets."""
+    return next((item for item in field.metadata if isinstance(item, Knob)), None)
+
+
+def sections_in(annotation: Any) -> list[type[Section]]:  # noqa: ANN401 -- annotations have no narrower type
+    """Return the sections a field may hold: one, or several where it has kinds."""
+    union = get_origin(annotation) in {UnionType, Union}
+    options = get_args(annotation) if union else (annotation,)
+    return [kind for kind in options if isinstance(kind, type) and issubclass(kind, Section)]

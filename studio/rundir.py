@@ -1,0 +1,56 @@
+"""The folder of one run: the only thing the web side and the torch side share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from studio.events import EventLog
+
+
+class JobSpec(BaseModel):
+    """What the recipe's names mean on this machine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: int
+    name: str
+    model: str
+    """A folder, or a name on the hub."""
+    train: Path
+    """Rows as JSON lines, each `{"messages": [{"role", "content"}, ...]}`."""
+    validation: Path | None
+    """Rows of the same kind; None when a share of `train` is to be held back."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    root: Path
+
+    @property
+    def recipe(self) -> Path:
+        """What to train, with each knob's help above it."""
+        return self.root / "recipe.yaml"
+
+    @property
+    def job(self) -> Path:
+        """Where this machine keeps what the recipe names: a `JobSpec`."""
+        return self.root / "job.json"
+
+    @property
+    def events(self) -> EventLog:
+        return EventLog(self.root / "events.jsonl")
+
+    @property
+    def log(self) -> Path:
+        """Whatever the training process prints."""
+        return self.root / "log.txt"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def artifacts(self) -> Path:
+        """What the run is for: the trained model or adapter, its tokenizer, its card."""
+        return self.root / "artifacts"

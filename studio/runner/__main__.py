@@ -1,0 +1,43 @@
+"""Train one run: `python -m studio.runner RUN_DIR`. What it has to say, it says as events."""
+
+import gc
+import os
+import sys
+import warnings
+from pathlib import Path
+
+from studio.training.stopping import Stop
+
+_LEAKS = "ACCELERATE_"
+"""Variables that would turn a recipe's precision and device into something else."""
+
+_OURS = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "true",
+    "TRANSFORMERS_VERBOSITY": "warning",
+}
+
+
+def clean_environment() -> None:
+    """Let nothing but the recipe decide, and nobody be told; upstream reads these on import."""
+    for name in [name for name in os.environ if name.startswith(_LEAKS)]:
+        del os.environ[name]
+    os.environ.update(_OURS)
+    # One process, one GPU: with several in sight the trainer would spread over all of them.
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+
+
+if __name__ == "__main__":
+    # Thousands of modules are loaded now, and none of them is garbage: looking costs a second.
+    gc.disable()
+    # What upstream will change one day is nothing the reader of a run's log can mend.
+    warnings.simplefilter("ignore", FutureWarning)
+    clean_environment()
+    stop = Stop()
+    stop.listen()
+
+    from studio.runner.session import execute  # heavy import
+
+    sys.exit(execute(Path(sys.argv[1]), stop))

@@ -1,0 +1,133 @@
+"""The stages of a run, in order: prepare, answer, train, answer again, save."""
+
+import gc
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedModel, PrinterCallback, Trainer
+from transformers.utils import logging as upstream_logging
+
+from studio import hardware
+from studio.events import Event, Phase, Sampled
+from studio.methods import RECIPES
+from studio.recipe import yaml
+from studio.recipe.base import Recipe
+from studio.rundir import RunDir
+from studio.training import artifacts, card
+from studio.training.job import Job
+from studio.training.precision import PrecisionWatch
+from studio.training.reporter import Reporter
+from studio.training.samples import Sampler
+from studio.training.stopping import Stop
+
+Say = Callable[[Event], None]
+
+
+def train(run: RunDir, say: Say, stop: Stop) -> dict[str, float]:
+    """Train a run from its recipe to its artifacts. Return what came of it, in numbers."""
+    upstream_logging.disable_progress_bar()
+    stages = prepare(run, say, stop)
+    samples = stages.answer("before")
+    stages.enter("training")
+    stages.trainer.train()
+    samples += stages.answer("after")
+    stages.save(samples)
+    return stages.reporter.results()
+
+
+def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
+    """Load, tokenise and build whatever the first step needs."""
+    with stop.at_once():
+        values = yaml.load(run.recipe.read_text(encoding="utf-8"))
+        recipe = RECIPES.validate_python(values, strict=False)
+        job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
+        trainer = import_module(f"studio.methods.{recipe.method}.trainer").build(recipe, job)
+    watch = PrecisionWatch(trainer, job.mode)
+    reporter = Reporter(say, stop, watch, lambda: _resolved(trainer, watch, job, recipe))
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(watch)
+    trainer.add_callback(reporter)
+    # What is loaded stays: the garbage collector need not look through it again and again.
+    gc.freeze()
+    gc.enable()
+    return Stages(recipe, job, trainer, reporter, say, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    recipe: Recipe
+    job: Job
+    trainer: Trainer
+    reporter: Reporter
+    say: Say
+    stop: Stop
+
+    def enter(self, phase: str) -> None:
+        _enter(self.say, phase)
+
+    def answer(self, stage: Literal["before", "after"]) -> list[Sampled]:
+        knobs = self.recipe.samples
+        if not knobs.prompts:
+            return []
+        self.enter("answering")
+        chosen = self.job.validation.conversations[: knobs.prompts]
+        with self.stop.at_once():
+            sampler = Sampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
+            step = self.trainer.state.global_step
+            samples = list(sampler.answer(self._model, stage, step))
+        for sample in samples:
+            self.say(sample)
+        return samples
+
+    def save(self, samples: list[Sampled]) -> None:
+        self.enter("saving")
+        facts, metrics = self.reporter.resolved, self.reporter.results()
+        with artifacts.whole(self.job.dir) as folder, self.stop.at_once():
+            artifacts.write_model(folder, self._model, self.job)
+            artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
+            text = card.write(self.job.spec.name, self.recipe, facts, metrics, samples)
+            (folder / "README.md").write_text(text, encoding="utf-8")
+
+    @property
+    def _model(self) -> PreTrainedModel:
+        """The model as loaded: without the autocast that training wrapped around it."""
+        trainer = self.trainer
+        return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+
+
+def _enter(say: Say, phase: str) -> None:
+    print(phase, flush=True)  # noqa: T201 -- the run's own log
+    say(Phase(name=phase))
+
+
+def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe) -> dict[str, Any]:
+    """Gather what really runs, as measured."""
+    parameters = list(trainer.model.parameters())
+    args = trainer.args
+    formats = asdict(watch.found) if watch.found else {}
+    return {
+        **formats,
+        "optimizer_states": job.mode.optimizer_states,
+        "device": args.device.type,
+        "device_name": _device_name(args.device),
+        "attention": trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "effective_batch_size": args.train_batch_size * args.gradient_accumulation_steps,
+        "train_rows": len(job.train.conversations),
+        "validation_rows": len(job.validation.conversations),
+        "dropped_rows": job.train.dropped + job.validation.dropped,
+        "truncated_rows": job.train.truncated + job.validation.truncated,
+        "train_tokens": job.train.tokens,
+        "versions": hardware.versions(),
+        "seed": recipe.optimisation.seed,
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return hardware.detect().processor

@@ -1,0 +1,59 @@
+"""What a run left in its folder: its log, and the files that are the reason it was made."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from studio.errors import NotFoundError
+
+TAIL_BYTES = 256 * 1024
+"""How far back the last lines of a log are looked for, and the most that one answer holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    name: str
+    """Its path inside the run's artifacts, with slashes."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    lines: list[str]
+    next_offset: int
+
+
+def listing(folder: Path) -> list[File]:
+    """Return the run's files; none before it has succeeded. Links are left out."""
+    if not folder.is_dir():
+        return []
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
+    return [File(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+
+
+def find(folder: Path, name: str) -> Path:
+    """Return the path of one of the listed files; no other path can be named."""
+    if name not in {file.name for file in listing(folder)}:
+        raise NotFoundError(f"This run has no file {name}.", hint="See the list of its artifacts.")
+    return folder / name
+
+
+def log_part(log: Path, after: int | None, limit: int) -> LogPart:
+    """Return whole lines after a byte offset, or the last lines when there is none."""
+    if not log.exists():
+        return LogPart([], 0)
+    size = log.stat().st_size
+    start = max(0, size - TAIL_BYTES) if after is None else min(after, size)
+    with log.open("rb") as file:
+        file.seek(start)
+        whole, newline, _half = file.read(TAIL_BYTES).rpartition(b"\n")
+    if after is None:
+        lines = whole.split(b"\n")[-limit:] if newline else []
+        return LogPart([_text(line) for line in lines], start + len(whole) + len(newline))
+    lines = whole.split(b"\n")[:limit] if newline else []
+    return LogPart([_text(line) for line in lines], start + sum(len(line) + 1 for line in lines))
+
+
+def _text(line: bytes) -> str:
+    """Show a line as a terminal would: of overwritten text only the last, and no control codes."""
+    shown = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+    return "".join(sign for sign in shown if sign.isprintable() or sign == "\t")

@@ -1,0 +1,92 @@
+"""Experiments: named recipes to run, clone and compare."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session, col, func, select
+
+from studio.db.tables import Experiment, Run
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.methods import AnyRecipe
+
+NAME_LIMIT = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What may be changed in an experiment; None leaves a field as it is."""
+
+    name: str | None = None
+    notes: str | None = None
+    tags: list[str] | None = None
+
+
+def create(db: Session, name: str, recipe: AnyRecipe) -> Experiment:
+    experiment = Experiment(name=clean_name(name), recipe=recipe)
+    db.add(experiment)
+    db.flush()
+    return experiment
+
+
+def get(db: Session, experiment_id: int) -> Experiment:
+    experiment = db.get(Experiment, experiment_id)
+    if experiment is None:
+        raise NotFoundError(
+            f"There is no experiment {experiment_id}.", hint="It may have been deleted."
+        )
+    return experiment
+
+
+def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[Experiment]:
+    query = select(Experiment).order_by(col(Experiment.id).desc()).limit(limit)
+    if before is not None:
+        query = query.where(col(Experiment.id) < before)
+    return db.exec(query).all()
+
+
+def change(db: Session, experiment_id: int, changes: Changes) -> Experiment:
+    experiment = get(db, experiment_id)
+    if changes.name is not None:
+        experiment.name = clean_name(changes.name)
+    if changes.notes is not None:
+        experiment.notes = changes.notes
+    if changes.tags is not None:
+        experiment.tags = changes.tags
+    return experiment
+
+
+def delete(db: Session, experiment_id: int) -> None:
+    """Delete an experiment that has no runs.
+
+    Raises:
+        ConflictError: runs belong to it; they must go first.
+
+    """
+    experiment = get(db, experiment_id)
+    runs = db.exec(
+        select(func.count()).select_from(Run).where(Run.experiment_id == experiment_id)
+    ).one()
+    if runs:
+        raise ConflictError(
+            f"Experiment {experiment_id} has {runs} runs.", hint="Delete its runs first."
+        )
+    db.delete(experiment)
+
+
+def clean_name(name: str) -> str:
+    """Return the name as it is kept.
+
+    Raises:
+        InvalidError: empty, too long, or with characters that cannot be seen.
+
+    """
+    name = name.strip()
+    if not name:
+        raise InvalidError(
+            "A name is needed.", hint="Say in a few words what is tried.", param="name"
+        )
+    if len(name) > NAME_LIMIT or not name.isprintable():
+        raise InvalidError(
+            f"A name has at most {NAME_LIMIT} visible characters on one line.", param="name"
+        )
+    return name

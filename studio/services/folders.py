@@ -1,0 +1,106 @@
+"""Folders that belong to a row: filled aside, moved into place whole, moved away before they go.
+
+Whatever the moment of a crash, a row has its files. What a crash may leave behind is a folder
+without a row, and `sweep` takes it away.
+"""
+
+import errno
+import os
+import shutil
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import event
+from sqlmodel import Session
+
+from studio.errors import DiskFullError
+
+_STAGED = ".new-"
+_DISCARDED = ".gone-"
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def room() -> Iterator[None]:
+    """Say in words that the disk is full.
+
+    Raises:
+        DiskFullError: what was to be written did not fit.
+
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise DiskFullError(
+            "The disk is full; nothing was saved.", hint="Free some space, then try again."
+        ) from error
+
+
+@contextmanager
+def staged(parent: Path) -> Iterator[Path]:
+    """Make a folder to fill; it is gone afterwards unless it was moved into place."""
+    stage = parent / f"{_STAGED}{uuid4().hex}"
+    try:
+        with room():
+            stage.mkdir(parents=True)
+            yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def sync(stage: Path) -> None:
+    """Wait until all that was put into a folder is safe on the disk."""
+    for path in (*stage.iterdir(), stage):
+        _sync(path)
+
+
+def place(stage: Path, folder: Path) -> None:
+    """Move a filled folder to where its row says it is."""
+    if folder.exists():
+        # No row has this id yet, so this is what a crash left of another try.
+        shutil.rmtree(folder)
+    stage.replace(folder)
+    _sync(folder.parent)
+
+
+def discard(db: Session, folder: Path) -> None:
+    """Delete a folder once the deletion of its row is committed; put it back if that fails."""
+    gone = folder.with_name(f"{_DISCARDED}{folder.name}-{uuid4().hex}")
+    if not folder.exists():
+        return
+    folder.replace(gone)
+
+    @event.listens_for(db, "after_commit", once=True)
+    def _remove(_db: Session) -> None:
+        shutil.rmtree(gone, ignore_errors=True)
+
+    @event.listens_for(db, "after_rollback", once=True)
+    def _restore(_db: Session) -> None:
+        if gone.exists():
+            gone.replace(folder)
+
+
+def sweep(parent: Path, names: Container[str]) -> None:
+    """Take away what crashes left, and put back what was about to go when its row stayed."""
+    for path in sorted(parent.iterdir()) if parent.exists() else []:
+        owner = path.name.removeprefix(_DISCARDED).partition("-")[0]
+        if path.name.startswith(_DISCARDED) and owner in names and not (parent / owner).exists():
+            path.replace(parent / owner)
+        elif path.name.startswith((_STAGED, _DISCARDED)) or _is_orphan(path, names):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_orphan(path: Path, names: Container[str]) -> bool:
+    return path.name.isdecimal() and path.name not in names
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

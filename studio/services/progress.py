@@ -1,0 +1,45 @@
+"""How far a run is, when it will be done, and where its time went."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from studio.db.tables import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    share: float | None
+    """Steps done of all steps, from 0 to 1; None before the number of steps is known."""
+    eta_seconds: float | None
+    """Estimated from the mean pace since the first step; None until there are two steps."""
+    queued_seconds: float | None
+    launch_seconds: float | None
+    """From the claim until the trainer was built."""
+    first_step_seconds: float | None
+    """From the trainer's readiness until its first step was done."""
+    total_seconds: float | None
+    """From the claim until the end, or until now."""
+
+
+def of(run: Run) -> Progress:
+    """Measure a run's progress at this moment."""
+    now = run.finished_at or datetime.now(UTC)
+    return Progress(
+        share=run.step / run.total_steps if run.total_steps else None,
+        eta_seconds=_eta(run, now),
+        queued_seconds=_between(run.created_at, run.claimed_at),
+        launch_seconds=_between(run.claimed_at, run.started_at),
+        first_step_seconds=_between(run.started_at, run.first_step_at),
+        total_seconds=_between(run.claimed_at, now),
+    )
+
+
+def _eta(run: Run, now: datetime) -> float | None:
+    if run.status.is_final or run.first_step_at is None or not run.total_steps or run.step < 2:  # noqa: PLR2004 -- a pace needs two points
+        return None
+    pace = (now - run.first_step_at).total_seconds() / (run.step - 1)
+    return pace * (run.total_steps - run.step)
+
+
+def _between(start: datetime | None, end: datetime | None) -> float | None:
+    return (end - start).total_seconds() if start and end else None

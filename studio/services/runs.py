@@ -1,0 +1,205 @@
+"""The life of a run, as people see it: submit, find, cancel, rename, delete.
+
+queued ──▶ starting ──▶ running ──▶ succeeded
+  │  ▲        │  │         │
+  │  └────────┘  ├─────────┼──────▶ failed
+  │              └▶ stopping ◀┘
+  │                   └───────────▶ cancelled | succeeded | failed
+  └───────────────────────────────▶ cancelled
+
+`starting` falls back to `queued` when a worker dies before a process was made.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from sqlmodel import Session, col, func, select
+from sqlmodel import delete as remove
+
+from studio.db.tables import (
+    LIVE,
+    Experiment,
+    Happening,
+    Metric,
+    Model,
+    Run,
+    RunStatus,
+    Sample,
+)
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.hardware import detect
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.dotted import merge
+from studio.recipe.precision import PRECISIONS
+from studio.services import datasets, models
+
+MOVES: dict[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.QUEUED: frozenset({RunStatus.STARTING, RunStatus.CANCELLED}),
+    RunStatus.STARTING: frozenset(
+        {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPING, RunStatus.FAILED}
+    ),
+    RunStatus.RUNNING: frozenset({RunStatus.STOPPING, RunStatus.SUCCEEDED, RunStatus.FAILED}),
+    RunStatus.STOPPING: frozenset({RunStatus.CANCELLED, RunStatus.SUCCEEDED, RunStatus.FAILED}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which runs to list."""
+
+    search: str = ""
+    status: RunStatus | None = None
+    experiment_id: int | None = None
+
+
+def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | None = None) -> Run:
+    """Queue a run of an experiment, with some of its recipe's values replaced.
+
+    Raises:
+        InvalidError: the recipe cannot run here: unknown model or data set, refused precision.
+
+    """
+    recipe = with_overrides(experiment.recipe, overrides or {})
+    check(db, recipe)
+    run = Run(experiment_id=_id(experiment), name=experiment.name, recipe=recipe)
+    db.add(run)
+    db.flush()
+    note(db, run, "queued")
+    return run
+
+
+def check(db: Session, recipe: AnyRecipe) -> None:
+    """Refuse a recipe that could not run, before it waits in the queue for nothing."""
+    models.require(db, recipe.base_model)
+    datasets.require(db, recipe.dataset)
+    if reason := PRECISIONS[recipe.precision].refusal(detect()):
+        raise InvalidError(
+            f"{PRECISIONS[recipe.precision].title} {reason}.",
+            hint="Choose another precision.",
+            param="precision",
+        )
+
+
+def with_overrides(recipe: AnyRecipe, overrides: Mapping[str, Any]) -> AnyRecipe:
+    """Return the recipe with some values replaced.
+
+    Raises:
+        InvalidError: a value is out of bounds or no such field exists.
+
+    """
+    try:
+        return RECIPES.validate_python(merge(recipe.model_dump(), overrides))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise InvalidError(f"{name}: {first['msg']}.", param=name) from error
+
+
+def get(db: Session, run_id: int) -> Run:
+    run = db.get(Run, run_id)
+    if run is None:
+        raise NotFoundError(f"There is no run {run_id}.", hint="It may have been deleted.")
+    return run
+
+
+def newest(db: Session, which: Filter, *, limit: int, before: int | None = None) -> Sequence[Run]:
+    """Return matching runs, newest first, those older than run `before`."""
+    query = _matching(which).order_by(col(Run.id).desc()).limit(limit)
+    if before is not None:
+        query = query.where(col(Run.id) < before)
+    found: Sequence[Run] = db.exec(query).all()
+    return found
+
+
+def count(db: Session, which: Filter) -> int:
+    return db.exec(select(func.count()).select_from(_matching(which).subquery())).one()
+
+
+def of_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
+    return newest(db, Filter(experiment_id=experiment_id), limit=1000)
+
+
+def live(db: Session) -> Sequence[Run]:
+    """Return the runs that own a training process, oldest first."""
+    return db.exec(select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))).all()
+
+
+def rename(db: Session, run_id: int, name: str) -> Run:
+    run = get(db, run_id)
+    run.name = name
+    return run
+
+
+def cancel(db: Session, run_id: int) -> Run:
+    """Take a run out of the queue, or ask the worker to stop it.
+
+    Raises:
+        ConflictError: it has already ended, or is already stopping.
+
+    """
+    run = get(db, run_id)
+    target = RunStatus.CANCELLED if run.status is RunStatus.QUEUED else RunStatus.STOPPING
+    if not move(db, run, target):
+        raise ConflictError(f"Run {run_id} is already {run.status}.")
+    return run
+
+
+def delete(db: Session, run_id: int, folder: Path) -> None:
+    """Delete a run that has ended, with its numbers and files.
+
+    Raises:
+        ConflictError: it is queued or live.
+
+    """
+    run = get(db, run_id)
+    if not run.status.is_final:
+        raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
+    for table in (Metric, Sample, Happening, Model):
+        db.exec(remove(table).where(col(table.run_id) == run_id))
+    db.delete(run)
+    shutil.rmtree(folder / str(run_id), ignore_errors=True)
+
+
+def move(db: Session, run: Run, to: RunStatus) -> bool:
+    """Move a run if the diagram above has that arrow. Return whether it moved."""
+    if to not in MOVES.get(run.status, ()):
+        return False
+    run.status = to
+    if to.is_final:
+        run.finished_at = datetime.now(UTC)
+        run.phase = ""
+    note(db, run, to.value)
+    return True
+
+
+def note(db: Session, run: Run, kind: str, data: Mapping[str, Any] | None = None) -> None:
+    """Write down that something befell the run."""
+    db.add(Happening(run_id=_id(run), kind=kind, data=dict(data or {})))
+
+
+def happenings(
+    db: Session, run_id: int, *, after: int = 0, limit: int = 200
+) -> Sequence[Happening]:
+    query = select(Happening).where(Happening.run_id == run_id, col(Happening.id) > after)
+    return db.exec(query.order_by(col(Happening.id)).limit(limit)).all()
+
+
+def _matching(which: Filter) -> Any:  # noqa: ANN401 -- SQLModel's select has no nameable type
+    query = select(Run)
+    if which.search:
+        query = query.where(col(Run.name).icontains(which.search, autoescape=True))
+    if which.status is not None:
+        query = query.where(Run.status == which.status)
+    if which.experiment_id is not None:
+        query = query.where(Run.experiment_id == which.experiment_id)
+    return query
+
+
+def _id(row: Run | Experiment) -> int:
+    assert row.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
+    return row.id

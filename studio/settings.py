@@ -1,0 +1,47 @@
+"""What the person who runs the studio may set, each by `STUDIO_<NAME>` in the environment."""
+
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """Read once at a process's door and handed down; no module reads the environment."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="STUDIO_", frozen=True, use_attribute_docstrings=True
+    )
+
+    home: Path = Path.home() / ".mantissa-studio"
+    """Where the database, data sets, models and runs are kept."""
+
+    slots: int | None = None
+    """How many runs may train at once; by default one for each GPU, or one."""
+
+    stop_grace_seconds: float = 60
+    """How long a cancelled run may take to save and leave before it is killed."""
+
+    upload_limit_bytes: int = 4 * 2**30
+    """The largest file that may be uploaded."""
+
+    line_limit_bytes: int = 10 * 2**20
+    """The longest line of a data set; a longer one is a broken file."""
+
+    allowed_hosts: str = "localhost,127.0.0.1,[::1]"
+    """Names this studio answers to, parted by commas. Others are refused (DNS rebinding)."""
+
+    @property
+    def database(self) -> Path:
+        return self.home / "studio.db"
+
+    @property
+    def runs(self) -> Path:
+        return self.home / "runs"
+
+    @property
+    def datasets(self) -> Path:
+        return self.home / "datasets"
+
+    @property
+    def models(self) -> Path:
+        return self.home / "models"

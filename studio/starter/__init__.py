@@ -1,0 +1,1 @@
+"""The studio's own first material: words, prose and instruction rows, made from templates."""

@@ -1,0 +1,56 @@
+"""What a run leaves behind: written beside its place, and moved there whole."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+from transformers import PreTrainedModel
+
+from studio.events import Sampled
+from studio.rundir import RunDir
+from studio.training.job import Job
+
+
+@contextmanager
+def whole(run: RunDir) -> Iterator[Path]:
+    """Yield a folder to write to that becomes the run's artifacts only if all goes well."""
+    partial = run.artifacts.with_name("artifacts.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if run.artifacts.exists():
+        shutil.rmtree(run.artifacts)
+    partial.rename(run.artifacts)
+
+
+def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: Job) -> None:
+    """Write the weights, and a tokenizer and generation settings that end an answer in time."""
+    if isinstance(model, PeftModel):
+        # peft's own card would name this machine's folders; ours takes its place.
+        model.save_pretrained(folder, save_embedding_layers=False)
+    else:
+        model.generation_config.eos_token_id = job.template.stops
+        model.save_pretrained(folder)
+    job.tokenizer.save_pretrained(folder)
+
+
+def write_records(
+    folder: Path, job: Job, samples: Sequence[Sampled], metrics: Mapping[str, Any]
+) -> None:
+    """Write what the run was, said and measured, for people and for programs."""
+    shutil.copyfile(job.dir.recipe, folder / "recipe.yaml")
+    said = [sample.model_dump(exclude={"seq", "at", "kind"}) for sample in samples]
+    _write_json(folder / "samples.json", said)
+    _write_json(folder / "metrics.json", metrics)
+
+
+def _write_json(path: Path, values: object) -> None:
+    path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,200 @@
+"""What went wrong, in words: one table from exceptions to codes, messages and hints."""
+
+import errno
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import httpx2
+import torch
+from huggingface_hub import errors as hub
+from jinja2 import TemplateError
+from safetensors import SafetensorError
+
+from studio.errors import StudioError
+from studio.events import Failed
+
+_LOG = "The run's log has the details."
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    code: str
+    kinds: tuple[type[BaseException], ...]
+    says: str
+    """A pattern its words must match."""
+    message: str
+    hint: str
+
+
+def _known(
+    code: str, *kinds: type[BaseException], says: str = "", message: str, hint: str
+) -> _Known:
+    return _Known(code, kinds, says, message, hint)
+
+
+# The first row that fits is told, so the exact ones stand above the vague ones.
+_TABLE = (
+    _known(
+        "out_of_memory_gpu",
+        torch.OutOfMemoryError,
+        message="The GPU ran out of memory.",
+        hint="Lower the batch size and raise gradient accumulation, shorten the longest example, "
+        "or turn on activation checkpointing.",
+    ),
+    _known(
+        "out_of_memory",
+        MemoryError,
+        message="This machine ran out of memory.",
+        hint="Lower the batch size, shorten the longest example, or choose a smaller model.",
+    ),
+    _known(
+        "out_of_memory",
+        RuntimeError,
+        says=r"DefaultCPUAllocator|can't allocate memory|not enough memory",
+        message="This machine ran out of memory.",
+        hint="Lower the batch size, shorten the longest example, or choose a smaller model.",
+    ),
+    _known(
+        "disk_full",
+        OSError,
+        SafetensorError,
+        RuntimeError,
+        says=r"No space left on device|os error 28|Errno 28",
+        message="The disk is full.",
+        hint="Delete old runs or models, then start the run anew.",
+    ),
+    _known(
+        "gated_model",
+        hub.GatedRepoError,
+        message="This model is gated: its owner asks for your consent first.",
+        hint="Accept its licence on the hub, and set HF_TOKEN where the studio runs.",
+    ),
+    _known(
+        "model_missing",
+        hub.RepositoryNotFoundError,
+        hub.RevisionNotFoundError,
+        hub.HFValidationError,
+        message="There is no such model on the hub, or it is private.",
+        hint="Look for a spelling mistake in its name; for a private model, set HF_TOKEN.",
+    ),
+    _known(
+        "no_connection",
+        httpx2.TransportError,
+        ConnectionError,
+        TimeoutError,
+        hub.LocalEntryNotFoundError,
+        hub.OfflineModeIsEnabled,
+        message="The hub could not be reached.",
+        hint="Look to the network, or choose a model that is on this machine.",
+    ),
+    _known(
+        "no_safetensors",
+        OSError,
+        says=r"safetensors",
+        message="This model has no weights in the safetensors format; others may hide code.",
+        hint="Choose a version of the model with safetensors.",
+    ),
+    _known(
+        "model_missing",
+        OSError,
+        says=r"not a local folder|does not appear to have a file|Can't load|"
+        r"is not a valid model identifier",
+        message="The base model is incomplete, or is no model.",
+        hint="Choose another base model, or fetch this one again.",
+    ),
+    _known(
+        "corrupt_weights",
+        SafetensorError,
+        message="A file of the model's weights is damaged.",
+        hint="Delete the model and fetch it again.",
+    ),
+    _known(
+        "needs_remote_code",
+        ValueError,
+        says=r"trust_remote_code",
+        message="This model comes with code of its own, which the studio does not run.",
+        hint="Choose a model of a family that transformers knows.",
+    ),
+    _known(
+        "unsupported_architecture",
+        ValueError,
+        KeyError,
+        says=r"does not recognize this architecture|Unrecognized model|model type",
+        message="The installed transformers does not know this kind of model.",
+        hint="Choose another model, or update the studio.",
+    ),
+    _known(
+        "no_adapter_layers",
+        ValueError,
+        says=r"[Tt]arget modules|No modules were targeted",
+        message="This model has no layers that the adapter could be attached to.",
+        hint="Choose full fine-tuning.",
+    ),
+    _known(
+        "chat_template_refused",
+        TemplateError,
+        message="The model's chat template refuses a conversation.",
+        hint="Mend the data set, or choose another template.",
+    ),
+    _known(
+        "fp16_weights",
+        ValueError,
+        says=r"Attempting to unscale FP16 gradients",
+        message="Weights that are trained were loaded in float16, which cannot be scaled.",
+        hint="Choose bfloat16 or float32.",
+    ),
+    _known(
+        "mixed_formats",
+        RuntimeError,
+        says=r"same dtype|mixed dtype|expected scalar type|have the same dtype",
+        message="Two number formats met where this model allows but one.",
+        hint="Choose another precision for this model.",
+    ),
+    _known(
+        "gpu_failed",
+        RuntimeError,
+        says=r"CUDA error|cuDNN|NCCL",
+        message="The GPU reported an error.",
+        hint=f"Start the run again; if it fails again, look to the driver. {_LOG}",
+    ),
+)
+
+
+def explain(error: BaseException) -> Failed:
+    """Tell a failure in words a person can act on; the traceback belongs in the log."""
+    chain = list(_chain(error))
+    for link in chain:
+        if isinstance(link, StudioError):
+            return Failed(code=link.code, message=link.message, hint=link.hint)
+    fits = (row for row in _TABLE for link in chain if _fits(row, link))
+    row = next(fits, None)
+    if row is not None:
+        return Failed(code=row.code, message=row.message, hint=row.hint)
+    return Failed(code="error", message=_sentence(error), hint=_LOG)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error and what led to it: upstream wraps causes in vaguer errors."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _fits(row: _Known, error: BaseException) -> bool:
+    if not isinstance(error, row.kinds):
+        return False
+    words = f"{error} [Errno {errno.ENOSPC}]" if _is_full(error) else str(error)
+    return re.search(row.says, words) is not None
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC
+
+
+def _sentence(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    last = lines[-1].strip() if lines else ""
+    return f"{type(error).__name__}: {last}".rstrip(": .") + "."

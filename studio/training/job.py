@@ -1,0 +1,75 @@
+"""What a method's trainer is built from: loaded, tokenised, and ready."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from peft import LoraConfig
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from studio.recipe.base import Recipe
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.rundir import JobSpec, RunDir
+from studio.training import data, models, templates
+from studio.training.data import Conversation, Examples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    dir: RunDir
+    spec: JobSpec
+    mode: Precision
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    adapter: LoraConfig | None
+    template: templates.Template
+    train: Examples
+    validation: Examples
+
+    @classmethod
+    def prepare(cls, recipe: Recipe, run: RunDir, enter: Callable[[str], None]) -> "Job":
+        """Load and tokenise what the recipe names, saying which phase is entered."""
+        spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+        mode = PRECISIONS[recipe.precision]
+        enter("loading")
+        tokenizer = models.load_tokenizer(spec.model)
+        model = models.load_model(spec.model, mode)
+        enter("tokenising")
+        templates.install(tokenizer, recipe.data.chat_template)
+        template = templates.Template(tokenizer)
+        train, validation = _examples(recipe, spec, template, tokenizer)
+        return cls(
+            dir=run,
+            spec=spec,
+            mode=mode,
+            model=model,
+            tokenizer=tokenizer,
+            adapter=models.adapter_config(recipe.adapter),
+            template=template,
+            train=train,
+            validation=validation,
+        )
+
+    @property
+    def prompts(self) -> list[Conversation]:
+        """Return the validation conversations, in order, that samples are drawn from."""
+        return self.validation.conversations
+
+
+def _examples(
+    recipe: Recipe,
+    spec: JobSpec,
+    template: templates.Template,
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[Examples, Examples]:
+    train_rows = data.read(spec.train)
+    if spec.validation is not None:
+        validation_rows = data.read(spec.validation)
+    else:
+        share, seed = recipe.data.validation_share, recipe.optimisation.seed
+        train_rows, validation_rows = data.split(train_rows, share, seed)
+    length = recipe.data.max_length
+    train = data.tokenise(train_rows, template, tokenizer, length)
+    data.refuse_empty(train, "training")
+    validation = data.tokenise(validation_rows, template, tokenizer, length)
+    data.refuse_empty(validation, "validation")
+    return train, validation

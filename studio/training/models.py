@@ -1,0 +1,86 @@
+"""Loading a model and its tokenizer, in the number format a mode asks for."""
+
+from pathlib import Path
+
+import torch
+from peft import LoraConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from studio.errors import TrainingError
+from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.precision import Precision
+
+_MODEL_CARD_TASK = "CAUSAL_LM"
+
+
+def load_model(name: str, mode: Precision) -> PreTrainedModel:
+    """Load a folder or a hub model with weights in the mode's format, running none of its code."""
+    _refuse_missing_folder(name)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    if hasattr(config, "rescale_every"):
+        # RWKV halves weights in evaluation and would save them so (PRECISION finding 7).
+        config.rescale_every = 0
+    return AutoModelForCausalLM.from_pretrained(
+        name,
+        config=config,
+        dtype=getattr(torch, mode.weights),
+        attn_implementation=_attention(config),
+        use_safetensors=True,
+        trust_remote_code=False,
+    )
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer that can tell where its tokens stand, and give it a padding token."""
+    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    if not tokenizer.is_fast:
+        raise TrainingError(
+            "slow_tokenizer",
+            "This model's tokenizer cannot tell where in a text its tokens stand.",
+            hint="Use a version of the model that comes with tokenizer.json.",
+        )
+    if tokenizer.eos_token is None:
+        raise TrainingError(
+            "no_end_token",
+            "This model's tokenizer has no end-of-text token, so no answer could ever end.",
+            hint="Set eos_token in the model's tokenizer_config.json.",
+        )
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def adapter_config(adapter: Lora | FullFineTune) -> LoraConfig | None:
+    """Return peft's name for the adapter; None trains every weight."""
+    if isinstance(adapter, FullFineTune):
+        return None
+    return LoraConfig(task_type=_MODEL_CARD_TASK, **adapter.model_dump(exclude={"kind"}))
+
+
+def _refuse_missing_folder(name: str) -> None:
+    path = Path(name)
+    if path.is_absolute() and not path.is_dir():
+        raise TrainingError(
+            "model_missing", "The base model's folder is gone.", hint="Choose another base model."
+        )
+
+
+def _attention(config: PreTrainedConfig) -> str:
+    """Return the fastest attention every machine has; families without it name their own."""
+    try:
+        family = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    except KeyError as error:
+        raise TrainingError(
+            "unsupported_architecture",
+            f"{config.model_type} models do not write text, or not in a way that can be trained.",
+            hint="Choose a causal language model.",
+        ) from error
+    return "sdpa" if family._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word

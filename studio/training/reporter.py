@@ -1,0 +1,183 @@
+"""What a trainer says while it trains: events for the studio, and a line a step for the log."""
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from studio.errors import TrainingError
+from studio.events import Event, Progressed, Started
+from studio.training.precision import PrecisionWatch
+from studio.training.stopping import Stop
+
+PATIENCE = 10
+"""Non-finite losses in a row after which a run is beyond help."""
+
+METRICS = ("loss", "mean_token_accuracy", "grad_norm", "learning_rate")
+EVAL_METRICS = ("eval_loss", "eval_mean_token_accuracy")
+
+
+class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+    """Turns what the trainer logs into events, and leaves the run where that is asked for."""
+
+    def __init__(
+        self,
+        say: Callable[[Event], None],
+        stop: Stop,
+        watch: PrecisionWatch,
+        resolve: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.resolved: dict[str, Any] = {}
+        self.tokens = 0
+        self.last: dict[str, float] = {}
+        """The newest value of every metric."""
+        self.best_eval_loss = math.inf
+        self._say = say
+        self._stop = stop
+        self._watch = watch
+        self._resolve = resolve
+        self._pace = Pace()
+        self._keeps_best = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, _control: object, **_rest: object
+    ) -> None:
+        self.resolved = self._resolve()
+        self._keeps_best = args.load_best_model_at_end
+        self._say(Started(total_steps=state.max_steps, resolved=self.resolved))
+        self._pace.start()
+
+    def on_step_end(
+        self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
+    ) -> None:
+        self._pace.step(state.global_step)
+        self._stop.step = state.global_step
+        # The last step is logged whether or not its turn has come, or its tokens would be lost.
+        control.should_log |= state.global_step >= state.max_steps
+        self._stop.check()
+
+    def on_prediction_step(
+        self, _args: object, _state: object, _control: object, **_rest: object
+    ) -> None:
+        self._stop.check()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        _control: object,
+        logs: dict[str, float],
+        **_rest: object,
+    ) -> None:
+        if "loss" not in logs:
+            return
+        tokens = int(logs["tokens"])
+        step_seconds, rate = self._pace.lap(tokens)
+        self.tokens += tokens
+        metrics = {name: float(logs[name]) for name in METRICS if name in logs}
+        metrics |= {"tokens_per_second": rate, "step_seconds": step_seconds}
+        self._report(state, metrics | {"peak_memory_bytes": peak_memory_bytes()} | self._scaling())
+        _refuse_nonsense(int(logs["nonfinite"]), PATIENCE * args.gradient_accumulation_steps)
+
+    def on_evaluate(
+        self,
+        _args: object,
+        state: TrainerState,
+        _control: object,
+        metrics: dict[str, float],
+        **_rest: object,
+    ) -> None:
+        self._pace.resume()
+        found = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
+        self.best_eval_loss = min(self.best_eval_loss, found["eval_loss"])
+        self._report(state, found)
+
+    def results(self) -> dict[str, float]:
+        """Return what the run came to. Early stopping has gone back to its best weights."""
+        return {
+            "loss": self.last["loss"],
+            "eval_loss": self.best_eval_loss if self._keeps_best else self.last["eval_loss"],
+            "best_eval_loss": self.best_eval_loss,
+            "train_seconds": self._pace.training_seconds,
+            "tokens": self.tokens,
+            "tokens_per_second": self.tokens / self._pace.training_seconds,
+            "peak_memory_bytes": peak_memory_bytes(),
+        } | {name: value for name, value in self._scaling().items() if name == "skipped_steps"}
+
+    def _scaling(self) -> dict[str, float]:
+        if not self._watch.loss_scale:
+            return {}
+        return {"loss_scale": self._watch.loss_scale, "skipped_steps": self._watch.skipped_steps}
+
+    def _report(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        self.last |= metrics
+        self._say(
+            Progressed(
+                step=state.global_step,
+                epoch=state.epoch or 0.0,
+                tokens=self.tokens,
+                seconds=self._pace.seconds,
+                metrics=metrics,
+            )
+        )
+        print(_line(state, metrics), flush=True)  # noqa: T201 -- the run's own log
+
+
+class Pace:
+    """How fast training goes, the time for evaluations left out of its laps."""
+
+    def __init__(self) -> None:
+        self._began = self._lap_began = self._step_ended = 0.0
+        self._steps = self._lap_steps = 0
+        self.training_seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began if self._began else 0.0
+
+    def start(self) -> None:
+        self._began = self._lap_began = self._step_ended = time.perf_counter()
+
+    def step(self, number: int) -> None:
+        self._steps = number
+        self._step_ended = time.perf_counter()
+
+    def lap(self, tokens: int) -> tuple[float, float]:
+        """Return seconds a step, and tokens a second, since the last lap."""
+        now = time.perf_counter()
+        elapsed, steps = now - self._lap_began, self._steps - self._lap_steps
+        self._lap_began, self._lap_steps = now, self._steps
+        self.training_seconds += elapsed
+        return elapsed / max(steps, 1), tokens / elapsed
+
+    def resume(self) -> None:
+        """Take up the lap after an evaluation, which began when the last step ended."""
+        now = time.perf_counter()
+        self._lap_began += now - max(self._step_ended, self._lap_began)
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory the run has held: the GPU's, else the process's."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _refuse_nonsense(nonfinite: int, limit: int) -> None:
+    if nonfinite >= limit:
+        raise TrainingError(
+            "non_finite",
+            f"The loss has been no number for {PATIENCE} steps, so the run was ended.",
+            hint="Lower the learning rate. In float16, try bfloat16 or float32.",
+        )
+
+
+def _line(state: TrainerState, metrics: dict[str, float]) -> str:
+    numbers = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    return f"step {state.global_step}/{state.max_steps}  {numbers}"

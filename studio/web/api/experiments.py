@@ -1,0 +1,96 @@
+"""Experiments as JSON, and the runs made from them."""
+
+from datetime import datetime
+from itertools import product
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from studio.methods import AnyRecipe
+from studio.recipe.dotted import merge, nest
+from studio.services import experiments, runs
+from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, RunOut, page_of, run_out
+from studio.web.deps import DB
+
+router = APIRouter(prefix="/api/v1/experiments", tags=["experiments"])
+
+Tags = Annotated[list[Name], Field(max_length=50)]
+Sweep = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=10)]
+Notes = Annotated[str, Field(max_length=100_000)]
+
+
+class NewExperiment(Body):
+    name: Name
+    notes: Notes = ""
+    tags: Tags = Field(default_factory=list)
+    recipe: AnyRecipe
+
+
+class ChangedExperiment(Body):
+    name: Name | None = None
+    notes: Notes | None = None
+    tags: Tags | None = None
+
+
+class NewRuns(Body):
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Values laid over the experiment's recipe, nested as the recipe is."""
+    seed: int | None = None
+    sweep: Sweep = Field(default_factory=dict)
+    """Dotted recipe keys, each with the values to try: one run for every combination."""
+
+
+class ExperimentOut(Out):
+    id: int
+    name: str
+    notes: str
+    tags: list[str]
+    recipe: AnyRecipe
+    created_at: datetime
+
+
+@router.get("")
+def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ExperimentOut]:
+    rows = experiments.newest(db, limit=limit + 1, before=after)
+    return page_of(rows, limit, [ExperimentOut.model_validate(row) for row in rows])
+
+
+@router.post("", status_code=201)
+def create(new: NewExperiment, db: DB) -> ExperimentOut:
+    runs.check(db, new.recipe)
+    experiment = experiments.create(db, new.name, new.recipe)
+    experiment.notes, experiment.tags = new.notes, new.tags
+    return ExperimentOut.model_validate(experiment)
+
+
+@router.get("/{experiment_id}")
+def show(experiment_id: int, db: DB) -> ExperimentOut:
+    return ExperimentOut.model_validate(experiments.get(db, experiment_id))
+
+
+@router.patch("/{experiment_id}")
+def change(experiment_id: int, changed: ChangedExperiment, db: DB) -> ExperimentOut:
+    changes = experiments.Changes(**changed.model_dump())
+    return ExperimentOut.model_validate(experiments.change(db, experiment_id, changes))
+
+
+@router.delete("/{experiment_id}", status_code=204)
+def delete(experiment_id: int, db: DB) -> None:
+    experiments.delete(db, experiment_id)
+
+
+@router.post("/{experiment_id}/runs", status_code=201)
+def submit(experiment_id: int, new: NewRuns, db: DB) -> Listing[RunOut]:
+    """Queue one run, or one for every combination of the sweep's values."""
+    experiment = experiments.get(db, experiment_id)
+    base = new.overrides if new.seed is None else merge(new.overrides, _seed(new.seed))
+    made = [
+        runs.submit(db, experiment, merge(base, nest(zip(new.sweep, values, strict=True))))
+        for values in product(*new.sweep.values())
+    ]
+    return Listing(data=[run_out(db, run) for run in made], has_more=False, next_after=None)
+
+
+def _seed(seed: int) -> dict[str, Any]:
+    return {"optimisation": {"seed": seed}}

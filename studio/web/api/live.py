@@ -1,0 +1,149 @@
+"""Server-sent events: one run's numbers, log and status as they come, and the state of all runs.
+
+The id of each message is `<metric id>.<log offset>`: where both sources had been read to.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import TypeAdapter
+from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
+
+from studio.db.session import reading
+from studio.rundir import RunDir
+from studio.services import artifacts, compare, metrics, runs
+from studio.settings import Settings
+from studio.web.api.shapes import RunBrief, run_brief
+
+router = APIRouter(prefix="/api/v1", tags=["live"])
+
+LINES = 500
+RECENT = 50
+"""As many runs as a page of the list shows."""
+
+HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
+_ROWS = TypeAdapter(list[metrics.Row])
+_BRIEFS = TypeAdapter(list[RunBrief])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a viewer has read; None in the log means: only its last lines."""
+
+    metric: int = 0
+    log: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.metric}.{'' if self.log is None else self.log}"
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """What one open page has been told so far."""
+
+    run_id: int
+    place: Place
+    status: str = ""
+    answers: int = 0
+    has_seen_all: bool = False
+
+
+def _known(request: Request, run_id: int) -> int:
+    """Answer 404 before the stream begins: afterwards there is no status to set."""
+    with reading(request.app.state.engine) as db:
+        runs.get(db, run_id)
+    return run_id
+
+
+@router.get("/runs/{run_id}/stream", response_class=EventSourceResponse)
+async def of_run(
+    request: Request,
+    run_id: Annotated[int, Depends(_known)],
+    after: Annotated[str, Query(max_length=50)] = "",
+    last_event_id: Annotated[str, Header(max_length=50)] = "",
+) -> AsyncIterator[ServerSentEvent]:
+    state = request.app.state
+    viewer = Viewer(run_id, _place(last_event_id or after))
+    while not state.hub.is_closing:
+        seen = state.hub.version
+        viewer, events = await run_in_threadpool(news, state.engine, state.settings, viewer)
+        for event in events:
+            yield event
+        if viewer.has_seen_all:
+            yield ServerSentEvent(event="end", data={}, id=str(viewer.place))
+            return
+        # After news there may be more at once; without any, wait for the next commit.
+        if not events and await state.hub.wait(seen) == seen:
+            yield HEARTBEAT
+
+
+@router.get("/stream", response_class=EventSourceResponse)
+async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
+    """Tell of every recent run that changed since the last message; at first, of each of them."""
+    state = request.app.state
+    known: dict[int, str] = {}
+    while not state.hub.is_closing:
+        seen = state.hub.version
+        briefs = await run_in_threadpool(_recent, state.engine)
+        changed = [brief for brief in briefs if known.get(brief.id) != _facts(brief)]
+        known = {brief.id: _facts(brief) for brief in briefs}
+        if changed:
+            yield ServerSentEvent(event="runs", raw_data=_BRIEFS.dump_json(changed).decode())
+        if await state.hub.wait(seen) == seen:
+            yield HEARTBEAT
+
+
+def _place(text: str) -> Place:
+    metric, _dot, log = text.partition(".")
+    return Place(
+        metric=int(metric) if metric.isdecimal() else 0, log=int(log) if log.isdecimal() else None
+    )
+
+
+def _recent(engine: Engine) -> list[RunBrief]:
+    with reading(engine) as db:
+        return [run_brief(db, run) for run in runs.newest(db, runs.Filter(), limit=RECENT)]
+
+
+def _facts(brief: RunBrief) -> str:
+    """Return what makes a status news. An estimate of the time left always differs."""
+    return brief.model_dump_json(exclude={"eta_seconds"})
+
+
+def news(
+    engine: Engine, settings: Settings, viewer: Viewer
+) -> tuple[Viewer, list[ServerSentEvent]]:
+    """Read what is new for a viewer, and say where that leaves it."""
+    with reading(engine) as db:
+        run = runs.get(db, viewer.run_id)
+        brief = run_brief(db, run)
+        answers = len(compare.samples(db, [viewer.run_id]))
+        rows = metrics.after(db, viewer.run_id, viewer.place.metric)
+    log = RunDir(settings.runs / str(viewer.run_id)).log
+    part = artifacts.log_part(log, viewer.place.log, LINES)
+    place = Place(rows[-1].last_id if rows else viewer.place.metric, part.next_offset)
+    parts = {
+        "status": brief.model_dump_json() if _facts(brief) != viewer.status else "",
+        "sample": f"{answers}" if answers != viewer.answers else "",
+        "metrics": _ROWS.dump_json(rows).decode() if rows else "",
+        "log": json.dumps({"lines": part.lines}) if part.lines else "",
+    }
+    return (
+        replace(
+            viewer,
+            place=place,
+            status=_facts(brief),
+            answers=answers,
+            has_seen_all=run.status.is_final and not rows and not part.lines,
+        ),
+        [
+            ServerSentEvent(event=name, raw_data=data, id=str(place))
+            for name, data in parts.items()
+            if data
+        ],
+    )

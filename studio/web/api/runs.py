@@ -1,0 +1,152 @@
+"""Runs as JSON: submit, list, change, and fetch what came of them."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import FileResponse
+
+from studio.db.tables import RunStatus
+from studio.methods import AnyRecipe
+from studio.rundir import RunDir
+from studio.services import artifacts, experiments, metrics, runs
+from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, RunOut, page_of, run_out
+from studio.web.deps import DB, Config
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+Keys = Annotated[str, Query(max_length=1000)]
+Buckets = Annotated[int, Query(ge=2, le=10_000)]
+
+
+class NewRun(Body):
+    name: Name
+    recipe: AnyRecipe
+
+
+class ChangedRun(Body):
+    name: Name
+
+
+class HappeningOut(Out):
+    id: int
+    kind: str
+    at: datetime
+    data: dict[str, Any]
+
+
+class SeriesOut(Out):
+    mean: list[float | None]
+    min: list[float | None]
+    max: list[float | None]
+    non_finite: list[float]
+
+
+class CurvesOut(Out):
+    """Metrics along one axis; null where a metric has no number at that place."""
+
+    x: list[float]
+    series: dict[str, SeriesOut]
+    last_id: int
+    """Pass it to the stream as `after` to go on from here."""
+
+
+class LogOut(Out):
+    lines: list[str]
+    next_offset: int
+
+
+class ArtifactOut(Out):
+    name: str
+    bytes: int
+
+
+@router.post("", status_code=201)
+def submit(new: NewRun, db: DB) -> RunOut:
+    """Make an experiment of the recipe, and queue its first run."""
+    return run_out(db, runs.submit(db, experiments.create(db, new.name, new.recipe)))
+
+
+@router.get("")
+def newest(
+    db: DB,
+    status: RunStatus | None = None,
+    experiment: int | None = None,
+    search: Annotated[str, Query(max_length=200)] = "",
+    after: After = None,
+    limit: Limit = 50,
+) -> Listing[RunOut]:
+    which = runs.Filter(search=search, status=status, experiment_id=experiment)
+    rows = runs.newest(db, which, limit=limit + 1, before=after)
+    return page_of(rows, limit, [run_out(db, row) for row in rows])
+
+
+@router.get("/{run_id}")
+def show(run_id: int, db: DB) -> RunOut:
+    return run_out(db, runs.get(db, run_id))
+
+
+@router.patch("/{run_id}")
+def change(run_id: int, changed: ChangedRun, db: DB) -> RunOut:
+    return run_out(db, runs.rename(db, run_id, changed.name))
+
+
+@router.delete("/{run_id}", status_code=204)
+def delete(run_id: int, db: DB, config: Config) -> None:
+    runs.delete(db, run_id, config.runs)
+
+
+@router.post("/{run_id}/cancel")
+def cancel(run_id: int, db: DB) -> RunOut:
+    return run_out(db, runs.cancel(db, run_id))
+
+
+@router.get("/{run_id}/metrics")
+def curves(
+    run_id: int,
+    db: DB,
+    keys: Keys = "",
+    x: metrics.Axis = "step",
+    buckets: Buckets = 1000,
+) -> CurvesOut:
+    runs.get(db, run_id)
+    wanted = keys.split(",") if keys else metrics.keys(db, [run_id])
+    found = metrics.curves(db, [run_id], wanted, x=x, buckets=buckets)
+    series = {
+        key: SeriesOut.model_validate(one, from_attributes=True)
+        for (_run, key), one in found.series.items()
+    }
+    return CurvesOut(x=found.x, series=series, last_id=found.last_id)
+
+
+@router.get("/{run_id}/events")
+def events(run_id: int, db: DB, after: After = 0, limit: Limit = 200) -> Listing[HappeningOut]:
+    """Tell what befell the run, oldest first."""
+    runs.get(db, run_id)
+    rows = runs.happenings(db, run_id, after=after or 0, limit=limit + 1)
+    return page_of(rows, limit, [HappeningOut.model_validate(row) for row in rows])
+
+
+@router.get("/{run_id}/log")
+def log(run_id: int, db: DB, config: Config, after: After = None, limit: Limit = 500) -> LogOut:
+    """Lines of the log after a byte offset; without one, the last lines."""
+    part = artifacts.log_part(_folder(db, config, run_id).log, after, limit)
+    return LogOut(lines=part.lines, next_offset=part.next_offset)
+
+
+@router.get("/{run_id}/artifacts")
+def listing(run_id: int, db: DB, config: Config) -> Listing[ArtifactOut]:
+    found = artifacts.listing(_folder(db, config, run_id).artifacts)
+    shown = [ArtifactOut(name=one.name, bytes=one.bytes) for one in found]
+    return Listing(data=shown, has_more=False, next_after=None)
+
+
+@router.get("/{run_id}/artifacts/{name:path}")
+def artifact(run_id: int, name: str, db: DB, config: Config) -> FileResponse:
+    path = artifacts.find(_folder(db, config, run_id).artifacts, name)
+    return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+
+def _folder(db: DB, config: Config, run_id: int) -> RunDir:
+    run = runs.get(db, run_id)
+    return RunDir(config.runs / str(run.id))

@@ -1,0 +1,54 @@
+"""Whether the studio is well, and what its machine can do."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+import studio
+from studio.errors import UnavailableError
+from studio.hardware import detect, versions
+from studio.services import queue
+from studio.web.api.shapes import Out
+from studio.web.deps import DB
+
+router = APIRouter(prefix="/api/v1", tags=["system"])
+
+
+class Health(Out):
+    status: str
+    version: str
+
+
+class GpuOut(Out):
+    index: int
+    name: str
+    memory_bytes: int
+    capability: tuple[int, int]
+
+
+class HardwareOut(Out):
+    title: str
+    device: str
+    processor: str
+    cores: int
+    memory_bytes: int
+    native_bf16: bool
+    gpus: list[GpuOut]
+    packages: dict[str, str]
+
+
+@router.get("/health")
+def health(db: DB) -> Health:
+    """Answer 503 with the reason when no worker is there to train."""
+    if not queue.workers(db):
+        raise UnavailableError("No worker is running.", hint="Start one: studio worker")
+    return Health(status="ok", version=studio.__version__)
+
+
+@router.get("/hardware")
+def hardware() -> HardwareOut:
+    found: Any = detect()
+    fields = HardwareOut.model_fields.keys() - {"packages"}
+    return HardwareOut.model_validate(
+        {name: getattr(found, name) for name in fields} | {"packages": versions()}
+    )

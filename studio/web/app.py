@@ -1,0 +1,50 @@
+"""Put the web process together."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from sqlalchemy import Engine
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+
+import studio
+from studio.settings import Settings
+from studio.web import errors, files
+from studio.web.api import ROUTERS as API
+from studio.web.pages import ROUTERS as PAGES
+from studio.web.security import Gate
+from studio.web.stream import Hub
+
+_ABOUT = "Fine-tune language models: experiments, runs and their numbers."
+
+
+def create_app(engine: Engine, settings: Settings) -> FastAPI:
+    gate = Middleware(
+        Gate,
+        hosts=settings.allowed_hosts.lower().split(","),
+        upload_limit=settings.upload_limit_bytes,
+    )
+    app = FastAPI(
+        title="Mantissa Studio",
+        version=studio.__version__,
+        description=_ABOUT,
+        lifespan=_life,
+        docs_url=None,
+        redoc_url=None,
+        middleware=[gate, Middleware(GZipMiddleware, minimum_size=1000)],
+    )
+    app.state.engine = engine
+    app.state.settings = settings
+    app.state.hub = Hub(engine)
+    errors.install(app)
+    for router in (*PAGES, *API):
+        app.include_router(router)
+    app.mount("/static", files.Kept(), name="static")
+    return app
+
+
+@asynccontextmanager
+async def _life(app: FastAPI) -> AsyncIterator[None]:
+    async with app.state.hub.running():
+        yield

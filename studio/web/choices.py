@@ -1,0 +1,50 @@
+"""What forms offer: the precisions of this machine, the models and the data sets at hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from studio.hardware import Hardware
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.services import datasets, models
+from studio.web import words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A precision, and what this machine makes of it."""
+
+    mode: Precision
+    refusal: str
+    """Why it cannot be chosen here, or nothing."""
+    caution: str
+    """What to know before choosing it here, or nothing."""
+
+
+def precisions(hardware: Hardware) -> list[Option]:
+    return [
+        Option(mode=mode, refusal=mode.refusal(hardware), caution=mode.caution(hardware))
+        for mode in PRECISIONS.values()
+    ]
+
+
+def usable(options: Sequence[Option], wanted: str) -> str:
+    """Return the wanted precision, or the first possible one where it is refused."""
+    possible = [option.mode.name for option in options if not option.refusal]
+    return wanted if wanted in possible or not possible else possible[0]
+
+
+def model_names(db: Session) -> list[str]:
+    return [model.name for model in models.newest(db)]
+
+
+def dataset_names(db: Session, chosen: str) -> list[tuple[str, str]]:
+    """Return each data set's name with a label; the chosen one is among them even if it is gone."""
+    found = {one.name: f"{one.name} ({_size(one.train_rows)})" for one in datasets.newest(db)}
+    known = found if not chosen or chosen in found else {chosen: f"{chosen} (missing)"} | found
+    return list(known.items())
+
+
+def _size(rows: int) -> str:
+    return f"{words.number(rows)} row{'' if rows == 1 else 's'}"

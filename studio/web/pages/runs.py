@@ -1,0 +1,173 @@
+"""One run on screen: how far it is, its curves, its answers, and what may be done with it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from studio.db.tables import Run, Sample
+from studio.hardware import detect
+from studio.recipe import yaml
+from studio.recipe.dotted import flatten, merge
+from studio.recipe.precision import PRECISIONS
+from studio.rundir import RunDir
+from studio.services import artifacts, compare, experiments, metrics, progress, queue, runs
+from studio.web import choices, words
+from studio.web.deps import DB, Config
+from studio.web.render import block, go, page
+
+router = APIRouter(prefix="/runs", include_in_schema=False)
+
+LAST_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One chart. It hides until the run tells of its numbers, unless every run does."""
+
+    title: str
+    keys: tuple[str, ...]
+    hue: int
+    noisy: str = ""
+    """The key whose curve is smoothed."""
+    is_hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something asked for, beside what really ran."""
+
+    name: str
+    asked: str
+    ran: str
+    differs: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What the model wrote to one prompt."""
+
+    prompt: str
+    reference: str
+    before: str = words.NOTHING
+    after: str = words.NOTHING
+
+
+USUAL = (
+    Plot(title="Loss", keys=("loss", "eval_loss"), hue=0, noisy="loss"),
+    Plot(title="Learning rate", keys=("learning_rate",), hue=2),
+    Plot(title="Gradient norm", keys=("grad_norm",), hue=5),
+    Plot(title="Tokens per second", keys=("tokens_per_second",), hue=4),
+)
+PAIRED = (
+    Plot(title="Token accuracy", keys=("mean_token_accuracy", "eval_mean_token_accuracy"), hue=0),
+    Plot(title="Loss scale", keys=("loss_scale",), hue=3),
+    Plot(title="Skipped steps", keys=("skipped_steps",), hue=7),
+)
+
+
+@router.get("/{run_id}")
+def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
+    run = runs.get(db, run_id)
+    folder = RunDir(config.runs / str(run.id))
+    return page(
+        request,
+        "runs/show.html",
+        run=run,
+        made=progress.of(run),
+        position=queue.position(db, run),
+        precisions=choices.precisions(detect()),
+        plots=_plots(metrics.keys(db, [run_id])),
+        answers=_answers(compare.samples(db, [run_id])),
+        resolved=_resolved(run),
+        files=artifacts.listing(folder.artifacts),
+        last_lines=artifacts.log_part(folder.log, None, LAST_LINES).lines,
+        recipe=yaml.dump(run.recipe),
+    )
+
+
+@router.get("/{run_id}/row")
+def row(request: Request, run_id: int, db: DB) -> Response:
+    run = runs.get(db, run_id)
+    return block(request, "runs/list.html", "row", run=run, progress_of=progress.of)
+
+
+@router.post("/{run_id}/cancel")
+def cancel(request: Request, run_id: int, db: DB) -> Response:
+    runs.cancel(db, run_id)
+    return go(request, f"/runs/{run_id}")
+
+
+@router.post("/{run_id}/name")
+def rename(request: Request, run_id: int, db: DB, name: Annotated[str, Form()] = "") -> Response:
+    runs.rename(db, run_id, experiments.clean_name(name))
+    return go(request, f"/runs/{run_id}")
+
+
+@router.post("/{run_id}/again")
+def again(
+    request: Request, run_id: int, db: DB, precision: Annotated[str, Form()] = ""
+) -> Response:
+    """Run the same recipe once more, in another precision if one is named."""
+    run = runs.get(db, run_id)
+    change = {"precision": precision} if precision else {}
+    made = runs.submit(
+        db,
+        experiments.get(db, run.experiment_id),
+        merge(run.recipe.model_dump(), change),
+    )
+    made.name = run.name
+    return go(request, f"/runs/{made.id}")
+
+
+@router.post("/{run_id}/delete")
+def delete(request: Request, run_id: int, db: DB, config: Config) -> Response:
+    runs.delete(db, run_id, config.runs)
+    return go(request, "/")
+
+
+def _plots(told: Sequence[str]) -> list[Plot]:
+    """Return the usual charts, then those that some runs have, then one for each other metric."""
+    hidden = [_hidden(plot, told) for plot in PAIRED]
+    named = {key for plot in (*USUAL, *PAIRED) for key in plot.keys}
+    others = [Plot(title=words.metric(key), keys=(key,), hue=6) for key in told if key not in named]
+    return [*USUAL, *hidden, *others]
+
+
+def _hidden(plot: Plot, told: Sequence[str]) -> Plot:
+    absent = not set(plot.keys) & set(told)
+    return Plot(title=plot.title, keys=plot.keys, hue=plot.hue, is_hidden=absent)
+
+
+def _answers(samples: Sequence[Sample]) -> list[Answer]:
+    answers: dict[int, Answer] = {}
+    for sample in samples:
+        blank = Answer(prompt=sample.prompt, reference=sample.reference)
+        answer = answers.setdefault(sample.position, blank)
+        setattr(answer, sample.stage, sample.answer)
+    return list(answers.values())
+
+
+def _resolved(run: Run) -> list[Fact]:
+    asked = _asked(run)
+    return [_fact(name, asked, ran) for name, ran in flatten(run.resolved).items()]
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    """Return what the recipe asks for, under the names by which a run tells what it found."""
+    steps = run.recipe.optimisation
+    batch = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
+    mode = asdict(PRECISIONS[run.recipe.precision])
+    return mode | {"seed": steps.seed, "effective_batch_size": batch}
+
+
+def _fact(name: str, asked: dict[str, Any], ran: object) -> Fact:
+    wanted = asked.get(name)
+    return Fact(
+        name=name.removeprefix("versions.") if "." in name else words.metric(name),
+        asked=words.setting(wanted),
+        ran=words.setting(ran),
+        differs=name in asked and wanted != ran,
+    )

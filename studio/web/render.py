@@ -1,0 +1,72 @@
+"""Answer with a whole page, with one block of it, or with another place to be."""
+
+import hashlib
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2_fragments import render_block
+
+from studio import paths
+from studio.web import words
+
+
+def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- whatever the template names
+    html = _jinja().get_template(template).render(request=request, **context)
+    return HTMLResponse(html, status, headers={"Vary": "HX-Request"})
+
+
+def block(
+    request: Request,
+    template: str,
+    name: str,
+    /,
+    *,
+    status: int = 200,
+    **context: Any,  # noqa: ANN401 -- whatever the block names
+) -> HTMLResponse:
+    html = render_block(_jinja(), template, name, request=request, **context)
+    return HTMLResponse(html, status, headers={"Vary": "HX-Request"})
+
+
+def form_again(request: Request, template: str, /, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- see `page`
+    """Show a refused form: in place if htmx asked, else as the whole page."""
+    if asked_by_htmx(request):
+        return block(request, template, "form", status=422, **context)
+    return page(request, template, status=422, **context)
+
+
+def go(request: Request, url: str) -> Response:
+    """Send the browser on. Htmx would follow a 303 by itself and swap the new page into the old."""
+    if asked_by_htmx(request):
+        return Response(status_code=204, headers={"HX-Redirect": url})
+    return RedirectResponse(url, status_code=303)
+
+
+def asked_by_htmx(request: Request) -> bool:
+    """Whether a part of a page is wanted; a boosted link wants the whole of it."""
+    return request.headers.get("HX-Request-Type") == "partial"
+
+
+@lru_cache(maxsize=1)
+def _jinja() -> Environment:
+    jinja = Environment(
+        loader=FileSystemLoader(paths.templates()),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.filters.update(words.FILTERS)
+    jinja.globals.update(static=static_url, now=lambda: datetime.now(UTC))
+    return jinja
+
+
+@lru_cache(maxsize=256)
+def static_url(name: str) -> str:
+    """Return the address of a static file; it changes with the content, so it may be kept."""
+    content = (paths.static() / name).read_bytes()
+    return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"

@@ -1,0 +1,107 @@
+"""Live views: one watcher of the database wakes every open stream, and ends them all at shutdown.
+
+A stream carries an id with each message, so a viewer that was cut off (a reload, a restart of
+the server, a hidden tab) goes on where it stopped: nothing is lost and nothing comes twice.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from sqlalchemy import Engine, text
+
+LOOK_SECONDS = 0.2
+"""How often the database is asked whether anything was committed; one pragma, microseconds."""
+
+HEARTBEAT_SECONDS = 15.0
+"""A viewer that hears nothing for longer takes the connection for dead."""
+
+
+class Hub:
+    """Tells streams that something was committed, and when to end."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._changed = asyncio.Condition()
+        self._version = 0
+        self._closing = False
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing
+
+    @property
+    def version(self) -> int:
+        """Counts the commits seen so far."""
+        return self._version
+
+    async def wait(self, seen: int, seconds: float = HEARTBEAT_SECONDS) -> int:
+        """Return the version as soon as it differs from `seen`, or after some seconds as it is."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), self._changed:
+                await self._changed.wait_for(lambda: self._version != seen or self._closing)
+        return self._version
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch the database while the web process lives."""
+        loop = asyncio.get_running_loop()
+        _before_shutdown(lambda: loop.call_soon_threadsafe(self._begin_close))
+        watch = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            await self._close()
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    async def _watch(self) -> None:
+        # The pragma tells of other connections' commits only, so this one must never write.
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            last = None
+            while not self._closing:
+                now = connection.execute(text("PRAGMA data_version")).scalar_one()
+                if now != last:
+                    last = now
+                    await self._tell()
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._version += 1
+            self._changed.notify_all()
+
+    def _begin_close(self) -> None:
+        self._ending = asyncio.ensure_future(self._close())
+
+    async def _close(self) -> None:
+        async with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+
+def _before_shutdown(act: Callable[[], Any]) -> None:
+    """Call `act` when the process is told to end, before uvicorn waits for open connections.
+
+    Uvicorn waits for streams to end by themselves, and would wait for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGINT, signal.SIGTERM):
+        _chain(number, act)
+
+
+def _chain(number: signal.Signals, act: Callable[[], Any]) -> None:
+    earlier = signal.getsignal(number)
+
+    def handle(received: int, frame: FrameType | None) -> None:
+        act()
+        if callable(earlier):
+            earlier(received, frame)
+
+    signal.signal(number, handle)

@@ -1,0 +1,140 @@
+"""How numbers, sizes, times and metrics are written on a page: one way each."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+METRICS: dict[str, str] = {
+    "loss": "Training loss",
+    "eval_loss": "Validation loss",
+    "best_eval_loss": "Best validation loss",
+    "mean_token_accuracy": "Token accuracy",
+    "eval_mean_token_accuracy": "Validation token accuracy",
+    "grad_norm": "Gradient norm",
+    "learning_rate": "Learning rate",
+    "tokens_per_second": "Tokens per second",
+    "tokens": "Tokens",
+    "step_seconds": "Seconds per step",
+    "train_seconds": "Training time",
+    "peak_memory_bytes": "Peak memory",
+    "loss_scale": "Loss scale",
+    "skipped_steps": "Skipped steps",
+}
+
+_RAISED = str.maketrans(
+    "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
+)
+
+NOTHING = "\N{EN DASH}"
+"""Written where there is no value: it must not look like zero."""
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def metric(name: str) -> str:
+    """Return a metric's name in words."""
+    return METRICS.get(name, name.replace("_", " ").capitalize())
+
+
+def measure(value: float | None, name: str) -> str:
+    """Write a metric's value with the unit its name says."""
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite"
+    if name.endswith("_bytes"):
+        return size(value)
+    if name == "train_seconds":
+        return duration(value)
+    return number(value)
+
+
+def number(value: float | None) -> str:
+    """Write a number with four significant digits, and thousands apart."""
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "infinite"
+    if value and abs(value) < 1e-3:  # noqa: PLR2004 -- below this, zeros hide the digits
+        return f"{value:.3g}"
+    if float(value).is_integer() or abs(value) >= 1e3:  # noqa: PLR2004 -- digits after it mean nothing
+        return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return f"{value:.4g}"
+
+
+def change(value: float | None, name: str) -> str:
+    """Write the difference between two values of a metric, with its sign."""
+    if value is None or not value:
+        return ""
+    sign = "" if math.isnan(value) else "\N{MINUS SIGN}" if value < 0 else "+"
+    return sign + measure(abs(value), name)
+
+
+def setting(value: object) -> str:
+    """Write a value of a recipe, or of what became of it."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return number(value)
+    return str(value)
+
+
+def magnitude(value: float) -> str:
+    """Write a very large or very small number as a power of ten, any other plainly."""
+    if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 -- plain digits read well between these
+        return number(float(f"{value:.2g}") if abs(value) < 1 else value)
+    digits, _e, power = f"{value:.1e}".partition("e")
+    return f"{digits} \N{MULTIPLICATION SIGN} 10{str(int(power)).translate(_RAISED)}"
+
+
+def size(value: float) -> str:
+    """Write a number of bytes in the unit that reads best."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(value) < 1000:  # noqa: PLR2004 -- decimal units, as disks and networks use
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """Write a span of time with the two units that matter."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 10:  # noqa: PLR2004 -- tenths are news only in short spans
+        return f"{seconds:.1f} s"
+    if seconds < _MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE:.0f} min {seconds % _MINUTE:.0f} s"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR:.0f} h {seconds % _HOUR // _MINUTE:.0f} min"
+    return f"{seconds // _DAY:.0f} d {seconds % _DAY // _HOUR:.0f} h"
+
+
+def ago(moment: datetime | None) -> str:
+    """Write how long ago something was."""
+    if moment is None:
+        return NOTHING
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    if seconds < _MINUTE:
+        return "just now"
+    for span, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= span:
+            return f"{seconds // span:.0f} {unit} ago"
+    return "just now"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "metric": metric,
+    "measure": measure,
+    "number": number,
+    "size": size,
+    "duration": duration,
+    "ago": ago,
+    "change": change,
+    "magnitude": magnitude,
+    "setting": setting,
+}

@@ -1,0 +1,88 @@
+"""A training process: made, found again, told to stop, and known to be gone.
+
+It lives in a session of its own, so it outlives the worker that made it; its pid together with
+the moment it began names it, because a pid alone is given out again.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from studio.rundir import RunDir
+
+RUNNER = (sys.executable, "-m", "studio.runner")
+
+LEAKING = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+"""Variables that would change what a run does without its recipe saying so."""
+
+SAME_MOMENT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    started: float
+    """Seconds since the epoch."""
+    child: subprocess.Popen[bytes] | None = None
+    """None for a process that another worker made."""
+
+    @property
+    def is_alive(self) -> bool:
+        if self.child is not None:
+            return self.child.poll() is None
+        return _same(self.pid, self.started)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, or None for a process that was never ours to wait for."""
+        return self.child.returncode if self.child else None
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.is_alive:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+
+def start(folder: RunDir, *, gpu: int | None = None, command: Sequence[str] = RUNNER) -> Process:
+    """Start the process that trains what is in the folder."""
+    clean = {name: value for name, value in os.environ.items() if name not in LEAKING}
+    if gpu is not None:
+        clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    with folder.log.open("ab") as log:
+        child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
+            [*command, str(folder.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"},
+            start_new_session=True,
+        )
+    return Process(child.pid, psutil.Process(child.pid).create_time(), child)
+
+
+def found(pid: int | None, started: float | None) -> Process | None:
+    """Return the process of that name if it is still there."""
+    if pid is None or started is None or not _same(pid, started):
+        return None
+    return Process(pid, started)
+
+
+def _same(pid: int, started: float) -> bool:
+    try:
+        process = psutil.Process(pid)
+        young = abs(process.create_time() - started) < SAME_MOMENT_SECONDS
+        return young and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,18 @@
+"""`make bench`: every figure the project speaks of, measured here and now."""
+
+import sys
+
+from studio.hardware import detect
+from tests.bench import pages, startup, training
+
+
+def main() -> None:
+    sys.stdout.write(f"{detect().title}\n")
+    for part in (pages, startup, training):
+        for figure in part.measure():
+            sys.stdout.write(f"{figure}\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

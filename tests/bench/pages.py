@@ -1,0 +1,96 @@
+"""What pages weigh, and how soon a long list is there."""
+
+import gzip
+import re
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+from sqlmodel import insert
+
+from studio import paths
+from studio.db.session import unit_of_work
+from studio.db.tables import Experiment, Run, RunStatus
+from studio.services import home
+from studio.settings import Settings
+from studio.web.app import create_app
+from tests.bench.figures import Figure
+from tests.factories import furnish, make_recipe
+
+RUNS = 10_000
+TIMES = 15
+
+
+def measure() -> Iterator[Figure]:
+    with TemporaryDirectory() as folder:
+        settings = Settings(home=Path(folder), allowed_hosts="testserver")
+        engine = home.open_home(settings)
+        _fill(engine, settings)
+        client = TestClient(create_app(engine, settings))
+        yield Figure(f"list page with {RUNS:,} runs", _median(client, "/"), "ms")
+        yield Figure("the same, searched by name", _median(client, "/?q=999"), "ms")
+        yield Figure("the same over REST", _median(client, "/api/v1/runs"), "ms")
+        html = client.get("/").text
+        engine.dispose()
+    yield Figure("its HTML, gzipped", _gzipped(html.encode()) / 1000, "KB")
+    for kind, limit in (("js", 60), ("css", 15)):
+        whole = sum(_gzipped(path.read_bytes()) for path in _files(html, kind))
+        yield Figure(f"all {kind} of a first visit, gzipped (budget {limit})", whole / 1000, "KB")
+
+
+def _fill(engine: Engine, settings: Settings) -> None:
+    recipe = make_recipe()
+    with unit_of_work(engine) as db:
+        furnish(db, settings)
+        db.add(Experiment(name="many", recipe=recipe))
+        db.flush()
+        rows = [
+            {
+                "experiment_id": 1,
+                "name": f"run {i}",
+                "recipe": recipe,
+                "status": RunStatus.SUCCEEDED,
+                "resolved": {},
+                "metrics": {"eval_loss": 2.0, "tokens_per_second": 1000.0},
+            }
+            for i in range(RUNS)
+        ]
+        db.exec(insert(Run), params=rows)
+
+
+def _median(client: TestClient, url: str) -> float:
+    times = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        assert client.get(url).is_success
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1000
+
+
+def _files(html: str, kind: str) -> set[Path]:
+    """Return the files a page loads: those it names, and what its modules import."""
+    named = {paths.static() / name for name in re.findall(rf"/static/([\w/.-]+\.{kind})", html)}
+    charts = {paths.static() / "js" / "run.js"} if kind == "js" else set()
+    found = set(named) | charts
+    waiting = list(found)
+    while waiting:
+        path = waiting.pop()
+        linked = re.findall(rf'"(\.{{1,2}}/[\w/.-]+\.{kind})"', path.read_text(encoding="utf-8"))
+        new = {(path.parent / name).resolve() for name in linked} - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _gzipped(content: bytes) -> int:
+    return len(gzip.compress(content, 9))
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        sys.stdout.write(f"{figure}\n")

@@ -1,0 +1,109 @@
+"""How soon things are there: the web process, the first page, the first step, the first point."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import httpx2
+import psutil
+from playwright.sync_api import sync_playwright
+
+from studio.settings import Settings
+from tests.bench.figures import Figure
+from tests.browser import find
+from tests.living import Studio, free_port, prepare, run_of, submit
+from tests.patience import until
+
+LONG = 100_000
+
+
+def measure() -> Iterator[Figure]:
+    """Measure each once; the machine's other work shows in all of them alike."""
+    yield from _imports()
+    with TemporaryDirectory() as folder:
+        settings = Settings(home=Path(folder) / "home")
+        settings.home.mkdir()
+        prepare(settings)
+        studio = Studio(settings.home, free_port())
+        yield Figure("studio serve, to the first page", _seconds(lambda: _serve(studio)), "s")
+        try:
+            yield from _first_step(studio)
+            yield from _first_point(studio)
+        finally:
+            studio.interrupt()
+            yield Figure("Ctrl-C to the end of web and worker", _seconds(studio.wait), "s")
+            _end_training(settings)
+
+
+def _imports() -> Iterator[Figure]:
+    code = (
+        "import time, resource; began = time.perf_counter(); import studio.web.app;"
+        "print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
+    seconds, kilobytes = min(tuple(map(float, one.stdout.split())) for one in done)
+    yield Figure("import of the web process, best of 3", seconds, "s")
+    yield Figure("its memory after import", kilobytes / 1000, "MB")
+
+
+def _serve(studio: Studio) -> None:
+    studio.begin()
+    until(lambda: _answers(studio), seconds=60)
+
+
+def _answers(studio: Studio) -> bool:
+    try:
+        return httpx2.get(studio.url, trust_env=False).is_success
+    except httpx2.TransportError:
+        return False
+
+
+def _first_step(studio: Studio) -> Iterator[Figure]:
+    until(studio.is_up)
+    number = submit(studio, max_steps=3)
+    until(lambda: run_of(studio, number)["status"] == "succeeded", seconds=180)
+    phases = run_of(studio, number)["phases"]
+    parts = ("queued_seconds", "launch_seconds", "first_step_seconds")
+    yield Figure("submit to first step", sum(phases[part] for part in parts), "s")
+
+
+def _first_point(studio: Studio) -> Iterator[Figure]:
+    """Measure from the moment a step is written down to its appearance on an open page."""
+    number = submit(studio, max_steps=LONG)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(find()), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{studio.url}/runs/{number}")
+        events = studio.home / "runs" / str(number) / "events.jsonl"
+        until(lambda: events.exists() and '"progressed"' in events.read_text(), seconds=120)
+        written = events.stat().st_mtime
+        page.wait_for_selector(".plot canvas", timeout=60_000)
+        shown = time.time()
+        browser.close()
+    studio.api.post(f"/runs/{number}/cancel")
+    yield Figure("step done to its point on the page", shown - written, "s")
+
+
+def _seconds(act: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def _end_training(settings: Settings) -> None:
+    for process in psutil.process_iter(["cmdline"]):
+        if str(settings.runs) in " ".join(process.info["cmdline"] or ()):
+            process.kill()
+
+
+if __name__ == "__main__":
+    os.environ.pop("STUDIO_HOME", None)
+    for figure in measure():
+        sys.stdout.write(f"{figure}\n")

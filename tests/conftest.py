@@ -1,0 +1,48 @@
+"""A folder and a database for each test; nothing clever."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.db.session import unit_of_work
+from studio.services import home
+from studio.settings import Settings
+from tests import factories
+
+pytest_plugins = ["tests.living"]
+
+
+@pytest.fixture(scope="session")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a folder as a fresh studio has it, migrated once for all tests."""
+    folder = tmp_path_factory.mktemp("furnished") / "home"
+    settings = Settings(home=folder)
+    engine = home.open_home(settings)
+    with unit_of_work(engine) as db:
+        factories.furnish(db, settings)
+    engine.dispose()
+    return folder
+
+
+@pytest.fixture
+def settings(furnished: Path, tmp_path: Path) -> Settings:
+    """Give each test its own studio with a model and a data set to name, and one slot."""
+    shutil.copytree(furnished, tmp_path / "home")
+    return Settings(home=tmp_path / "home", allowed_hosts="testserver,127.0.0.1", slots=1)
+
+
+@pytest.fixture
+def engine(settings: Settings) -> Iterator[Engine]:
+    engine = home.open_home(settings)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def db(engine: Engine) -> Iterator[Session]:
+    with unit_of_work(engine) as session:
+        yield session

@@ -1,0 +1,36 @@
+"""A real browser, looking at a studio that lives."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.browser import find
+from tests.living import Studio
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = find()
+    assert path is not None, "Run `python -m tests.browser` first."
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(path), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(browser: Browser, studio: Studio) -> Iterator[BrowserContext]:
+    context = browser.new_context(
+        base_url=studio.url, viewport={"width": 1440, "height": 900}, reduced_motion="reduce"
+    )
+    context.set_default_timeout(60_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    return context.new_page()

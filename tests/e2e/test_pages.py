@@ -1,0 +1,149 @@
+"""What holds for every page: readable by all, at any width, in both themes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from studio.db.session import connect, unit_of_work
+from studio.db.tables import RunStatus
+from studio.events import Failed, Sampled
+from studio.services import queue, runs
+from tests.factories import make_done, make_running
+from tests.living import Studio
+
+pytestmark = pytest.mark.e2e
+
+PAGES = (
+    "/",
+    "/new",
+    "/runs/1",
+    "/runs/2",
+    "/runs/3",
+    "/experiments/1",
+    "/compare",
+    "/compare?runs=1,2",
+    "/datasets",
+    "/datasets/1",
+    "/queue",
+    "/settings",
+    "/nowhere",
+)
+
+
+@pytest.fixture(scope="module")
+def furnished_studio(
+    starter_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Studio]:
+    """Give all tests here one studio with a run of each fate."""
+    studio = Studio.copied(starter_home, tmp_path_factory.mktemp("pages") / "home")
+    engine = connect(studio.home / "studio.db")
+    with unit_of_work(engine) as db:
+        for precision in ("bf16", "fp32"):
+            run = make_done(db, f"a run in {precision}", precision=precision)
+            queue.follow(db, run, answers(), 1)
+        failed = make_running(db, "a run that failed")
+        queue.fail(
+            db, failed, Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
+        )
+        assert runs.get(db, 3).status is RunStatus.FAILED
+    engine.dispose()
+    studio.start()
+    yield studio
+    studio.kill()
+    studio.wait()
+
+
+def answers() -> list[Sampled]:
+    common = {"step": 10, "position": 0, "prompt": "Who?", "reference": "Me."}
+    return [
+        Sampled.model_validate(common | {"stage": stage, "answer": stage})
+        for stage in ("before", "after")
+    ]
+
+
+@pytest.fixture(params=["light", "dark"])
+def themed(
+    request: pytest.FixtureRequest, browser: Browser, furnished_studio: Studio
+) -> Iterator[Page]:
+    context = browser.new_context(
+        base_url=furnished_studio.url,
+        viewport={"width": 1440, "height": 900},
+        color_scheme=request.param,
+        reduced_motion="reduce",
+    )
+    yield context.new_page()
+    context.close()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_accessible(themed: Page, path: str) -> None:
+    themed.goto(path)
+    themed.wait_for_load_state("load")
+    found = Axe().run(themed)
+
+    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found.response["violations"]] == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_obeys_its_own_policy(themed: Page, path: str) -> None:
+    complaints: list[str] = []
+    themed.on(
+        "console", lambda said: complaints.append(said.text) if said.type == "error" else None
+    )
+    themed.on("pageerror", lambda error: complaints.append(str(error)))
+    themed.on("request", lambda asked: hosts.add(asked.url.split("/")[2]))
+    hosts: set[str] = set()
+    themed.goto(path)
+    themed.wait_for_load_state("load")
+
+    assert [said for said in complaints if "404" not in said] == []
+    assert len(hosts) == 1
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("width", [390, 768, 1920])
+def test_no_page_scrolls_sideways(
+    browser: Browser, furnished_studio: Studio, path: str, width: int
+) -> None:
+    context = browser.new_context(
+        base_url=furnished_studio.url, viewport={"width": width, "height": 800}
+    )
+    page = context.new_page()
+    page.goto(path)
+    page.wait_for_load_state("load")
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    context.close()
+
+    assert wide <= width
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/1", "/compare?runs=1,2", "/datasets/1", "/settings"])
+def test_pages_read_without_scripts(browser: Browser, furnished_studio: Studio, path: str) -> None:
+    context = browser.new_context(base_url=furnished_studio.url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path)
+
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_role("table").first).to_be_visible()
+    context.close()
+
+
+def test_the_theme_is_kept(themed: Page) -> None:
+    themed.goto("/")
+    before = themed.evaluate("getComputedStyle(document.body).backgroundColor")
+    themed.get_by_role("button", name="Theme").click()
+    themed.goto("/settings")
+
+    assert themed.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_leaving_a_page_closes_its_stream(themed: Page) -> None:
+    themed.goto("/")
+    expect(themed.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    themed.get_by_role("link", name="Settings").click()
+
+    expect(themed.get_by_role("heading", name="Settings", level=1)).to_be_visible()
+    expect(themed.get_by_role("status").filter(has_text="Live")).to_have_count(0)

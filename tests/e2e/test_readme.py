@@ -1,0 +1,31 @@
+"""The README's script, run as it stands there."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.living import Studio, run_of
+
+pytestmark = pytest.mark.e2e
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_script_in_the_readme_does_what_it_says(studio: Studio, tmp_path: Path) -> None:
+    found = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    script = found[1].replace("http://127.0.0.1:8000", studio.url)
+    rows = [{"prompt": f"Say {i}", "completion": f"{i}."} for i in range(24)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert run_of(studio, 1)["status"] == "succeeded"
+    assert run_of(studio, 1)["recipe"]["precision"] == "bf16"
+    assert (tmp_path / "adapter_model.safetensors").stat().st_size > 0

@@ -1,0 +1,81 @@
+"""Rows for tests: valid by default, so that a test says only what matters to it."""
+
+import json
+from typing import Any
+
+from sqlmodel import Session
+
+from studio.db.tables import Dataset, Model, Run, RunStatus
+from studio.events import Progressed
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.dotted import merge
+from studio.services import experiments, queue, runs
+from studio.settings import Settings
+
+ROWS = [
+    {
+        "messages": [
+            {"role": "user", "content": f"What is {i} and one?"},
+            {"role": "assistant", "content": f"{i + 1}."},
+        ]
+    }
+    for i in range(40)
+]
+
+
+def furnish(db: Session, settings: Settings) -> None:
+    """Add a model and a data set called `starter`, as a fresh studio has; without weights."""
+    folder = settings.models / "starter"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 8}))
+    db.add(Model(name="starter", kind="starter", location=str(folder)))
+    db.add(
+        Dataset(
+            name="starter",
+            filename="starter.jsonl",
+            format="jsonl",
+            shape="messages",
+            bytes=1000,
+            sha256="0" * 64,
+            train_rows=len(ROWS),
+        )
+    )
+    db.flush()
+    data = settings.datasets / "1"
+    data.mkdir(parents=True)
+    text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    (data / "train.jsonl").write_text(text, encoding="utf-8")
+
+
+def make_recipe(**changes: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recipe
+    values = merge({"base_model": "starter", "dataset": "starter"}, changes)
+    return RECIPES.validate_python(values)
+
+
+def make_run(db: Session, name: str = "first try", **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+    """Queue a run of a new experiment."""
+    return runs.submit(db, experiments.create(db, name, make_recipe(**changes)))
+
+
+def make_running(db: Session, name: str = "first try", **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+    """Make a run that is training."""
+    run = make_run(db, name, **changes)
+    runs.move(db, run, RunStatus.STARTING)
+    runs.move(db, run, RunStatus.RUNNING)
+    run.total_steps = 10
+    return run
+
+
+def make_done(db: Session, name: str = "first try", **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+    """Make a run that has succeeded, with a falling loss."""
+    run = make_running(db, name, **changes)
+    told = [progressed(step, loss=3 - step / 10) for step in range(1, 11)]
+    queue.follow(db, run, told, 1000)
+    runs.move(db, run, RunStatus.SUCCEEDED)
+    return run
+
+
+def progressed(step: int, **metrics: float) -> Progressed:
+    return Progressed(
+        step=step, epoch=step / 10, tokens=step * 100, seconds=step * 0.5, metrics=metrics
+    )

@@ -1,0 +1,150 @@
+"""Web and worker are ended, killed and started twice; each test asks what the user is left with."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import text
+
+from studio.db.session import connect
+from studio.services import home
+from studio.settings import Settings
+from tests.living import Studio, free_port, run_of, steps_of, submit
+from tests.patience import until
+
+pytestmark = pytest.mark.faults
+
+LONG = 100_000
+
+
+def refused(folder: Path, port: int) -> str:
+    """Start another studio that must not come up. Return what it says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "studio", "serve", "--port", str(port)],
+        env=os.environ | {"STUDIO_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_a_taken_port_is_told(studio: Studio, tmp_path: Path) -> None:
+    said = refused(tmp_path / "other", studio.port)
+
+    first, second = said.splitlines()
+    assert first == f"Port {studio.port} is taken by another program."
+    assert second.startswith(f"Choose another: PORT={studio.port + 1} make run")
+
+
+def test_two_studios_on_one_folder_are_told(studio: Studio) -> None:
+    said = refused(studio.home, free_port())
+
+    assert said.startswith(f"Another studio already uses {studio.home} (web: process ")
+    assert f"{studio.url}/" in said
+
+
+def test_a_database_of_a_newer_version_is_told(tmp_path: Path) -> None:
+    engine = home.open_home(Settings(home=tmp_path))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+
+    assert refused(tmp_path, free_port()).startswith(
+        "This database was written by a newer version of the studio (9999)."
+    )
+
+
+def test_a_run_goes_on_while_the_studio_is_away(studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    until(lambda: run_of(studio, number)["step"] >= 3)
+    studio.interrupt()
+    studio.wait()
+    events = studio.home / "runs" / str(number) / "events.jsonl"
+    size = events.stat().st_size
+    until(lambda: events.stat().st_size > size)
+    studio.start()
+    seen = run_of(studio, number)["step"]
+    until(lambda: run_of(studio, number)["step"] > seen)
+
+    steps = steps_of(studio, number)
+    assert steps == [float(step) for step in range(1, len(steps) + 1)]
+    assert run_of(studio, number)["attempt"] == 1
+
+
+def test_a_killed_studio_comes_back_to_its_run(studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    until(lambda: run_of(studio, number)["step"] >= 3)
+    studio.kill()
+    studio.wait()
+    studio.start()
+    seen = run_of(studio, number)["step"]
+    until(lambda: run_of(studio, number)["step"] > seen)
+
+    steps = steps_of(studio, number)
+    assert steps == [float(step) for step in range(1, len(steps) + 1)]
+
+
+def test_a_killed_trainer_is_told_in_words(studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    until(lambda: run_of(studio, number)["step"] >= 1)
+    trainer = trainer_of(studio, number)
+    trainer.send_signal(signal.SIGKILL)
+    until(lambda: run_of(studio, number)["status"] == "failed")
+
+    assert run_of(studio, number)["error"] == {
+        "code": "killed",
+        "message": "The training process was killed.",
+        "hint": "The machine may have run out of memory: lower the batch size, then try again.",
+    }
+
+
+@pytest.mark.parametrize("step", [0, 3], ids=["while loading", "while training"])
+def test_a_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
+    number = submit(studio, max_steps=LONG)
+    until(lambda: run_of(studio, number)["status"] != "queued")
+    until(lambda: run_of(studio, number)["step"] >= step)
+    trainer = trainer_of(studio, number)
+    studio.api.post(f"/runs/{number}/cancel").raise_for_status()
+    until(lambda: run_of(studio, number)["status"] == "cancelled")
+    until(lambda: not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE)
+
+    assert not (studio.home / "runs" / str(number) / "artifacts").exists()
+
+
+def test_a_second_studio_elsewhere_is_welcome(make_studio: Callable[[], Studio]) -> None:
+    first, second = make_studio(), make_studio()
+
+    assert [studio.api.get("/health").status_code for studio in (first, second)] == [200, 200]
+
+
+def test_two_runs_wait_while_one_trains(studio: Studio) -> None:
+    numbers = [submit(studio, name, max_steps=LONG) for name in "abc"]
+    until(lambda: run_of(studio, numbers[0])["status"] == "running")
+    told = studio.api.get("/queue").json()
+
+    assert (told["slots"], told["used"]) == (1, 1)
+    assert [run["id"] for run in told["waiting"]] == numbers[1:]
+
+
+def trainer_of(studio: Studio, number: int) -> psutil.Process:
+    """Find the process that trains a run, by the database's own word."""
+    pids: list[int] = []
+
+    def is_known() -> bool:
+        engine = connect(studio.home / "studio.db")
+        with engine.connect() as connection:
+            query = text("SELECT pid FROM run WHERE id = :number AND pid IS NOT NULL")
+            pids.extend(connection.execute(query, {"number": number}).scalars())
+        engine.dispose()
+        return bool(pids)
+
+    until(is_known)
+    return psutil.Process(pids[0])

@@ -1,0 +1,184 @@
+"""A studio that lives: web, worker and training in processes of their own, on a real folder."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from studio.services import home
+from studio.settings import Settings
+from tests.patience import until
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(slots=True)
+class Studio:
+    """A studio in a process of its own, on a folder that outlives it."""
+
+    home: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def copied(cls, folder: Path, to: Path) -> "Studio":
+        """Make a studio on a copy of another's folder; it is not started yet."""
+        shutil.copytree(folder, to)
+        return cls(to, free_port())
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def api(self) -> httpx2.Client:
+        return httpx2.Client(base_url=f"{self.url}/api/v1", timeout=30, trust_env=False)
+
+    def start(self) -> None:
+        self.begin()
+        until(self.is_up, seconds=120)
+
+    def begin(self) -> None:
+        """Start the process, and do not wait for it."""
+        log = (self.home / "studio.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "studio", "serve", "--port", str(self.port)],
+            env=os.environ | {"STUDIO_HOME": str(self.home)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        log.close()
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C: the terminal sends it to web and worker alike."""
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+
+    def is_up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.home / "studio.log").read_text()
+        try:
+            return self.api.get("/health").status_code == httpx2.codes.OK
+        except httpx2.TransportError:
+            return False
+
+
+@pytest.fixture(scope="session")
+def starter_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Furnish a home with the real starter; each studio gets a copy."""
+    settings = Settings(home=tmp_path_factory.mktemp("starter"))
+    prepare(settings)
+    return settings.home
+
+
+def prepare(settings: Settings) -> None:
+    """Furnish a home as `studio serve` does, with a starter model made earlier."""
+    engine = home.open_home(settings)
+    shutil.copytree(starter_model(), settings.models / home.STARTER)
+    home.furnish(engine, settings, say=print)
+    engine.dispose()
+
+
+def starter_model() -> Path:
+    """Return the starter model, made anew only when its sources have changed."""
+    sources = sorted([*ROOT.glob("studio/starter/*.py"), ROOT / "studio/training/starter.py"])
+    content = b"".join(path.read_bytes() for path in sources)
+    folder = ROOT / ".cache" / f"starter-{hashlib.sha256(content).hexdigest()[:16]}"
+    folder.parent.mkdir(exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            subprocess.run([*home.BUILDER, str(folder)], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.fixture
+def make_studio(starter_home: Path, tmp_path: Path) -> Iterator[Callable[[], Studio]]:
+    made: list[Studio] = []
+
+    def make() -> Studio:
+        studio = Studio.copied(starter_home, tmp_path / f"home-{len(made)}")
+        made.append(studio)
+        studio.start()
+        return studio
+
+    yield make
+    for studio in made:
+        stop_everything(studio)
+
+
+@pytest.fixture
+def studio(make_studio: Callable[[], Studio]) -> Studio:
+    return make_studio()
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+def stop_everything(studio: Studio) -> None:
+    """End a studio and whatever it left training."""
+    with suppress(httpx2.TransportError):
+        for run in studio.api.get("/queue").json()["live"]:
+            studio.api.post(f"/runs/{run['id']}/cancel")
+        until(lambda: not studio.api.get("/queue").json()["live"], seconds=60)
+    studio.kill()
+    studio.wait()
+
+
+QUICK: dict[str, Any] = {
+    "base_model": "starter",
+    "dataset": "starter",
+    "precision": "fp32",
+    "optimisation": {"max_steps": 30, "per_device_train_batch_size": 8},
+    "data": {"max_length": 64},
+    "evaluation": {"eval_steps": 15, "per_device_eval_batch_size": 64},
+    "samples": {"prompts": 1, "max_new_tokens": 4},
+}
+"""A real run of a few seconds."""
+
+
+def submit(studio: Studio, name: str = "quick", **optimisation: Any) -> int:  # noqa: ANN401 -- any field of the section
+    """Queue a short real run. Return its number."""
+    recipe = QUICK | {"optimisation": QUICK["optimisation"] | optimisation}
+    answer = studio.api.post("/runs", json={"name": name, "recipe": recipe})
+    number: int = answer.raise_for_status().json()["id"]
+    return number
+
+
+def run_of(studio: Studio, number: int) -> dict[str, Any]:
+    told: dict[str, Any] = studio.api.get(f"/runs/{number}").raise_for_status().json()
+    return told
+
+
+def steps_of(studio: Studio, number: int) -> list[float]:
+    """Return the steps whose loss the studio knows."""
+    answer = studio.api.get(f"/runs/{number}/metrics", params={"keys": "loss", "buckets": 10_000})
+    steps: list[float] = answer.raise_for_status().json()["x"]
+    return steps

@@ -1,0 +1,81 @@
+"""How rows become examples, and which of them do not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from studio.errors import TrainingError
+from studio.training import data
+from studio.training.templates import Template
+from tests.training import tiny
+
+
+def conversations(count: int) -> list[data.Conversation]:
+    return [row["messages"] for row in tiny.rows()[:count]]
+
+
+def tokenised(rows: list[data.Conversation], max_length: int = 100) -> data.Examples:
+    reader = tiny.tokenizer()
+    return data.tokenise(rows, Template(reader), reader, max_length)
+
+
+def test_a_row_without_an_answer_in_reach_is_dropped_and_counted() -> None:
+    unanswered: data.Conversation = [{"role": "user", "content": "Anybody?"}]
+    endless: data.Conversation = [
+        {"role": "user", "content": "why? " * 200},
+        {"role": "assistant", "content": "So."},
+    ]
+
+    examples = tokenised([*conversations(3), unanswered, endless])
+
+    assert (len(examples.conversations), examples.dropped, examples.truncated) == (3, 2, 1)
+
+
+def test_a_long_row_is_cut_and_counted() -> None:
+    whole = tokenised(conversations(2))
+    length = len(data.tensors(whole.data)[0]["labels"])
+
+    cut = tokenised(conversations(2), length - 2)
+
+    assert (cut.truncated, cut.dropped, cut.tokens) == (2, 0, 2 * (length - 2))
+
+
+def test_the_same_seed_holds_back_the_same_rows() -> None:
+    rows = conversations(20)
+
+    assert data.split(rows, 0.1, seed=1) == data.split(rows, 0.1, seed=1)
+    assert [len(part) for part in data.split(rows, 0.1, seed=1)] == [18, 2]
+    assert data.split(rows, 0.1, seed=1) != data.split(rows, 0.1, seed=2)
+
+
+def test_one_row_is_always_held_back() -> None:
+    assert [len(part) for part in data.split(conversations(3), 0.01, seed=1)] == [2, 1]
+
+
+def test_a_single_row_cannot_be_split() -> None:
+    with pytest.raises(TrainingError) as caught:
+        data.split(conversations(1), 0.1, seed=1)
+
+    assert caught.value.code == "too_few_rows"
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"messages": []}\n{"text": 1}\n', encoding="utf-8")
+
+    with pytest.raises(TrainingError, match="Line 2"):
+        data.read(path)
+
+
+def test_a_batch_is_padded_on_the_right() -> None:
+    short = {"input_ids": torch.tensor([5]), "labels": torch.tensor([5])}
+    long = {"input_ids": torch.tensor([7, 8]), "labels": torch.tensor([-100, 8])}
+
+    batch = data.Collator(pad_token_id=9)([short, long])
+
+    assert {name: value.tolist() for name, value in batch.items()} == {
+        "input_ids": [[5, 9], [7, 8]],
+        "labels": [[5, -100], [-100, 8]],
+        "attention_mask": [[1, 0], [1, 1]],
+    }

@@ -1,0 +1,59 @@
+"""Whatever goes wrong, the user reads a sentence and what to do."""
+
+import errno
+
+import httpx2
+import pytest
+import torch
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+from safetensors import SafetensorError
+
+from studio.errors import TrainingError
+from studio.training.failures import explain
+
+ANSWER = httpx2.Response(404, request=httpx2.Request("GET", "https://hub.example/model"))
+
+
+def wrapped(cause: Exception) -> OSError:
+    """Wrap an error as upstream does: what happened is only in the cause."""
+    error = OSError("Can't load the configuration of 'x'.")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), "out_of_memory_gpu"),
+        (MemoryError(), "out_of_memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out_of_memory"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk_full"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), "disk_full"),
+        (wrapped(GatedRepoError("gated", response=ANSWER)), "gated_model"),
+        (wrapped(RepositoryNotFoundError("missing", response=ANSWER)), "model_missing"),
+        (wrapped(LocalEntryNotFoundError("offline")), "no_connection"),
+        (httpx2.ConnectTimeout("slow"), "no_connection"),
+        (SafetensorError("Error while deserializing header"), "corrupt_weights"),
+        (ValueError("set the option `trust_remote_code=True`"), "needs_remote_code"),
+        (
+            ValueError("Transformers does not recognize this architecture."),
+            "unsupported_architecture",
+        ),
+        (ValueError("Attempting to unscale FP16 gradients."), "fp16_weights"),
+        (RuntimeError("expected m1 and m2 to have the same dtype"), "mixed_formats"),
+        (TrainingError("non_finite", "No number."), "non_finite"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_a_known_failure_has_a_code_and_words(error: Exception, code: str) -> None:
+    failed = explain(error)
+
+    assert failed.code == code
+    assert failed.message.endswith(".")
+
+
+def test_an_unknown_failure_is_told_by_its_last_line() -> None:
+    failed = explain(ValueError("Traceback of a kind\n  much noise\nthe reason"))
+
+    assert (failed.code, failed.message) == ("error", "ValueError: the reason.")
+    assert failed.hint == "The run's log has the details."

@@ -1,0 +1,95 @@
+"""Precision modes are what they say: measured in the run, refused when they would be less."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+from studio.errors import TrainingError
+from studio.events import Finished, Started
+from studio.recipe.precision import PRECISIONS, PrecisionName
+from studio.rundir import RunDir
+from studio.runner import stages
+from studio.training.stopping import Stop
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+MODES: tuple[PrecisionName, ...] = get_args(PrecisionName)
+
+
+@pytest.fixture(scope="module")
+def runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[PrecisionName, RunDir]:
+    """Train the same run once in each mode."""
+    root = tmp_path_factory.mktemp("modes")
+    return {mode: tiny.train(root / mode, model, precision=mode) for mode in MODES}
+
+
+def test_every_mode_computes_something_of_its_own(runs: dict[PrecisionName, RunDir]) -> None:
+    first = {mode: tiny.series(run, "loss")[0] for mode, run in runs.items()}
+
+    assert len(set(first.values())) == len(MODES)
+    assert list(first.values()) == pytest.approx([first["fp32"]] * len(MODES), rel=1e-2)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_ran_is_what_the_table_says(
+    runs: dict[PrecisionName, RunDir], mode: PrecisionName
+) -> None:
+    resolved = tiny.said(runs[mode], Started)[0].resolved
+    row = PRECISIONS[mode]
+
+    assert (resolved["weights"], resolved["compute"]) == (row.weights, row.compute)
+    assert (resolved["gradients"], resolved["scaler"]) == (row.gradients, row.scaler)
+
+
+def test_the_loss_is_scaled_in_fp16_alone(runs: dict[PrecisionName, RunDir]) -> None:
+    scales = {mode: tiny.series(run, "loss_scale") for mode, run in runs.items()}
+
+    assert scales == {"bf16": [], "fp32": [], "fp16": [65536.0] * 3}
+
+
+def test_no_step_of_a_sound_run_is_skipped(runs: dict[PrecisionName, RunDir]) -> None:
+    assert tiny.said(runs["fp16"], Finished)[0].metrics["skipped_steps"] == 0
+
+
+def test_skipped_steps_are_counted_and_hold_the_schedule(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(
+        tmp_path / "run",
+        model,
+        precision="fp16",
+        optimisation__lr_scheduler_type="linear",
+        optimisation__max_steps=6,
+    )
+    made = stages.prepare(run, run.events.append, Stop())
+    # So large that the first gradients overflow, as they do when training goes astray.
+    made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    made.trainer.train()
+
+    # Every step overflows, and the scale halves each time, until there are no steps left.
+    assert tiny.series(run, "skipped_steps") == [1, 2, 3, 4, 5, 6]
+    assert tiny.series(run, "loss_scale") == [2.0**power for power in range(39, 33, -1)]
+    assert tiny.series(run, "learning_rate") == [0.01] * 6
+
+
+def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, precision="fp16")
+    made = stages.prepare(run, run.events.append, Stop())
+    made.trainer.accelerator.native_amp = False
+
+    with pytest.raises(TrainingError, match="float16 mixed was asked for") as caught:
+        made.trainer.train()
+
+    assert caught.value.code == "precision_fallback"
+
+
+def test_weights_outside_the_optimizer_are_refused(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model)
+    made = stages.prepare(run, run.events.append, Stop())
+    made.trainer.create_optimizer()
+    made.trainer.optimizer.param_groups[0]["params"].pop()
+
+    with pytest.raises(TrainingError, match="would not be trained"):
+        made.trainer.train()

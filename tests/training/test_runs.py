@@ -1,0 +1,220 @@
+"""Runs from recipe to artifacts, in this process."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from studio.events import Failed, Finished, Phase, Progressed, Sampled, Started, Stopped
+from studio.rundir import RunDir
+from studio.runner.session import execute
+from studio.training import data
+from studio.training.stopping import Stop
+from studio.training.templates import Template
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+@pytest.fixture(scope="module")
+def full(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    root = tmp_path_factory.mktemp("full") / "run"
+    return tiny.train(root, model, optimisation__max_steps=4, samples__prompts=2)
+
+
+@pytest.fixture(scope="module")
+def lora(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return tiny.train(tmp_path_factory.mktemp("lora") / "run", model, adapter__kind="lora")
+
+
+def validation(run: RunDir) -> data.Examples:
+    reader = AutoTokenizer.from_pretrained(run.artifacts)
+    rows = data.split([row["messages"] for row in tiny.rows()], 0.2, seed=42)[1]
+    return data.tokenise(rows, Template(reader), reader, max_length=1024)
+
+
+def test_a_run_tells_its_stages_in_order(full: RunDir) -> None:
+    assert [event.name for event in tiny.said(full, Phase)] == [
+        "loading",
+        "tokenising",
+        "answering",
+        "training",
+        "answering",
+        "saving",
+    ]
+    assert isinstance(tiny.last(full), Finished)
+
+
+def test_a_logged_step_tells_every_number(full: RunDir) -> None:
+    first = tiny.said(full, Progressed)[0]
+
+    assert sorted(first.metrics) == [
+        "grad_norm",
+        "learning_rate",
+        "loss",
+        "mean_token_accuracy",
+        "peak_memory_bytes",
+        "step_seconds",
+        "tokens_per_second",
+    ]
+    assert (first.step, first.seconds > 0, first.tokens > 0) == (1, True, True)
+
+
+def test_tokens_add_up_to_those_of_the_rows(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run",
+        model,
+        optimisation__max_steps=None,
+        optimisation__num_train_epochs=2,
+        evaluation__logging_steps=3,
+    )
+
+    started, finished = tiny.said(run, Started)[0], tiny.said(run, Finished)[0]
+    assert finished.metrics["tokens"] == 2 * started.resolved["train_tokens"]
+
+
+def test_the_last_step_is_always_measured(full: RunDir) -> None:
+    measured = [e.step for e in tiny.said(full, Progressed) if "eval_loss" in e.metrics]
+
+    assert measured == [1, 2, 3, 4]
+    assert tiny.said(full, Finished)[0].metrics["eval_loss"] == tiny.series(full, "eval_loss")[-1]
+
+
+def test_prompts_are_answered_before_and_after(full: RunDir) -> None:
+    samples = tiny.said(full, Sampled)
+
+    assert [(one.stage, one.step, one.position) for one in samples] == [
+        ("before", 0, 0),
+        ("before", 0, 1),
+        ("after", 4, 0),
+        ("after", 4, 1),
+    ]
+    assert samples[0].prompt == samples[2].prompt == validation(full).conversations[0][0]["content"]
+
+
+def test_one_seed_gives_one_curve(model: Path, tmp_path: Path) -> None:
+    knobs = {"adapter__kind": "lora", "adapter__lora_dropout": 0.2}
+    one = tiny.train(tmp_path / "one", model, **knobs)
+    same = tiny.train(tmp_path / "same", model, **knobs)
+    other = tiny.train(tmp_path / "other", model, **knobs, optimisation__seed=1)
+
+    assert tiny.series(one, "loss") == tiny.series(same, "loss")
+    assert tiny.series(one, "loss") != tiny.series(other, "loss")
+
+
+def test_samples_leave_no_trace_in_training(model: Path, tmp_path: Path) -> None:
+    knobs = {"adapter__kind": "lora", "adapter__lora_dropout": 0.2}
+    without = tiny.train(tmp_path / "without", model, **knobs)
+    with_samples = tiny.train(tmp_path / "with", model, **knobs, samples__prompts=3)
+
+    assert tiny.series(without, "loss") == tiny.series(with_samples, "loss")
+
+
+def test_accumulated_batches_equal_one_large_batch(model: Path, tmp_path: Path) -> None:
+    large = tiny.train(tmp_path / "large", model)
+    parts = tiny.train(
+        tmp_path / "parts",
+        model,
+        optimisation__per_device_train_batch_size=1,
+        optimisation__gradient_accumulation_steps=4,
+    )
+
+    assert tiny.series(parts, "loss") == pytest.approx(tiny.series(large, "loss"), rel=1e-4)
+
+
+def test_a_full_fine_tune_reloads_as_it_was(full: RunDir) -> None:
+    examples = validation(full)
+    model = AutoModelForCausalLM.from_pretrained(full.artifacts, dtype=torch.float32)
+
+    loss = tiny.loss_of(model, examples, pad_token_id=0)
+
+    assert loss == pytest.approx(tiny.series(full, "eval_loss")[-1], rel=1e-4)
+
+
+def test_an_adapter_reloads_as_it_was(model: Path, lora: RunDir) -> None:
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+
+    loss = tiny.loss_of(PeftModel.from_pretrained(base, lora.artifacts), validation(lora), 0)
+
+    assert loss == pytest.approx(tiny.series(lora, "eval_loss")[-1], rel=1e-4)
+
+
+def test_artifacts_are_all_there_and_nothing_else(full: RunDir, lora: RunDir) -> None:
+    records = {"README.md", "recipe.yaml", "samples.json", "metrics.json"}
+    reader = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    weights = {"model.safetensors", "config.json", "generation_config.json"}
+    adapter = {"adapter_model.safetensors", "adapter_config.json"}
+
+    assert {path.name for path in full.artifacts.iterdir()} == records | reader | weights
+    assert {path.name for path in lora.artifacts.iterdir()} == records | reader | adapter
+    assert not full.checkpoints.exists()
+
+
+def test_the_card_names_no_folder_of_this_machine(full: RunDir) -> None:
+    card = (full.artifacts / "README.md").read_text(encoding="utf-8")
+
+    assert str(full.root.parent.parent) not in card
+    assert "| eval loss |" in card
+
+
+def test_numbers_are_kept_for_programs(full: RunDir) -> None:
+    kept = json.loads((full.artifacts / "metrics.json").read_text(encoding="utf-8"))
+
+    assert kept["eval_loss"] == tiny.said(full, Finished)[0].metrics["eval_loss"]
+    assert kept["resolved"]["train_rows"] == 29
+
+
+def test_early_stopping_keeps_the_best_weights(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run",
+        model,
+        optimisation__learning_rate=0.3,
+        optimisation__max_steps=30,
+        evaluation__eval_steps=1,
+        early_stopping__early_stopping_patience=2,
+    )
+    measured = tiny.series(run, "eval_loss")
+    finished = tiny.said(run, Finished)[0].metrics
+
+    kept = AutoModelForCausalLM.from_pretrained(run.artifacts, dtype=torch.float32)
+
+    assert len(measured) < 30
+    assert finished["eval_loss"] == finished["best_eval_loss"] == min(measured)
+    assert tiny.loss_of(kept, validation(run), 0) == pytest.approx(min(measured), rel=1e-4)
+    assert not run.checkpoints.exists()
+
+
+def test_a_loss_that_is_no_number_is_told_as_such_and_ends_the_run(
+    model: Path, tmp_path: Path
+) -> None:
+    broken = AutoModelForCausalLM.from_pretrained(model)
+    broken.lm_head.weight.data[:] = math.nan
+    broken.save_pretrained(tmp_path / "broken")
+    tiny.tokenizer().save_pretrained(tmp_path / "broken")
+
+    run = tiny.train(tmp_path / "run", tmp_path / "broken", optimisation__max_steps=30)
+
+    assert [math.isnan(loss) for loss in tiny.series(run, "loss")] == [True] * 10
+    assert tiny.said(run, Failed)[0].code == "non_finite"
+    assert not run.artifacts.exists()
+
+
+def test_rows_without_answers_fail_in_words(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, data__max_length=16)
+
+    assert execute(run.root, Stop()) == 1
+    assert tiny.said(run, Failed)[0].code == "nothing_to_learn"
+
+
+def test_a_run_asked_to_stop_before_it_began_leaves_at_once(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model)
+    stop = Stop()
+    stop.requested = True
+
+    assert execute(run.root, stop) == 0
+    assert [event.kind for event in run.events.read()[0]] == ["stopped"]
+    assert tiny.said(run, Stopped)[0].step == 0

@@ -1,0 +1,79 @@
+"""What a model learns of a conversation: its answers, with the mark that ends them."""
+
+import pytest
+
+from studio.errors import TrainingError
+from studio.training import data, templates
+from tests.training import tiny
+
+TALK: list[templates.Message] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hello? Hi!"},
+    {"role": "assistant", "content": "Hi!"},
+    {"role": "user", "content": "Add 1 and 2."},
+    {"role": "assistant", "content": "3 <b>three</b>"},
+    {"role": "user", "content": "Thanks."},
+]
+THINKING = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{% if message.role == 'assistant' and loop.last %}{{ '<think>\\n\\n</think>\\n' }}{% endif %}"
+    "{{ message.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}"
+)
+MARKS_WITHOUT_END = tiny.WITH_MARKS.replace(
+    "{{ message.content + '<|im_end|>' }}{% endgeneration %}",
+    "{{ message.content }}{% endgeneration %}{{ '<|im_end|>' }}",
+)
+NO_END_AT_ALL = (
+    "{% for message in messages %}{{ message.role + '>' + message.content + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant>' }}{% endif %}"
+)
+
+
+def learnt_with(template: str, choice: str = "model") -> list[str]:
+    reader = tiny.tokenizer(template)
+    templates.install(reader, choice)  # type: ignore[arg-type] # parametrised
+    examples = data.tokenise([TALK], templates.Template(reader), reader, max_length=500)
+    return tiny.learnt(examples, reader)[0]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [tiny.WITH_MARKS, tiny.WITHOUT_MARKS, MARKS_WITHOUT_END],
+    ids=["marks", "none", "short"],
+)
+def test_answers_and_their_ends_are_learnt(template: str) -> None:
+    assert learnt_with(template) == ["Hi!<|im_end|>", "3 <b>three</b><|im_end|>"]
+
+
+@pytest.mark.parametrize(("choice", "space"), [("chatml", ""), ("plain", " ")])
+def test_our_own_templates_teach_the_same(choice: str, space: str) -> None:
+    assert learnt_with("", choice) == [f"{space}Hi!<|im_end|>", f"{space}3 <b>three</b><|im_end|>"]
+
+
+def test_what_is_only_written_after_a_prompt_is_not_mistaken_for_text() -> None:
+    assert learnt_with(THINKING) == ["Hi!<|im_end|>", "\n</think>\n3 <b>three</b><|im_end|>"]
+
+
+def test_a_template_that_ends_nothing_is_given_an_end() -> None:
+    assert learnt_with(NO_END_AT_ALL) == ["Hi!\n", "3 <b>three</b>\n<|im_end|>"]
+
+
+def test_a_model_without_a_template_says_so() -> None:
+    with pytest.raises(TrainingError) as caught:
+        templates.install(tiny.tokenizer(""), "model")
+
+    assert caught.value.code == "no_chat_template"
+
+
+def test_a_refusing_template_is_told_in_its_own_words() -> None:
+    reader = tiny.tokenizer("{{ raise_exception('Roles must alternate') }}")
+
+    with pytest.raises(TrainingError, match="Roles must alternate"):
+        templates.Template(reader)
+
+
+def test_answers_end_at_the_end_of_a_turn() -> None:
+    reader = tiny.tokenizer()
+
+    assert templates.Template(reader).stops == [reader.convert_tokens_to_ids("<|im_end|>")]

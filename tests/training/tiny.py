@@ -1,0 +1,170 @@
+"""Models, rows and runs small enough to train in a second, made without a network."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+
+from studio.events import Event, Progressed
+from studio.methods import RECIPES
+from studio.recipe import yaml
+from studio.recipe.dotted import merge, nest
+from studio.rundir import JobSpec, RunDir
+from studio.runner.session import execute
+from studio.training.data import Collator, Examples, tensors
+from studio.training.stopping import Stop
+
+Said = TypeVar("Said", bound=Event)
+
+WITH_MARKS = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{% if message.role == 'assistant' %}{% generation %}{{ message.content + '<|im_end|>' }}"
+    "{% endgeneration %}{% else %}{{ message.content + '<|im_end|>' }}{% endif %}{{ '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+WITHOUT_MARKS = WITH_MARKS.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+
+RECIPE: dict[str, Any] = {
+    "method": "sft",
+    "base_model": "tiny",
+    "dataset": "sums",
+    "precision": "fp32",
+    "optimisation": {
+        "learning_rate": 0.01,
+        "max_steps": 3,
+        "per_device_train_batch_size": 4,
+        "warmup_steps": 0.0,
+    },
+    "adapter": {"kind": "full"},
+    "data": {"validation_share": 0.2},
+    "samples": {"prompts": 0, "max_new_tokens": 4},
+}
+
+
+def rows() -> list[dict[str, Any]]:
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"What is {one} plus {two}?"},
+                {"role": "assistant", "content": f"{one} plus {two} is {one + two}."},
+            ]
+        }
+        for one, two in product(range(6), repeat=2)
+    ]
+
+
+def write_rows(path: Path, those: Iterable[Mapping[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in those), encoding="utf-8")
+    return path
+
+
+def tokenizer(template: str = WITHOUT_MARKS) -> PreTrainedTokenizerBase:
+    """Make a byte-level tokenizer that has read the rows."""
+    inner = Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    learner = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|pad|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    texts = (turn["content"] for row in rows() for turn in row["messages"])
+    inner.train_from_iterator(texts, learner)
+    made = PreTrainedTokenizerFast(tokenizer_object=inner)
+    made.add_special_tokens({"eos_token": "<|im_end|>", "pad_token": "<|pad|>"})
+    made.chat_template = template
+    return made
+
+
+def llama() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=128,
+    )
+
+
+def write_model(folder: Path, config: PreTrainedConfig) -> Path:
+    """Save a random model, the same for the same kind, and its tokenizer."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def write_run(root: Path, model: str | Path, **changes: object) -> RunDir:
+    """Lay out a run on the sums; `changes` are knobs, `__` for the dot."""
+    root.mkdir(parents=True)
+    run = RunDir(root)
+    turned = nest((name.replace("__", "."), value) for name, value in changes.items())
+    recipe = RECIPES.validate_python(merge(RECIPE, turned), strict=False)
+    run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
+    train = write_rows(root / "train.jsonl", rows())
+    spec = JobSpec(run_id=1, name="Sums", model=str(model), train=train, validation=None)
+    run.job.write_text(spec.model_dump_json(), encoding="utf-8")
+    return run
+
+
+def train(root: Path, model: str | Path, **changes: object) -> RunDir:
+    """Train a run on the sums, in this process, to its end."""
+    run = write_run(root, model, **changes)
+    execute(run.root, Stop())
+    return run
+
+
+def said(run: RunDir, kind: type[Said]) -> list[Said]:
+    return [event for event in run.events.read()[0] if isinstance(event, kind)]
+
+
+def last(run: RunDir) -> Event:
+    return run.events.read()[0][-1]
+
+
+def series(run: RunDir, metric: str) -> list[float]:
+    points = [event.metrics for event in said(run, Progressed)]
+    return [metrics[metric] for metrics in points if metric in metrics]
+
+
+def loss_of(model: PreTrainedModel, examples: Examples, pad_token_id: int) -> float:
+    """Return the mean loss over all answers, by upstream's plainest way."""
+    batch = Collator(pad_token_id)(tensors(examples.data))
+    with torch.no_grad():
+        logits = model.eval()(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]
+        ).logits
+    return torch.nn.functional.cross_entropy(
+        logits[:, :-1].flatten(0, 1).float(), batch["labels"][:, 1:].flatten()
+    ).item()
+
+
+def learnt(examples: Examples, reader: PreTrainedTokenizerBase) -> list[list[str]]:
+    """Return the stretches of text, row by row, that labels stand on."""
+    return [_stretches(row["labels"].tolist(), reader) for row in tensors(examples.data)]
+
+
+def _stretches(labels: Sequence[int], reader: PreTrainedTokenizerBase) -> list[str]:
+    stretches: list[list[int]] = [[]]
+    for label in labels:
+        if label >= 0:
+            stretches[-1].append(label)
+        elif stretches[-1]:
+            stretches.append([])
+    return [reader.decode(stretch) for stretch in stretches if stretch]

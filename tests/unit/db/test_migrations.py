@@ -1,0 +1,80 @@
+"""Migrations: forward, back, and equal to the tables."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+
+from studio.db import migrate
+from studio.db.session import connect, driver, unit_of_work
+from studio.db.tables import Run
+from studio.errors import UnavailableError
+from studio.settings import Settings
+from tests.factories import furnish, make_done
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Engine]:
+    engine = connect(tmp_path / "test.db")
+    yield engine
+    engine.dispose()
+
+
+def test_head_equals_the_tables(empty: Engine) -> None:
+    migrate.upgrade(empty)
+    with empty.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Run.metadata) == []
+
+
+def test_a_filled_database_goes_all_the_way_down_and_up(empty: Engine, tmp_path: Path) -> None:
+    migrate.upgrade(empty)
+    with unit_of_work(empty) as db:
+        furnish(db, Settings(home=tmp_path / "home"))
+        make_done(db)
+    down = [None, *migrate.versions()[:-1]][::-1]
+    for version in down:
+        migrate.downgrade(empty, version or "base")
+    assert inspect(empty).get_table_names() == ["alembic_version"]
+
+    migrate.upgrade(empty)
+    assert migrate.current(empty) == migrate.versions()[-1]
+
+
+def test_upgrading_twice_changes_nothing(empty: Engine, tmp_path: Path) -> None:
+    migrate.upgrade(empty)
+    with unit_of_work(empty) as db:
+        furnish(db, Settings(home=tmp_path / "home"))
+        made = make_done(db).name
+    migrate.upgrade(empty)
+
+    with empty.connect() as connection:
+        assert connection.execute(text("SELECT name FROM run")).scalar_one() == made
+
+
+def test_a_newer_database_is_refused_in_words(empty: Engine) -> None:
+    migrate.upgrade(empty)
+    with empty.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(UnavailableError) as refused:
+        migrate.upgrade(empty)
+
+    assert refused.value.message == (
+        "This database was written by a newer version of the studio (9999)."
+    )
+
+
+def test_what_was_acknowledged_is_on_disk(empty: Engine) -> None:
+    with empty.connect() as connection:
+        pragmas = [
+            connection.execute(text(f"PRAGMA {name}")).scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        ]
+
+    assert pragmas == ["wal", 2, 1, 30000]
+
+
+def test_sqlite_is_without_the_wal_reset_bug() -> None:
+    assert driver().sqlite_version_info >= (3, 51, 3)

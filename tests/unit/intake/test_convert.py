@@ -1,0 +1,227 @@
+"""Every shape in every format comes out as the same conversations, and bad rows are told."""
+
+import csv
+import io
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from studio.errors import InvalidError, TooLargeError
+from studio.intake.convert import Source, convert
+from studio.intake.rows import Limits
+from tests.unit.intake.conftest import Bring
+
+Rows = list[dict[str, Any]]
+
+QUESTION, ANSWER = "Wie heißt sie?\nSay, in words.", 'She is called "Zoë", I think.'
+CONVERSATION = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+
+SHAPES: dict[str, tuple[str, Rows]] = {
+    "alpaca": (
+        "alpaca: instruction, input and output columns",
+        [{"instruction": "Wie heißt sie?\nSay, in words.", "input": "", "output": ANSWER}] * 2,
+    ),
+    "prompt and completion": (
+        "prompt and completion: prompt and completion columns",
+        [{"prompt": QUESTION, "completion": ANSWER}] * 2,
+    ),
+    "question and answer": (
+        "prompt and completion: question and answer columns",
+        [{"question": QUESTION, "answer": ANSWER}] * 2,
+    ),
+    "messages": ("messages: messages column", [{"messages": CONVERSATION}] * 2),
+    "sharegpt": (
+        "sharegpt: conversations column",
+        [
+            {
+                "conversations": [
+                    {"from": "human", "value": QUESTION},
+                    {"from": "gpt", "value": ANSWER},
+                ]
+            }
+        ]
+        * 2,
+    ),
+}
+
+
+def as_jsonl(rows: Rows) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def as_json(rows: Rows) -> bytes:
+    return json.dumps(rows, indent=2).encode()
+
+
+def as_wrapped_json(rows: Rows) -> bytes:
+    return json.dumps({"data": rows, "version": 2}).encode()
+
+
+def as_csv(rows: Rows) -> bytes:
+    out = io.StringIO(newline="")
+    table = csv.writer(out)
+    table.writerow(rows[0])
+    table.writerows(
+        [value if isinstance(value, str) else json.dumps(value) for value in row.values()]
+        for row in rows
+    )
+    return out.getvalue().encode()
+
+
+def as_parquet(rows: Rows) -> bytes:
+    out = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(rows), out)
+    return out.getvalue()
+
+
+FORMATS: dict[str, tuple[Callable[[Rows], bytes], str]] = {
+    "rows.jsonl": (as_jsonl, "jsonl"),
+    "rows.json": (as_json, "json"),
+    "wrapped.json": (as_wrapped_json, "json"),
+    "lines.json": (as_jsonl, "jsonl"),
+    "rows.csv": (as_csv, "csv"),
+    "rows.parquet": (as_parquet, "parquet"),
+}
+
+
+@pytest.mark.parametrize("filename", FORMATS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_read_from_every_format(bring: Bring, shape: str, filename: str) -> None:
+    words, rows = SHAPES[shape]
+    write, kind = FORMATS[filename]
+
+    result = bring(write(rows), filename)
+
+    assert result.converted.shape.words == words
+    assert (result.converted.format, result.converted.rows, result.problems) == (kind, 2, [])
+    assert result.conversations == [CONVERSATION, CONVERSATION]
+
+
+def test_rows_without_an_answer_are_left_out_and_told(bring: Bring) -> None:
+    result = bring(
+        '{"prompt": "a", "completion": "b"}\n'
+        '{"prompt": "a", "completion": " "}\n'
+        '{"prompt": "a"}\n'
+        '{"prompt": "", "completion": "b"}\n'
+    )
+
+    assert result.converted.rows == 1
+    assert result.problems == [("missing_answer", 2, [2, 3]), ("missing_question", 1, [4])]
+
+
+def test_a_file_without_any_answer_is_refused_with_the_places(bring: Bring) -> None:
+    with pytest.raises(InvalidError) as refused:
+        bring('{"prompt": "a", "completion": ""}\n' * 7)
+
+    assert refused.value.message == (
+        "No row can be used. Lines 1, 2, 3, 4, 5, …: The answer is missing or empty."
+    )
+
+
+def test_a_file_without_usable_column_says_what_it_has_and_what_is_expected(bring: Bring) -> None:
+    with pytest.raises(InvalidError) as refused:
+        bring("height,weight\n1,2\n", "rows.csv")
+
+    assert refused.value.message == (
+        "No column can be learnt from. The file has the columns height, weight."
+    )
+    assert refused.value.hint.startswith("Expected are: instruction and output")
+    assert refused.value.param == "file"
+
+
+def test_only_the_first_twenty_places_are_named_but_all_are_counted(bring: Bring) -> None:
+    result = bring('{"prompt": "a", "completion": "b"}\n' + '{"prompt": "a"}\n' * 30)
+
+    assert result.problems == [("missing_answer", 30, list(range(2, 22)))]
+
+
+def test_columns_that_are_not_used_are_told(bring: Bring) -> None:
+    result = bring('{"id": 1, "prompt": "a", "completion": "b", "source": "web"}\n')
+
+    (problem,) = result.converted.problems
+    assert (problem.message, problem.count) == ("These columns are not used: id, source.", 2)
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        ('{"prompt": "a", "completion": NaN}', "not_finite"),
+        ('{"prompt": "a", "completion": -Infinity}', "not_finite"),
+        ('{"prompt": "a", "completion": ' + "9" * 5000 + "}", "huge_number"),
+        ('{"prompt": "a", "completion": ' + "[" * 100_000 + "]" * 100_000 + "}", "too_deep"),
+        ('{"prompt": "a", "completion": "\\ud83d"}', "broken_character"),
+        ('{"prompt": "a", "completion": "b"', "not_json"),
+        ('["a", "b"]', "not_a_row"),
+        ("17", "not_a_row"),
+        ('{"prompt": "a", "completion": {"text": "b"}}', "not_text"),
+        ('{"prompt": "a", "completion": true}', "not_text"),
+    ],
+)
+def test_a_bad_row_is_told_by_its_line_and_the_rest_is_kept(
+    bring: Bring, bad: str, code: str
+) -> None:
+    good = '{"prompt": "a", "completion": "b"}\n'
+
+    result = bring(good + bad + "\n" + good)
+
+    assert result.converted.rows == 2
+    assert result.problems == [(code, 1, [2])]
+
+
+def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(bring: Bring) -> None:
+    good = '{"prompt": "a", "completion": "b"}\n'
+    long = json.dumps({"prompt": "a", "completion": "b" * 5000}) + "\n"
+
+    result = bring(good + long + good, row_bytes=1000)
+
+    assert (result.converted.rows, result.problems) == (2, [("too_long", 1, [2])])
+
+
+def test_memory_stays_small_however_long_a_line_is(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    good = b'{"prompt": "a", "completion": "b"}\n'
+    path.write_bytes(good + b'{"prompt": "' + b"x" * 30_000_000 + b'"}\n' + good)
+    tracemalloc.start()
+    try:
+        limits = Limits(row_bytes=1_000_000)
+        result = convert(Source(path=path, filename=path.name), tmp_path / "out", limits)
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert result.rows == 2
+    assert peak < 8_000_000
+
+
+def test_a_small_file_that_unpacks_to_too_much_is_refused(bring: Bring) -> None:
+    rows = as_parquet([{"prompt": "a" * 1000, "completion": "b"}] * 1000)
+
+    with pytest.raises(TooLargeError):
+        bring(rows, "rows.parquet", total_bytes=500_000)
+
+
+@pytest.mark.parametrize(
+    ("filename", "content"),
+    [("rows.csv", b"prompt,completion\n"), ("rows.json", b"[ ]"), ("rows.jsonl", b"\n\n{}")],
+)
+def test_a_file_without_rows_is_refused(bring: Bring, filename: str, content: bytes) -> None:
+    with pytest.raises(InvalidError) as refused:
+        bring(content, filename)
+
+    assert refused.value.param == "file"
+
+
+def test_a_file_of_nothing_but_garbage_is_given_up_early(bring: Bring) -> None:
+    with pytest.raises(InvalidError) as refused:
+        bring('{"prompt"\n' * 2000)
+
+    assert refused.value.message == (
+        "No row can be used. Lines 1, 2, 3, 4, 5, …: "
+        "Not valid JSON (Expecting ':' delimiter, character 11)."
+    )

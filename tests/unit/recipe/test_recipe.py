@@ -1,0 +1,116 @@
+"""Recipes: what is accepted, what is refused, and how they travel."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from studio.errors import InvalidError
+from studio.methods import METHODS, RECIPES
+from studio.recipe import yaml
+from studio.recipe.dotted import flatten, merge, nest
+
+LEAST: dict[str, Any] = {"base_model": "starter", "dataset": "starter"}
+
+
+def test_everything_left_out_takes_its_default() -> None:
+    recipe = RECIPES.validate_python(LEAST)
+
+    assert (recipe.precision, recipe.adapter.kind, recipe.optimisation.seed) == ("bf16", "lora", 42)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        (
+            {"optimisation": {"learning_rate": -1.0}},
+            ("optimisation", "learning_rate"),
+            "Input should be greater than 0",
+        ),
+        (
+            {"optimisation": {"learning_rate": "1e-4"}},
+            ("optimisation", "learning_rate"),
+            "Input should be a valid number",
+        ),
+        (
+            {"optimisation": {"max_steps": True}},
+            ("optimisation", "max_steps"),
+            "Input should be a valid integer",
+        ),
+        (
+            {"optimisation": {"lerning_rate": 1e-4}},
+            ("optimisation", "lerning_rate"),
+            "Extra inputs are not permitted",
+        ),
+        ({"trust_remote_code": True}, ("trust_remote_code",), "Extra inputs are not permitted"),
+        (
+            {"optimisation": {"learning_rate": float("nan")}},
+            ("optimisation", "learning_rate"),
+            "Input should be a finite number",
+        ),
+    ],
+)
+def test_wrong_values_are_refused_by_name(
+    changes: dict[str, Any], place: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ValidationError) as refused:
+        RECIPES.validate_python(LEAST | changes)
+
+    assert [(error["loc"], error["msg"]) for error in refused.value.errors()] == [(place, message)]
+
+
+def test_text_is_read_leniently_when_asked() -> None:
+    values = LEAST | {"optimisation": {"learning_rate": "1e-4"}}
+
+    recipe = RECIPES.validate_python(values, strict=False)
+    assert recipe.optimisation.learning_rate == 1e-4
+
+
+@pytest.mark.parametrize("preset", METHODS["sft"].presets, ids=lambda preset: preset.name)
+def test_every_preset_is_a_recipe(preset: Any) -> None:  # noqa: ANN401 -- a Preset
+    assert RECIPES.validate_python(dict(preset.values)).method == "sft"
+
+
+def test_yaml_carries_help_and_comes_back() -> None:
+    recipe = RECIPES.validate_python(LEAST)
+    text = yaml.dump(recipe)
+
+    assert "  # Size of the adapter. Higher learns more and costs more memory.\n  r: 16\n" in text
+    assert RECIPES.validate_python(yaml.load(text)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1, 2\nb: 3", "This is not YAML at line 2, column 2."),
+        ("- a\n- b", "A recipe is a list of `name: value` lines; this text is not."),
+    ],
+)
+def test_broken_yaml_is_told_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        yaml.load(text)
+
+    assert refused.value.message == message
+
+
+def test_dotted_names_nest_and_flatten() -> None:
+    nested = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+
+    assert nest(flatten(nested).items()) == nested
+
+
+def test_a_name_cannot_be_value_and_group() -> None:
+    with pytest.raises(InvalidError) as refused:
+        nest([("a", 1), ("a.b", 2)])
+
+    assert refused.value.message == "a is given both a value and fields inside it."
+
+
+def test_merging_keeps_what_is_not_named() -> None:
+    assert merge({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}}) == {"a": {"b": 1, "c": 3}}
+
+
+def test_another_kind_replaces_the_whole_group() -> None:
+    lora = {"adapter": {"kind": "lora", "r": 8}}
+
+    assert merge(lora, {"adapter": {"kind": "full"}}) == {"adapter": {"kind": "full"}}

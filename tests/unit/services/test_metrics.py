@@ -1,0 +1,67 @@
+"""Curves: aligned, cut to size, and honest about what is not a number."""
+
+import math
+
+from sqlmodel import Session
+
+from studio.db.tables import Run
+from studio.services import metrics, queue
+from tests.factories import make_running, progressed
+
+
+def told(db: Session, run: Run, *losses: float) -> int:
+    steps = range(1, len(losses) + 1)
+    queue.follow(db, run, [progressed(s, loss=x) for s, x in zip(steps, losses, strict=True)], 1)
+    return run.id or 0
+
+
+def test_few_points_come_as_they_are(db: Session) -> None:
+    run = told(db, make_running(db), 3.0, 2.0, 1.0)
+    curves = metrics.curves(db, [run], ["loss"])
+
+    assert (curves.x, curves.series[run, "loss"].mean) == ([1, 2, 3], [3.0, 2.0, 1.0])
+
+
+def test_a_spike_survives_in_buckets(db: Session) -> None:
+    losses = [1.0] * 500 + [9.0] + [1.0] * 499
+    run = told(db, make_running(db), *losses)
+    curves = metrics.curves(db, [run], ["loss"], buckets=10)
+
+    series = curves.series[run, "loss"]
+    assert len(curves.x) <= 11
+    assert max(value or 0 for value in series.max) == 9.0
+
+
+def test_runs_of_different_length_share_an_axis(db: Session) -> None:
+    short = told(db, make_running(db), 3.0)
+    long = told(db, make_running(db), 3.0, 2.0)
+    curves = metrics.curves(db, [short, long], ["loss"])
+
+    assert curves.x == [1, 2]
+    assert curves.series[short, "loss"].mean == [3.0, None]
+
+
+def test_other_axes(db: Session) -> None:
+    run = told(db, make_running(db), 3.0, 2.0)
+
+    assert metrics.curves(db, [run], ["loss"], x="tokens").x == [100, 200]
+    assert metrics.curves(db, [run], ["loss"], x="seconds").x == [0.5, 1.0]
+
+
+def test_nan_is_marked_and_never_drawn(db: Session) -> None:
+    run = told(db, make_running(db), 3.0, math.nan, 1.0)
+    series = metrics.curves(db, [run], ["loss"]).series[run, "loss"]
+
+    assert (series.mean, series.non_finite) == ([3.0, None, 1.0], [2])
+
+
+def test_nothing_told_is_nothing_drawn(db: Session) -> None:
+    assert metrics.curves(db, [make_running(db).id or 0], ["loss"]) == metrics.Curves([], {}, 0)
+
+
+def test_news_come_once_and_in_order(db: Session) -> None:
+    run = told(db, make_running(db), 3.0, math.inf)
+    first, second = metrics.after(db, run, 0)
+
+    assert [first.values, second.values] == [{"loss": 3.0}, {"loss": "inf"}]
+    assert metrics.after(db, run, second.last_id) == []

@@ -1,0 +1,34 @@
+from itertools import islice
+from random import Random
+
+from studio.starter import prose, rows, words
+
+
+def test_prose_is_the_same_every_time() -> None:
+    assert _paragraphs(200) == _paragraphs(200)
+
+
+def test_prose_keeps_the_answers_of_the_instruction_rows_out_of_conversations() -> None:
+    """The base model must not have seen a single question of the data set asked."""
+    chats = list(islice(prose.small_talk(_rng()), 2000))
+    asked = {row["messages"][-2]["content"] for row in rows.rows("train")}
+
+    assert asked & {message["content"] for chat in chats for message in chat["messages"]} == set()
+
+
+def test_prose_names_every_country_and_every_person() -> None:
+    text = " ".join(_paragraphs(4000))
+
+    assert [word for word in _taught() if word not in text] == []
+
+
+def _taught() -> list[str]:
+    return [*words.CAPITALS, *words.CAPITALS.values(), *words.PEOPLE]
+
+
+def _paragraphs(count: int) -> list[str]:
+    return list(islice(prose.paragraphs(_rng()), count))
+
+
+def _rng() -> Random:
+    return Random(prose.SEED)  # noqa: S311 -- chooses examples, guards nothing

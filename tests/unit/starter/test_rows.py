@@ -1,0 +1,109 @@
+import json
+import re
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from studio.starter import rows
+from studio.starter.chat import Message, Row
+
+TRAIN = list(rows.rows("train"))
+VALIDATION = list(rows.rows("validation"))
+
+
+def test_there_are_enough_rows_to_learn_from_and_to_judge_by() -> None:
+    assert (len(TRAIN), len(VALIDATION)) == (2690, 270)
+
+
+def test_every_run_gets_the_same_rows() -> None:
+    assert [list(rows.rows("train")), list(rows.rows("validation"))] == [TRAIN, VALIDATION]
+
+
+def test_no_question_and_answer_is_in_both_splits() -> None:
+    assert {_ending(row) for row in TRAIN} & {_ending(row) for row in VALIDATION} == set()
+
+
+def test_no_row_comes_twice() -> None:
+    every = TRAIN + VALIDATION
+
+    assert len({_ending(row) for row in every}) == len(every)
+
+
+def test_user_and_assistant_take_turns_and_the_assistant_speaks_last() -> None:
+    spoken = [[m["role"] for m in _spoken(row)] for row in TRAIN + VALIDATION]
+
+    assert spoken == [["user", "assistant"] * (len(roles) // 2) for roles in spoken]
+
+
+def test_no_message_is_empty_or_has_a_gap_left_to_fill() -> None:
+    texts = [message["content"] for row in TRAIN + VALIDATION for message in row["messages"]]
+
+    assert [text for text in texts if not text.strip() or {"{", "}"} & set(text)] == []
+
+
+def test_one_row_in_six_goes_on_after_the_first_answer() -> None:
+    longer = [row for row in TRAIN if len(_asked(row)) > 1]
+
+    assert round(len(longer) / len(TRAIN), 2) == 0.17
+
+
+def test_one_row_in_eight_has_a_system_prompt() -> None:
+    prompted = [row for row in TRAIN if row["messages"][0]["role"] == "system"]
+
+    assert 0.1 < len(prompted) / len(TRAIN) < 0.15
+
+
+@pytest.mark.parametrize("make", rows.KINDS, ids=lambda make: str(make.__name__))
+def test_a_kind_of_task_can_give_more_rows_than_are_asked_of_it(make: rows.Maker) -> None:
+    rng = Random(1)  # noqa: S311 -- chooses examples, guards nothing
+
+    found = {_ending(make(rng)) for _ in range(5000)}
+
+    assert len(found) > 1.5 * rows.KINDS[make]
+
+
+def test_validation_asks_of_no_word_that_training_never_showed() -> None:
+    train, validation = (
+        {word for row in split for word in _words(row)} for split in (TRAIN, VALIDATION)
+    )
+
+    assert validation - train == set()
+
+
+def test_written_files_hold_one_row_a_line(tmp_path: Path) -> None:
+    rows.write(tmp_path)
+
+    written = [_read(tmp_path / name) for name in ("train.jsonl", "validation.jsonl")]
+    assert written == [TRAIN, VALIDATION]
+
+
+def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        rows.write(folder)
+
+    one, two = ([path.read_bytes() for path in sorted(folder.iterdir())] for folder in folders)
+    assert one == two
+
+
+def _spoken(row: Row) -> list[Message]:
+    return [message for message in row["messages"] if message["role"] != "system"]
+
+
+def _asked(row: Row) -> list[str]:
+    return [message["content"] for message in row["messages"] if message["role"] == "user"]
+
+
+def _words(row: Row) -> list[str]:
+    return [word for m in row["messages"] for word in re.findall(r"[A-Za-z]+", m["content"])]
+
+
+def _ending(row: Row) -> tuple[str, str]:
+    question, answer = row["messages"][-2:]
+    return question["content"], answer["content"]
+
+
+def _read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,40 @@
+"""What forms offer, on machines other than this one."""
+
+from sqlmodel import Session
+
+from studio.hardware import Gpu, Hardware
+from studio.web import choices
+
+T4 = Hardware(
+    processor="Xeon",
+    cores=8,
+    memory_bytes=10**10,
+    native_bf16=False,
+    gpus=(Gpu(index=0, name="Tesla T4", memory_bytes=16 * 10**9, capability=(7, 5)),),
+    torch="2.13.0",
+)
+
+
+def test_a_precision_that_cannot_run_says_why() -> None:
+    refused = {one.mode.name: one.refusal for one in choices.precisions(T4) if one.refusal}
+
+    assert refused == {
+        "bf16": "needs compute capability 8.0 or newer; Tesla T4 has 7.5, which only emulates it"
+    }
+
+
+def test_a_refused_precision_gives_way_to_a_possible_one() -> None:
+    options = choices.precisions(T4)
+
+    assert [choices.usable(options, wanted) for wanted in ("bf16", "fp32")] == ["fp16", "fp32"]
+
+
+def test_data_sets_are_offered_with_their_size(db: Session) -> None:
+    assert choices.dataset_names(db, "starter") == [("starter", "starter (40 rows)")]
+
+
+def test_a_data_set_that_is_gone_is_still_named(db: Session) -> None:
+    assert choices.dataset_names(db, "old") == [
+        ("old", "old (missing)"),
+        ("starter", "starter (40 rows)"),
+    ]

@@ -1,0 +1,163 @@
+"""A section becomes a form, and what comes back means the same."""
+
+from typing import Annotated, Literal
+
+import pytest
+from annotated_types import Ge, Gt
+from pydantic import Field, ValidationError
+
+from studio.recipe.knobs import Knob, Section
+from studio.web.forms import Fieldset, fieldset, problems_in, tidy
+
+
+class Sugar(Section):
+    """Sweet.
+
+    This is for those who read the code.
+    """
+
+    kind: Literal["sugar"] = "sugar"
+    spoons: Annotated[int, Ge(1), Knob("Spoons")] = 2
+
+
+class Milk(Section, title="Milk, of any kind"):
+    """White."""
+
+    kind: Literal["milk"] = "milk"
+    oat: Annotated[bool, Knob("Oat milk", advanced=True)] = False
+
+
+class Tea(Section):
+    """A hot drink."""
+
+    leaf: Annotated[str, Field(min_length=1), Knob("Leaf")]
+    """What it is made of."""
+    minutes: Annotated[float, Gt(0), Knob("Minutes", "min")] = 3.0
+    cups: Annotated[int | None, Ge(1), Knob("Cups", advanced=True)] = None
+    size: Annotated[Literal["small", "large"], Knob("Size")] = "small"
+    extra: Annotated[Sugar | Milk, Field(discriminator="kind")] = Sugar()
+
+
+def shown(form: Fieldset) -> dict[str, str]:
+    return {item.name: item.value for item in form.all_inputs()}
+
+
+def problems(**values: object) -> dict[str, str]:
+    with pytest.raises(ValidationError) as caught:
+        Tea.model_validate(tidy(Tea, values), strict=False)
+    return problems_in(caught.value, Tea)
+
+
+def test_every_knob_has_a_control_with_its_default() -> None:
+    assert shown(fieldset(Tea, {})) == {
+        "leaf": "",
+        "minutes": "3",
+        "cups": "",
+        "size": "small",
+        "extra.spoons": "2",
+        "extra.oat": "false",
+    }
+
+
+def test_the_kind_of_control_follows_from_the_type() -> None:
+    widgets = {item.name: item.widget for item in fieldset(Tea, {}).all_inputs()}
+
+    assert widgets == {
+        "leaf": "text",
+        "minutes": "number",
+        "cups": "number",
+        "size": "select",
+        "extra.spoons": "number",
+        "extra.oat": "checkbox",
+    }
+
+
+def test_choices_are_those_of_the_type() -> None:
+    assert fieldset(Tea, {}).input("size").choices == ("small", "large")
+
+
+def test_help_is_the_line_under_the_field() -> None:
+    assert fieldset(Tea, {}).input("leaf").help == "What it is made of."
+
+
+def test_the_intro_leaves_out_what_is_for_programmers() -> None:
+    (extra,) = fieldset(Tea, {}).inner
+
+    assert [one.intro for one in extra.kinds] == ["Sweet.", "White."]
+
+
+def test_alternatives_are_titled_by_their_section_or_their_kind() -> None:
+    (extra,) = fieldset(Tea, {}).inner
+
+    assert [one.title for one in extra.kinds] == ["Sugar", "Milk, of any kind"]
+
+
+def test_what_a_person_typed_stays_as_it_was() -> None:
+    form = fieldset(Tea, {"leaf": "mint", "minutes": "three", "extra": {"spoons": "x"}})
+
+    assert [shown(form)[name] for name in ("leaf", "minutes", "extra.spoons")] == [
+        "mint",
+        "three",
+        "x",
+    ]
+
+
+def test_numbers_are_written_short() -> None:
+    values = {"minutes": 0.0002}
+
+    assert fieldset(Tea, values).input("minutes").value == "0.0002"
+
+
+def test_the_chosen_alternative_is_the_one_in_force() -> None:
+    (extra,) = fieldset(Tea, {"extra": {"kind": "milk"}}).inner
+
+    assert (extra.kind, [one.kind for one in extra.kinds]) == ("milk", ["sugar", "milk"])
+
+
+def test_a_text_where_a_group_belongs_is_passed_over() -> None:
+    assert shown(fieldset(Tea, {"extra": "nonsense"}))["extra.spoons"] == "2"
+
+
+def test_an_advanced_part_with_a_problem_stands_open() -> None:
+    form = fieldset(Tea, {}, {"cups": "Too few."})
+
+    assert (form.hides_problem, [item.problem for item in form.advanced]) == (True, ["Too few."])
+
+
+def test_an_empty_optional_field_means_none() -> None:
+    assert tidy(Tea, {"leaf": "mint", "cups": ""}) == {"leaf": "mint", "cups": None}
+
+
+def test_fields_of_the_alternative_not_chosen_are_dropped() -> None:
+    posted = {"extra": {"kind": "milk", "oat": "true", "spoons": "9"}}
+
+    assert tidy(Tea, posted) == {"extra": {"kind": "milk", "oat": "true"}}
+
+
+def test_a_field_nobody_knows_is_kept_to_be_refused() -> None:
+    assert tidy(Tea, {"extra": {"kind": "milk", "salt": "1"}}) == {
+        "extra": {"kind": "milk", "salt": "1"}
+    }
+
+
+def test_problems_bear_the_names_of_their_fields() -> None:
+    found = problems(leaf="mint", minutes="-1", extra={"kind": "sugar", "spoons": "0"})
+
+    assert found == {
+        "minutes": "Input should be greater than 0",
+        "extra.spoons": "Input should be greater than or equal to 1",
+    }
+
+
+def test_problems_are_told_in_words() -> None:
+    found = problems(leaf="", minutes="soon", cups="half")
+
+    assert found == {
+        "leaf": "A value is needed.",
+        "minutes": "This is not a number.",
+        "cups": "This is not a whole number.",
+    }
+
+
+def test_a_kind_nobody_knows_is_a_problem_of_the_choice() -> None:
+    assert list(problems(leaf="mint", extra={"kind": "salt"})) == ["extra"]

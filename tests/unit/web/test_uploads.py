@@ -1,0 +1,100 @@
+"""Files on their way in: written as they come, and never half kept."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from studio.errors import DiskFullError, InvalidError
+from studio.web.uploads import Form, Names, _feed, _Writer, received
+
+NAMES = Names(fields=frozenset({"name"}), files=frozenset({"file"}))
+BODY = (
+    b'--cut\r\nContent-Disposition: form-data; name="name"\r\n\r\npets\r\n'
+    b'--cut\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\n'
+    b"some rows\r\n--cut--\r\n"
+)
+
+
+def request(chunks: list[bytes], boundary: str = "cut") -> Request:
+    """Make a request that sends its body in these pieces."""
+    messages = iter([*chunks, b""])
+
+    async def receive() -> Message:
+        body = next(messages)
+        return {"type": "http.request", "body": body, "more_body": body != b""}
+
+    kind = f"multipart/form-data; boundary={boundary}".encode()
+    scope = {"type": "http", "headers": [(b"content-type", kind)]}
+    return Request(scope, receive)
+
+
+def receive(folder: Path, chunks: list[bytes]) -> tuple[Form, bytes]:
+    async def go() -> tuple[Form, bytes]:
+        async with received(request(chunks), folder, NAMES) as form:
+            return form, form.files["file"].path.read_bytes()
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_pieces_of_any_size_make_the_same_form(tmp_path: Path, size: int) -> None:
+    chunks = [BODY[i : i + size] for i in range(0, len(BODY), size)]
+
+    form, content = receive(tmp_path, chunks)
+
+    assert (form.fields, form.files["file"].filename, content) == (
+        {"name": "pets"},
+        "a.csv",
+        b"some rows",
+    )
+
+
+def test_a_file_that_nobody_moved_is_gone_afterwards(tmp_path: Path) -> None:
+    receive(tmp_path, [BODY])
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (BODY[:-10], "The upload ended too early."),
+        (b"", "The upload ended too early."),
+        (b"no form at all", "The upload was not understood."),
+        (BODY.replace(b'"name"', b'"role"'), "There is no field called role."),
+        (BODY.replace(b'"file"', b'"picture"'), "No file is expected as picture."),
+        (BODY.replace(b"pets", b"pets" * 3000), "This is too long."),
+    ],
+)
+def test_a_form_that_is_not_ours_is_refused_and_leaves_nothing(
+    tmp_path: Path, body: bytes, message: str
+) -> None:
+    with pytest.raises(InvalidError) as refused:
+        receive(tmp_path, [body])
+
+    assert refused.value.message == message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_after_the_rest_was_heard(tmp_path: Path) -> None:
+    # A real full disk: whatever is written to this device does not fit.
+    (tmp_path / "file").symlink_to("/dev/full")
+    head, tail = BODY[:-12], BODY[-12:]
+    heard: list[bytes] = []
+    asked = request([head, *[b"x" * 2**20] * 3, tail])
+    stream = asked._receive
+
+    async def receive() -> Message:
+        message = await stream()
+        heard.append(message["body"])
+        return message
+
+    writer = _Writer(tmp_path, NAMES)
+    with pytest.raises(DiskFullError):
+        asyncio.run(_feed(Request(asked.scope, receive), writer))
+    writer.drop()
+
+    assert heard[-2] == tail

@@ -1,0 +1,111 @@
+"""One way to write each thing."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from studio.web import words
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "\N{EN DASH}"),
+        (0, "0"),
+        (1.23456, "1.235"),
+        (0.0002, "0.0002"),
+        (0.00001234567, "1.23e-05"),
+        (8203.4, "8\N{NARROW NO-BREAK SPACE}203"),
+        (12345.6, "12\N{NARROW NO-BREAK SPACE}346"),
+        (NAN, "NaN"),
+        (INFINITY, "infinite"),
+        (-INFINITY, "infinite"),
+    ],
+)
+def test_numbers_have_four_digits_and_are_never_zero_by_mistake(
+    value: float | None, text: str
+) -> None:
+    assert words.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("peak_memory_bytes", 1.9e9, "1.9 GB"),
+        ("train_seconds", 75.0, "1 min 15 s"),
+        ("eval_loss", NAN, "NaN"),
+        ("eval_loss", None, "\N{EN DASH}"),
+    ],
+)
+def test_a_metric_is_written_in_the_unit_of_its_name(
+    name: str, value: float | None, text: str
+) -> None:
+    assert words.measure(value, name) == text
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [(0.05, "+0.05"), (-0.05, "\N{MINUS SIGN}0.05"), (0.0, ""), (None, ""), (NAN, "NaN")],
+)
+def test_a_difference_bears_its_sign(delta: float | None, text: str) -> None:
+    assert words.change(delta, "eval_loss") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "\N{EN DASH}"), (True, "yes"), (False, "no"), (8, "8"), ("float32", "float32")],
+)
+def test_a_setting_reads_as_a_word(value: object, text: str) -> None:
+    assert words.setting(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (65504.0, "65\N{NARROW NO-BREAK SPACE}504"),
+        (2**-7, "0.0078"),
+        (3.4028235e38, "3.4 \N{MULTIPLICATION SIGN} 10\u00b3\u2078"),
+        (2**-23, "1.2 \N{MULTIPLICATION SIGN} 10\u207b\u2077"),
+    ],
+)
+def test_a_magnitude_is_a_power_of_ten_where_digits_do_not_read(value: float, text: str) -> None:
+    assert words.magnitude(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "\N{EN DASH}"),
+        (1.25, "1.2 s"),
+        (42, "42 s"),
+        (61, "1 min 1 s"),
+        (3700, "1 h 1 min"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_a_duration_has_the_two_units_that_matter(seconds: float | None, text: str) -> None:
+    assert words.duration(seconds) == text
+
+
+def test_a_size_is_written_in_the_unit_that_reads_best() -> None:
+    assert [words.size(value) for value in (12, 3_400_000, 5e12)] == ["12 B", "3.4 MB", "5 TB"]
+
+
+def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
+    now = datetime.now(UTC)
+
+    assert [words.ago(now - timedelta(minutes=minutes)) for minutes in (0, 5, 125, 3000)] == [
+        "just now",
+        "5 min ago",
+        "2 h ago",
+        "2 d ago",
+    ]
+
+
+def test_a_metric_without_a_name_of_its_own_gets_one() -> None:
+    assert [words.metric(name) for name in ("eval_loss", "some_other")] == [
+        "Validation loss",
+        "Some other",
+    ]

@@ -1,0 +1,66 @@
+"""The gate: foreign hosts, cross-site writes, oversized bodies, headers of safety."""
+
+import pytest
+from fastapi.testclient import TestClient
+
+BODY = {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost@evil", "testserver:80:80", ""]
+)
+def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
+    assert client.get("/api/v1/hardware", headers={"Host": host}).status_code == 421
+
+
+def test_a_port_is_no_part_of_the_name(client: TestClient) -> None:
+    assert client.get("/api/v1/hardware", headers={"Host": "TestServer:8123"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://testserver.evil.example"},
+    ],
+)
+def test_another_site_changes_nothing(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.post("/api/v1/runs", json=BODY, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://testserver"}]
+)
+def test_our_own_page_and_programs_may(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.post("/api/v1/runs", json=BODY, headers=headers).status_code == 201
+
+
+def test_a_large_body_is_refused(client: TestClient) -> None:
+    answer = client.post("/api/v1/runs", content=b" " * (5 * 2**20))
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_entity_too_large")
+
+
+def test_a_large_body_of_unsaid_length_is_refused(client: TestClient) -> None:
+    answer = client.post("/api/v1/runs", content=(b" " * 2**20 for _ in range(5)))
+
+    assert answer.status_code == 413
+
+
+def test_pages_allow_only_their_own_scripts(client: TestClient) -> None:
+    headers = client.get("/").headers
+
+    assert "script-src 'self'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_hashed_files_are_kept_and_others_checked(client: TestClient) -> None:
+    hashed = client.get("/static/css/base.css?v=abc")
+    plain = client.get("/static/css/base.css")
+
+    assert "immutable" in hashed.headers["cache-control"]
+    assert plain.headers["cache-control"] == "no-cache"

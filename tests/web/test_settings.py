@@ -1,0 +1,43 @@
+"""What the settings page tells of machine, precisions and places."""
+
+from fastapi.testclient import TestClient
+
+from studio.hardware import detect, versions
+from studio.recipe.precision import PRECISIONS
+from studio.settings import Settings
+from tests.reading import Node, read
+
+
+def facts(client: TestClient) -> dict[str, str]:
+    pairs = read(client.get("/settings").text).all("dl", class_="facts")
+    names = [name.text for pair in pairs for name in pair.all("dt")]
+    values = [value.text for pair in pairs for value in pair.all("dd")]
+    return dict(zip(names, values, strict=True))
+
+
+def precisions(client: TestClient) -> list[Node]:
+    return read(client.get("/settings").text).one("tbody").all("tr")
+
+
+def test_the_machine_is_told(client: TestClient) -> None:
+    assert facts(client)["Processor"] == detect().processor
+
+
+def test_the_training_packages_are_told(client: TestClient) -> None:
+    told = facts(client)
+
+    assert {name: told[name] for name in versions()} == versions()
+
+
+def test_the_places_are_told(client: TestClient, settings: Settings) -> None:
+    assert facts(client)["Database"] == str(settings.database)
+
+
+def test_each_precision_is_judged(client: TestClient) -> None:
+    expected = [
+        (mode.title, mode.refusal(detect()) or mode.caution(detect()) or "✓ yes")
+        for mode in PRECISIONS.values()
+    ]
+
+    rows = [(row.one("th").text, row.all("td")[1].text) for row in precisions(client)]
+    assert rows == expected

@@ -1,0 +1,204 @@
+"""The worker with real processes that play a part instead of training."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import Run, RunStatus
+from studio.services import artifacts, metrics, queue, runs
+from studio.settings import Settings
+from studio.worker import process
+from studio.worker.loop import Loop
+from tests.factories import make_run
+
+FAKE = str(Path(__file__).parents[1] / "fake_runner.py")
+PATIENCE_SECONDS = 30
+
+Start = Callable[[str], Loop]
+
+
+@pytest.fixture
+def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Make worker loops whose runs play a part; whatever they left running is killed."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    loops: list[Loop] = []
+
+    def begin(part: str) -> Loop:
+        loop = Loop(engine, settings, command=(sys.executable, FAKE, part))
+        loops.append(loop)
+        loop.adopt()
+        return loop
+
+    yield begin
+    for loop in loops:
+        for followed in loop.followed.values():
+            followed.process.kill()
+            _ = followed.process.child and followed.process.child.wait()
+
+
+def until(loop: Loop, run_id: int, is_so: Callable[[Run], bool]) -> Run:
+    """Let the worker tick until something is so of a run."""
+    pause = threading.Event()
+    for _ in range(PATIENCE_SECONDS * 100):
+        loop.tick()
+        with reading(loop.engine) as db:
+            run = runs.get(db, run_id)
+        if is_so(run):
+            return run
+        pause.wait(0.01)
+    raise AssertionError(f"Still {run.status} at step {run.step}.")
+
+
+def ended(run: Run) -> bool:
+    return run.status.is_final
+
+
+def submit(engine: Engine, name: str = "first try") -> int:
+    with unit_of_work(engine) as db:
+        return make_run(db, name).id or 0
+
+
+def test_a_run_goes_from_the_queue_to_its_end(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    run = until(start("succeed"), submit(engine), ended)
+
+    assert (run.status, run.step, run.total_steps) == (RunStatus.SUCCEEDED, 5, 5)
+    assert run.metrics["eval_loss"] == 2.6
+    assert [file.name for file in artifacts.listing(settings.runs / "1" / "artifacts")] == [
+        "README.md"
+    ]
+
+
+def test_every_number_is_told_once(engine: Engine, start: Start) -> None:
+    run = until(start("succeed"), submit(engine), ended)
+
+    with reading(engine) as db:
+        told = [(row.step, row.values["loss"]) for row in metrics.after(db, run.id or 0, 0)]
+    assert told == [(1, 2.9), (2, 2.8), (3, 2.7), (4, 2.6), (5, 2.5)]
+
+
+def test_runs_wait_while_one_trains(engine: Engine, start: Start) -> None:
+    first, second = submit(engine, "first"), submit(engine, "second")
+    loop = start("wait")
+    until(loop, first, lambda run: run.step == 1)
+
+    with reading(engine) as db:
+        assert [run.id for run in runs.live(db)] == [first]
+        assert [run.id for run in queue.waiting(db)] == [second]
+
+
+def test_a_failure_is_told_as_the_trainer_words_it(engine: Engine, start: Start) -> None:
+    run = until(start("fail"), submit(engine), ended)
+
+    assert (run.status, run.error_code, run.error_message) == (
+        RunStatus.FAILED,
+        "out_of_memory",
+        "It did not fit.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "code", "message"),
+    [
+        ("die", "killed", "The training process was killed."),
+        ("exit", "died", "The training process ended without a word (exit code 3)."),
+    ],
+)
+def test_a_process_that_dies_is_heard(
+    engine: Engine, start: Start, part: str, code: str, message: str
+) -> None:
+    run = until(start(part), submit(engine), ended)
+
+    assert (run.status, run.error_code, run.error_message) == (RunStatus.FAILED, code, message)
+
+
+def test_a_cancelled_run_stops(engine: Engine, start: Start) -> None:
+    run_id, loop = submit(engine), start("wait")
+    until(loop, run_id, lambda run: run.step == 1)
+    with unit_of_work(engine) as db:
+        runs.cancel(db, run_id)
+
+    run = until(loop, run_id, lambda run: ended(run) and not loop.followed)
+    assert run.status is RunStatus.CANCELLED
+
+
+def test_a_run_that_will_not_stop_is_killed(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    run_id = submit(engine)
+    loop = start("wait")
+    loop.settings = settings.model_copy(update={"stop_grace_seconds": 0.0})
+    run = until(loop, run_id, lambda run: run.step == 1)
+    os.kill(run.pid or 0, signal.SIGSTOP)
+    with unit_of_work(engine) as db:
+        runs.cancel(db, run_id)
+
+    assert until(loop, run_id, ended).status is RunStatus.CANCELLED
+
+
+def test_another_worker_adopts_what_still_trains(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    run_id, first = submit(engine), start("wait")
+    until(first, run_id, lambda run: run.step == 1)
+    first_process = first.followed.pop(run_id).process
+    second = start("wait")
+    for step in range(1, 6):
+        (settings.runs / str(run_id) / f"go-{step}").touch()
+    (first_process.child or pytest.fail("It was our child.")).wait()
+
+    run = until(second, run_id, ended)
+    with reading(engine) as db:
+        steps = [row.step for row in metrics.after(db, run_id, 0)]
+    assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 1, [1, 2, 3, 4, 5])
+
+
+def test_a_run_without_a_process_goes_back_to_the_queue(engine: Engine, start: Start) -> None:
+    run_id = submit(engine)
+    with unit_of_work(engine) as db:
+        queue.claim(db, "a worker that died", slots=1)
+    start("wait")
+
+    with reading(engine) as db:
+        assert runs.get(db, run_id).status is RunStatus.QUEUED
+
+
+def test_what_ended_while_nobody_looked_is_settled(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    run_id, first = submit(engine), start("wait")
+    until(first, run_id, lambda run: run.step == 1)
+    left = first.followed.pop(run_id).process
+    for step in range(1, 6):
+        (settings.runs / str(run_id) / f"go-{step}").touch()
+    (left.child or pytest.fail("It was our child.")).wait()
+    start("wait")
+
+    with reading(engine) as db:
+        assert runs.get(db, run_id).status is RunStatus.SUCCEEDED
+
+
+def test_a_run_that_cannot_be_prepared_fails_in_words(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    run_id = submit(engine)
+    (settings.models / "starter" / "config.json").unlink()
+    with unit_of_work(engine) as db:
+        run = runs.get(db, run_id)
+        changed = run.recipe.model_copy(update={"dataset": "gone"})
+        run.recipe = changed
+    run = until(start("succeed"), run_id, ended)
+
+    assert (run.status, run.error_code) == (RunStatus.FAILED, "invalid")
+
+
+def test_a_reused_pid_is_not_taken_for_the_run() -> None:
+    assert process.found(os.getpid(), 1.0) is None
