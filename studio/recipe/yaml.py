@@ -45,5 +45,7 @@ def _lines(section: BaseModel, indent: int) -> Iterator[str]:
             yield f"{margin}{name}:"
             yield from _lines(value, indent + 1)
         else:
-            text = yaml.safe_dump({name: value}, allow_unicode=True, width=10_000)
+            # The writer would break a line at U+0085 and not find it again.
+            plain = str(value).isprintable()
+            text = yaml.safe_dump({name: value}, allow_unicode=plain, width=10_000)
             yield from (margin + line for line in text.rstrip("\n").split("\n"))

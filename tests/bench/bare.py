@@ -1,4 +1,4 @@
-"""The shortest TRL script with a recipe's settings: `python -m tests.bench.bare MODEL ROWS STEPS BF16`.
+"""The shortest TRL script with our settings: `python -m tests.bench.bare MODEL ROWS STEPS MODE`.
 
 Prints one JSON line a step: when it was logged, and how many real tokens it brought.
 """
@@ -18,10 +18,10 @@ class Clock(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     def on_log(self, *_given: object, logs: dict[str, Any], **_rest: object) -> None:
         if "loss" in logs:
             line = {"at": time.time(), "tokens": logs["num_tokens"], "loss": logs["loss"]}
-            print(json.dumps(line), flush=True)
+            print(json.dumps(line), flush=True)  # noqa: T201 -- read by the bench
 
 
-def main(model: str, rows: str, steps: str, bf16: str) -> None:
+def main(model: str, rows: str, steps: str, mode: str) -> None:
     args = SFTConfig(
         output_dir=f"{rows}.out",
         max_steps=int(steps),
@@ -33,7 +33,8 @@ def main(model: str, rows: str, steps: str, bf16: str) -> None:
         assistant_only_loss=True,
         max_length=256,
         activation_checkpointing=False,
-        bf16=bf16 == "bf16",
+        bf16=mode == "bf16",
+        fp16=mode == "fp16",
         use_cpu=not torch.cuda.is_available(),
         logging_steps=1,
         save_strategy="no",
