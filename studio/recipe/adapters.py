@@ -7,8 +7,11 @@ from annotated_types import Ge, Le, Lt
 from studio.recipe.knobs import Knob, Section
 
 
-class Lora(Section):
-    """Train a small adapter beside the frozen model. Names are those of `peft.LoraConfig`."""
+class Lora(Section, title="LoRA adapter"):
+    """Train a small adapter beside the frozen model.
+
+    Names are those of `peft.LoraConfig`.
+    """
 
     kind: Literal["lora"] = "lora"
 
@@ -30,7 +33,7 @@ class Lora(Section):
     """Scale by the root of the rank: worth trying from rank 64 on."""
 
 
-class FullFineTune(Section):
+class FullFineTune(Section, title="Full fine-tune"):
     """Train every weight. Learns most, needs most memory, and wants a lower learning rate."""
 
     kind: Literal["full"] = "full"

@@ -25,7 +25,10 @@ class Data(Section):
 
 
 class Evaluation(Section):
-    """How often progress is measured. Names are those of `TrainingArguments`."""
+    """How often progress is measured.
+
+    Names are those of `TrainingArguments`.
+    """
 
     eval_steps: Annotated[float, Gt(0), Knob("Validate every", "steps or share")] = 0.1
     """Below 1 it is a share of the run (0.1 validates ten times), from 1 on a number of steps."""

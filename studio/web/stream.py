@@ -7,12 +7,11 @@ the server, a hidden tab) goes on where it stopped: nothing is lost and nothing 
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from types import FrameType
-from typing import Any
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 LOOK_SECONDS = 0.2
 """How often the database is asked whether anything was committed; one pragma, microseconds."""
@@ -50,22 +49,24 @@ class Hub:
     async def running(self) -> AsyncIterator[None]:
         """Watch the database while the web process lives."""
         loop = asyncio.get_running_loop()
-        _before_shutdown(lambda: loop.call_soon_threadsafe(self._begin_close))
         watch = asyncio.create_task(self._watch())
-        try:
-            yield
-        finally:
-            await self._close()
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+        with _on_shutdown(lambda: loop.call_soon_threadsafe(self._begin_close)):
+            try:
+                yield
+            finally:
+                await self._close()
+                watch.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watch
 
     async def _watch(self) -> None:
         # The pragma tells of other connections' commits only, so this one must never write.
-        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            last = None
+        # The driver's own connection, because a session's begins a transaction, which sees one
+        # moment of the database for ever.
+        with closing(self._engine.raw_connection()) as connection:
+            cursor, last = connection.cursor(), None
             while not self._closing:
-                now = connection.execute(text("PRAGMA data_version")).scalar_one()
+                now = cursor.execute("PRAGMA data_version").fetchone()
                 if now != last:
                     last = now
                     await self._tell()
@@ -85,23 +86,27 @@ class Hub:
             self._changed.notify_all()
 
 
-def _before_shutdown(act: Callable[[], Any]) -> None:
+@contextmanager
+def _on_shutdown(act: Callable[[], object]) -> Iterator[None]:
     """Call `act` when the process is told to end, before uvicorn waits for open connections.
 
     Uvicorn waits for streams to end by themselves, and would wait for ever.
     """
     if threading.current_thread() is not threading.main_thread():
+        yield
         return
-    for number in (signal.SIGINT, signal.SIGTERM):
-        _chain(number, act)
-
-
-def _chain(number: signal.Signals, act: Callable[[], Any]) -> None:
-    earlier = signal.getsignal(number)
+    earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(received: int, frame: FrameType | None) -> None:
         act()
-        if callable(earlier):
-            earlier(received, frame)
+        before = earlier[signal.Signals(received)]
+        if callable(before):
+            before(received, frame)
 
-    signal.signal(number, handle)
+    for number in earlier:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, before in earlier.items():
+            signal.signal(number, before)
