@@ -24,6 +24,19 @@ from tests.patience import until
 ROOT = Path(__file__).parents[1]
 
 
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A studio's REST interface, each call on a connection of its own."""
+
+    base: str
+
+    def get(self, path: str, **given: Any) -> httpx2.Response:  # noqa: ANN401 -- httpx2's own
+        return httpx2.get(self.base + path, timeout=30, trust_env=False, **given)
+
+    def post(self, path: str, **given: Any) -> httpx2.Response:  # noqa: ANN401 -- httpx2's own
+        return httpx2.post(self.base + path, timeout=30, trust_env=False, **given)
+
+
 @dataclass(slots=True)
 class Studio:
     """A studio in a process of its own, on a folder that outlives it."""
@@ -43,8 +56,8 @@ class Studio:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def api(self) -> httpx2.Client:
-        return httpx2.Client(base_url=f"{self.url}/api/v1", timeout=30, trust_env=False)
+    def api(self) -> "Api":
+        return Api(f"{self.url}/api/v1")
 
     def start(self) -> None:
         self.begin()

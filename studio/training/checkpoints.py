@@ -1,12 +1,10 @@
 """Checkpoints: none, unless a run must find its way back to its best weights."""
 
-import shutil
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback
 
 from studio.recipe.data import EarlyStopping
-from studio.rundir import RunDir
 
 
 def strategy(early: EarlyStopping) -> dict[str, Any]:
@@ -26,8 +24,3 @@ def callbacks(early: EarlyStopping) -> list[TrainerCallback]:
     if early.early_stopping_patience is None:
         return []
     return [EarlyStoppingCallback(**early.model_dump())]
-
-
-def clear(run: RunDir) -> None:
-    """Forget them: a run that has ended, however it ended, needs its artifacts alone."""
-    shutil.rmtree(run.checkpoints, ignore_errors=True)

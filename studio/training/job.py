@@ -10,7 +10,7 @@ from studio.recipe.base import Recipe
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
 from studio.training import data, models, templates
-from studio.training.data import Conversation, Examples
+from studio.training.data import Examples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +48,6 @@ class Job:
             train=train,
             validation=validation,
         )
-
-    @property
-    def prompts(self) -> list[Conversation]:
-        """Return the validation conversations, in order, that samples are drawn from."""
-        return self.validation.conversations
 
 
 def _examples(

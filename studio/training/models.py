@@ -18,15 +18,13 @@ from studio.errors import TrainingError
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.precision import Precision
 
-_MODEL_CARD_TASK = "CAUSAL_LM"
-
 
 def load_model(name: str, mode: Precision) -> PreTrainedModel:
     """Load a folder or a hub model with weights in the mode's format, running none of its code."""
     _refuse_missing_folder(name)
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if hasattr(config, "rescale_every"):
-        # RWKV halves weights in evaluation and would save them so (PRECISION finding 7).
+        # RWKV divides weights before evaluating, would save them so, and divide again on loading.
         config.rescale_every = 0
     return AutoModelForCausalLM.from_pretrained(
         name,
@@ -62,7 +60,7 @@ def adapter_config(adapter: Lora | FullFineTune) -> LoraConfig | None:
     """Return peft's name for the adapter; None trains every weight."""
     if isinstance(adapter, FullFineTune):
         return None
-    return LoraConfig(task_type=_MODEL_CARD_TASK, **adapter.model_dump(exclude={"kind"}))
+    return LoraConfig(task_type="CAUSAL_LM", **adapter.model_dump(exclude={"kind"}))
 
 
 def _refuse_missing_folder(name: str) -> None:

@@ -170,7 +170,7 @@ def _bare(place: Path, mode: Mode) -> Measured:
 
 
 def _execute(module: str, *arguments: str) -> str:
-    done = subprocess.run(  # noqa: S603 -- our own interpreter
+    done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         env=os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "0"},
         stdout=subprocess.PIPE,

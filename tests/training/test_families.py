@@ -70,9 +70,10 @@ def test_a_family_trains(family: str, adapter: str, tmp_path: Path) -> None:
 def test_rwkv_is_saved_as_it_was_measured(tmp_path: Path) -> None:
     """Upstream divides its weights in evaluation and saves the quotient; we keep it from that."""
     model = tiny.write_model(tmp_path / "model", FAMILIES["rwkv"])
-    run = tiny.train(tmp_path / "run", model)
+    run = tiny.train(tmp_path / "run", model, optimisation__max_steps=1)
 
-    again = tiny.train(tmp_path / "again", run.artifacts, optimisation__learning_rate=1e-12)
+    still = {"optimisation__max_steps": 1, "optimisation__learning_rate": 1e-12}
+    again = tiny.train(tmp_path / "again", run.artifacts, **still)
 
     ended, begun = tiny.series(run, "eval_loss")[-1], tiny.series(again, "eval_loss")[0]
     assert begun == pytest.approx(ended, rel=1e-4)

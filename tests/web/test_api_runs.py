@@ -220,8 +220,8 @@ def test_a_stream_tells_all_and_ends_with_the_run(client: TestClient, engine: En
     with client:
         told = told_by_stream(client)
 
-    assert [event for event, _data, _id in told] == ["status", "metrics", "end"]
-    assert [row["step"] for row in told[1][1]] == list(range(1, 11))
+    assert [event for event, _data, _id in told] == ["metrics", "status", "end"]
+    assert [row["step"] for row in told[0][1]] == list(range(1, 11))
 
 
 def test_a_stream_goes_on_where_it_was_cut(client: TestClient, engine: Engine) -> None:
@@ -230,7 +230,7 @@ def test_a_stream_goes_on_where_it_was_cut(client: TestClient, engine: Engine) -
     with client:
         told = told_by_stream(client, {"Last-Event-ID": "7.0"})
 
-    assert [row["step"] for row in told[1][1]] == [8, 9, 10]
+    assert [row["step"] for row in told[0][1]] == [8, 9, 10]
     assert told[-1][2] == "10.0"
 
 
@@ -247,5 +247,22 @@ def test_time_alone_is_no_news(engine: Engine) -> None:
     first, told = live.news(engine, settings, live.Viewer(run_id, live.Place()))
     _second, again = live.news(engine, settings, first)
 
-    assert [event.event for event in told] == ["status", "metrics"]
+    assert [event.event for event in told] == ["metrics", "status"]
     assert again == []
+
+
+def test_a_line_cut_between_two_events_loses_nothing(engine: Engine, settings: Settings) -> None:
+    with unit_of_work(engine) as db:
+        run_id = make_done(db).id or 0
+    folder = settings.runs / str(run_id)
+    folder.mkdir()
+    (folder / "log.txt").write_text("one\ntwo\n")
+    _viewer, told = live.news(engine, settings, live.Viewer(run_id, live.Place()))
+
+    def heard_in_all(cut: int) -> set[str | None]:
+        place = live.place_of(told[cut - 1].id or "") if cut else live.Place()
+        _viewer, rest = live.news(engine, settings, live.Viewer(run_id, place))
+        return {event.raw_data for event in (*told[:cut], *rest)}
+
+    whole = heard_in_all(0)
+    assert [heard_in_all(cut) for cut in range(len(told) + 1)] == [whole] * (len(told) + 1)

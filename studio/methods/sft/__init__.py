@@ -27,7 +27,7 @@ SFT = Method(
                 "dataset": "starter",
                 "optimisation": {
                     "learning_rate": 3e-3,
-                    "num_train_epochs": 3,
+                    "num_train_epochs": 2.0,
                     "per_device_train_batch_size": 32,
                 },
                 "adapter": {"kind": "full"},

@@ -68,7 +68,7 @@ async def of_run(
     last_event_id: Annotated[str, Header(max_length=50)] = "",
 ) -> AsyncIterator[ServerSentEvent]:
     state = request.app.state
-    viewer = Viewer(run_id, _place(last_event_id or after))
+    viewer = Viewer(run_id, place_of(last_event_id or after))
     while not state.hub.is_closing:
         seen = state.hub.version
         viewer, events = await run_in_threadpool(news, state.engine, state.settings, viewer)
@@ -98,7 +98,7 @@ async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
             yield HEARTBEAT
 
 
-def _place(text: str) -> Place:
+def place_of(text: str) -> Place:
     metric, _dot, log = text.partition(".")
     return Place(
         metric=int(metric) if metric.isdecimal() else 0, log=int(log) if log.isdecimal() else None
@@ -126,24 +126,26 @@ def news(
         rows = metrics.after(db, viewer.run_id, viewer.place.metric)
     log = RunDir(settings.runs / str(viewer.run_id)).log
     part = artifacts.log_part(log, viewer.place.log, LINES)
-    place = Place(rows[-1].last_id if rows else viewer.place.metric, part.next_offset)
-    parts = {
-        "status": brief.model_dump_json() if _facts(brief) != viewer.status else "",
-        "sample": f"{answers}" if answers != viewer.answers else "",
-        "metrics": _ROWS.dump_json(rows).decode() if rows else "",
-        "log": json.dumps({"lines": part.lines}) if part.lines else "",
-    }
+    # The line may be cut between any two events, so each id tells only what came before it.
+    told = replace(viewer.place, metric=rows[-1].last_id) if rows else viewer.place
+    place = replace(told, log=part.next_offset)
+    events = [
+        ("metrics", told, _ROWS.dump_json(rows).decode() if rows else ""),
+        ("log", place, json.dumps({"lines": part.lines}) if part.lines else ""),
+        ("sample", place, f"{answers}" if answers != viewer.answers else ""),
+        ("status", place, brief.model_dump_json() if _facts(brief) != viewer.status else ""),
+    ]
     return (
-        replace(
-            viewer,
+        Viewer(
+            run_id=viewer.run_id,
             place=place,
             status=_facts(brief),
             answers=answers,
             has_seen_all=run.status.is_final and not rows and not part.lines,
         ),
         [
-            ServerSentEvent(event=name, raw_data=data, id=str(place))
-            for name, data in parts.items()
+            ServerSentEvent(event=name, raw_data=data, id=str(known))
+            for name, known, data in events
             if data
         ],
     )
