@@ -112,9 +112,16 @@ export class Chart {
     if (!this.isSeen || this.curves.isEmpty) return;
     this.host.removeAttribute("data-empty");
     if (!this.plot) return this.#make();
+    const read = this.plot.data[0][this.plot.cursor.idx];
     this.plot.setData(this.#data(), !this.zoom);
     if (this.zoom) this.plot.setScale("x", this.zoom);
-    this.#tellBroken();
+    this.#tellDrawn();
+    // Who reads by keyboard stays at the point read, though new ones move it on the screen.
+    if (document.activeElement === this.host && read !== undefined) this.#goTo(read);
+  }
+
+  #goTo(place) {
+    this.plot.setCursor({ left: this.plot.valToPos(place, "x"), top: HEIGHT / 4 });
   }
 
   #make() {
@@ -152,7 +159,7 @@ export class Chart {
     );
     this.plot.root.querySelector("canvas").setAttribute("aria-hidden", "true");
     if (this.zoom) this.plot.setScale("x", this.zoom);
-    this.#tellBroken();
+    this.#tellDrawn();
   }
 
   /** A series is four lines: least, greatest, raw, and smoothed over it. */
@@ -209,7 +216,8 @@ export class Chart {
     ctx.restore();
   }
 
-  #tellBroken() {
+  #tellDrawn() {
+    this.host.dataset.points = this.plot.data[0].length;
     const places = this.curves.broken;
     if (!this.count || !places.length) return;
     const first = `${this.unit} ${short(places[0])}`;
@@ -236,7 +244,7 @@ export class Chart {
     const [x] = this.plot.data;
     const from = this.plot.cursor.idx ?? x.length - 1;
     const to = Math.min(x.length - 1, Math.max(0, from + by * (event.shiftKey ? 10 : 1)));
-    this.plot.setCursor({ left: this.plot.valToPos(x[to], "x"), top: HEIGHT / 4 });
+    this.#goTo(x[to]);
   }
 }
 
