@@ -17,7 +17,7 @@ from studio.db import migrate
 from studio.db.session import connect, unit_of_work
 from studio.db.tables import Model
 from studio.errors import ConflictError, DiskFullError, UnavailableError
-from studio.hardware import detect
+from studio.hardware import POLITE, detect
 from studio.services import datasets, models
 from studio.settings import Settings
 
@@ -95,7 +95,11 @@ def furnish(engine: Engine, settings: Settings, say: Say) -> None:
 
 def _build(folder: Path) -> None:
     built = subprocess.run(  # noqa: S603 -- our own interpreter, our own path
-        [*BUILDER, str(folder)], capture_output=True, text=True, check=False
+        [*BUILDER, str(folder)],
+        env=POLITE | os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if built.returncode:
         last = (built.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from studio.hardware import POLITE
 from studio.rundir import RunDir
 
 RUNNER = (sys.executable, "-m", "studio.runner")
@@ -66,7 +67,7 @@ def start(folder: RunDir, *, gpu: int | None = None, command: Sequence[str] = RU
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"},
+            env=POLITE | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"},
             start_new_session=True,
         )
     return Process(child.pid, psutil.Process(child.pid).create_time(), child)

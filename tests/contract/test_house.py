@@ -127,9 +127,7 @@ def test_the_web_and_the_worker_start_without_torch() -> None:
         "import sys, studio.cli, studio.web.app, studio.worker.loop;"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
 
