@@ -73,7 +73,7 @@ class Precision:
         if hardware.device != "cpu":
             return ""
         if self.compute == "float16":
-            return "no processor computes float16 fast: right numbers, 6 to 10 times the time"
+            return "no processor computes float16 fast: right numbers, about 30 times the time"
         if self.compute == "bfloat16" and not hardware.native_bf16:
             return "this processor emulates bfloat16: right numbers, but slow"
         return ""

@@ -41,16 +41,16 @@ def measure() -> Iterator[Figure]:
 
 def _imports() -> Iterator[Figure]:
     code = (
-        "import time, resource; began = time.perf_counter(); import studio.web.app;"
-        "print(time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "import time, psutil; began = time.perf_counter(); import studio.web.app;"
+        "print(time.perf_counter() - began, psutil.Process().memory_info().rss)"
     )
     done = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         for _ in range(3)
     ]
-    seconds, kilobytes = min(tuple(map(float, one.stdout.split())) for one in done)
+    seconds, memory = min(tuple(map(float, one.stdout.split())) for one in done)
     yield Figure("import of the web process, best of 3", seconds, "s")
-    yield Figure("its memory after import", kilobytes / 1000, "MB")
+    yield Figure("its memory after import", memory / 1e6, "MB")
 
 
 def _serve(studio: Studio) -> None:

@@ -19,6 +19,7 @@ from typing import Literal
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging as upstream_logging
 
 from studio.events import Progressed
 from studio.methods import RECIPES
@@ -26,6 +27,7 @@ from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
 from studio.starter import rows
 from studio.training import starter
+from tests.bench.figures import Figure
 
 Mode = Literal["fp32", "bf16", "fp16"]
 
@@ -35,13 +37,6 @@ STEPS: dict[Mode, int] = {"fp32": 20, "bf16": 20, "fp16": 3}
 ROUNDS = 2
 FIRST = 3
 """Steps left out of a run's speed: the machine warms up, and the longest rows come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    name: str
-    value: float
-    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +62,12 @@ def measure() -> list[Figure]:
 
 def main() -> None:
     for figure in measure():
-        print(f"{figure.name:<44} {figure.value:>12,.3f} {figure.unit}")  # noqa: T201 -- a report
+        sys.stdout.write(f"{figure}\n")
 
 
 def _write_material(place: Path) -> None:
     """Write the starter's rows, and a model of its shape: its weights do not matter to speed."""
+    upstream_logging.disable_progress_bar()
     rows.write(place)
     tokenizer = starter.train_tokenizer()
     tokenizer.save_pretrained(place / "model")
