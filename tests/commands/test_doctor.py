@@ -1,0 +1,39 @@
+"""`studio doctor`: what is there and what is missing, in words."""
+
+from studio.commands import doctor
+from studio.hardware import Gpu, Hardware
+from studio.settings import Settings
+
+BARE = Hardware(processor="P", cores=2, memory_bytes=10**10, native_bf16=False)
+
+
+def told(settings: Settings, hardware: Hardware) -> dict[str, bool]:
+    return {finding.text: finding.good for finding in doctor.look(settings, hardware)}
+
+
+def test_missing_training_packages_are_told(settings: Settings) -> None:
+    said = told(settings, BARE)
+
+    assert said["The training packages are missing: pip install 'mantissa-studio[train]'"] is False
+
+
+def test_a_gpu_that_torch_cannot_use_is_told(settings: Settings) -> None:
+    gpu = Gpu(index=0, name="Card", memory_bytes=2**34, capability=(8, 0))
+    hardware = Hardware(
+        processor="P",
+        cores=2,
+        memory_bytes=10**10,
+        native_bf16=True,
+        gpus=(gpu,),
+        torch="2.13.0+cpu",
+    )
+
+    assert (
+        told(settings, hardware)["There is a GPU, but this torch was built without CUDA."] is False
+    )
+
+
+def test_a_slow_precision_is_cautioned_against(settings: Settings) -> None:
+    said = told(settings, BARE)
+
+    assert said["bfloat16 mixed: this processor emulates bfloat16: right numbers, but slow"] is True

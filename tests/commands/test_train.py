@@ -1,0 +1,77 @@
+"""`studio train`, as it is typed: a recipe to its end, or a sentence on why not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from studio.methods import RECIPES
+from studio.recipe import yaml
+from studio.settings import Settings
+from tests.living import QUICK, Studio
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(starter_home: Path, tmp_path: Path) -> Settings:
+    return Settings(home=Studio.copied(starter_home, tmp_path / "home").home)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    file = tmp_path / "quick.yaml"
+    file.write_text(yaml.dump(RECIPES.validate_python(QUICK, strict=False)), encoding="utf-8")
+    return file
+
+
+def train(home: Settings, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "studio", "train", *words],
+        env=os.environ | {"STUDIO_HOME": str(home.home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_recipe_is_trained_to_its_end(home: Settings, recipe: Path) -> None:
+    done = train(home, str(recipe), "--set", "optimisation.max_steps=4")
+
+    assert done.returncode == 0, done.stderr
+    assert "step 4/4  loss " in done.stdout
+    assert done.stdout.splitlines()[-1] == f"Done: {home.runs / '1' / 'artifacts'}"
+    assert (home.runs / "1" / "artifacts" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("optimisation.lerning_rate=1e-4", "optimisation.lerning_rate: Extra inputs"),
+        ("optimisation.learning_rate=-1", "optimisation.learning_rate: Input should be greater"),
+        ("base_model=startr", "There is no model called startr."),
+        ("nothing", "nothing is no change."),
+    ],
+)
+def test_what_is_wrong_is_said_without_a_traceback(
+    home: Settings, recipe: Path, change: str, said: str
+) -> None:
+    done = train(home, str(recipe), "--set", change)
+
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert said in done.stderr
+
+
+def test_an_unknown_key_in_a_file_is_named(home: Settings, recipe: Path) -> None:
+    with recipe.open("a") as file:
+        file.write("learning_rte: 0.1\n")
+
+    assert "learning_rte: Extra inputs are not permitted" in train(home, str(recipe)).stderr
+
+
+def test_a_file_that_is_no_yaml_is_told(home: Settings, tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text("a: [1\nb: 2")
+
+    assert "This is not YAML at line 2" in train(home, str(tmp_path / "broken.yaml")).stderr
