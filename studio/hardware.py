@@ -14,7 +14,7 @@ import psutil
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Names under which Linux reports bfloat16 arithmetic: AVX-512, AMX, and 64-bit Arm."""
 
-POLITE = {"GOMP_SPINCOUNT": "100000"}
+POLITE = {"GOMP_SPINCOUNT": "300000"}
 """How long a thread of torch waits by turning round and round before it sleeps, in turns.
 
 The default is to turn for ever. Alone on a machine that is 4 % faster; beside two busy programs
