@@ -64,6 +64,18 @@ class Phase(_Event):
     name: str
 
 
+class Alarmed(_Event):
+    """The run's numbers break, in words. It may go on; if not, `Failed` says so."""
+
+    kind: Literal["alarmed"] = "alarmed"
+    code: str
+    message: str
+    hint: str = ""
+    step: int
+    module: str = ""
+    """Where in the model it was seen first, by name."""
+
+
 class Finished(_Event):
     """All was trained and saved."""
 
@@ -88,7 +100,7 @@ class Failed(_Event):
 
 
 Event = Annotated[
-    Started | Progressed | Sampled | Phase | Finished | Stopped | Failed,
+    Started | Progressed | Sampled | Phase | Alarmed | Finished | Stopped | Failed,
     Field(discriminator="kind"),
 ]
 _parse = TypeAdapter[Event](Event).validate_json

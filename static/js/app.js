@@ -48,12 +48,30 @@ function submitAtOnce(event) {
   if (event.target.matches("[data-instant]")) event.target.form.requestSubmit();
 }
 
+/** Change the fields that a `data-repair` button names, and show the last of them. */
+function repair(event) {
+  const button = event.target.closest("[data-repair]");
+  const form = button?.closest("form");
+  if (!form) return;
+  let last = null;
+  for (const [name, value] of Object.entries(JSON.parse(button.dataset.repair))) {
+    const field = form.elements.namedItem(name);
+    if (!field) continue;
+    field.value = value;
+    last = form.querySelector(`[name="${CSS.escape(name)}"]:is(:checked, select, input:not([type=radio], [type=hidden]))`);
+  }
+  last?.closest("details")?.setAttribute("open", "");
+  last?.focus();
+  form.dispatchEvent(new Event("change", { bubbles: true }));
+}
+
 /** Keep the address of a form that was refused: the place it was sent to is no page. */
 function stayOnRefusal(event) {
   if (event.detail.response?.status >= 400) event.preventDefault();
 }
 
 document.addEventListener("click", toggleTheme);
+document.addEventListener("click", repair);
 document.addEventListener("htmx:before:history:update", stayOnRefusal);
 document.addEventListener("change", submitAtOnce);
 document.addEventListener("htmx:after:swap", (event) => {

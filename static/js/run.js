@@ -55,6 +55,7 @@ function listen(root, charts, log, last) {
       metrics(rows) {
         for (const row of rows) charts.forEach((chart) => chart.push(row.step, row.values));
         reveal(charts);
+        if (rows.some((row) => "grad_norm" in row.values)) announce("run-numerics");
       },
       log: ({ lines }) => log.add(lines),
       status: (run) => tell(root, run),

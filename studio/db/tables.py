@@ -67,6 +67,21 @@ class Experiment(SQLModel, table=True):
     created_at: datetime = Field(default_factory=_now, sa_type=Instant)
 
 
+class Study(SQLModel, table=True):
+    """One recipe in several precisions and with several seeds: to see what a precision costs."""
+
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    experiment_id: int = Field(foreign_key="experiment.id", index=True, ondelete="CASCADE")
+    name: str
+    modes: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    seeds: list[int] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    max_steps: int | None = None
+    """How long each run is; None leaves that to the recipe."""
+    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+
+
 class Run(SQLModel, table=True):
     """One execution of an experiment: queued, trained, measured."""
 
@@ -74,6 +89,7 @@ class Run(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True)
     experiment_id: int = Field(foreign_key="experiment.id", index=True)
+    study_id: int | None = Field(default=None, foreign_key="study.id", index=True)
     name: str
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
     status: RunStatus = Field(default=RunStatus.QUEUED, sa_column=Column(_STATUS, nullable=False))

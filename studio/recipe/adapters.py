@@ -10,7 +10,7 @@ from studio.recipe.knobs import Knob, Section
 class Lora(Section, title="LoRA adapter"):
     """Train a small adapter beside the frozen model.
 
-    Names are those of `peft.LoraConfig`.
+    Names are those of `peft.LoraConfig`, but for `base_dtype`, which is about the model beside it.
     """
 
     kind: Literal["lora"] = "lora"
@@ -31,6 +31,15 @@ class Lora(Section, title="LoRA adapter"):
 
     use_rslora: Annotated[bool, Knob("Rank-stabilised scaling", advanced=True)] = False
     """Scale by the root of the rank: worth trying from rank 64 on."""
+
+    base_dtype: Annotated[
+        Literal["native", "float32", "bfloat16", "float16"],
+        Knob("Frozen model kept in", advanced=True),
+    ] = "native"
+    """Native keeps it as it was saved, where the precision allows; 16 bits halve its memory.
+
+    The adapter itself is always trained in float32.
+    """
 
 
 class FullFineTune(Section, title="Full fine-tune"):

@@ -11,6 +11,7 @@ from pydantic import Field
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
 from studio.recipe.knobs import Knob, Section
+from studio.recipe.numerics import Numerics
 from studio.recipe.optimisation import Optimisation
 from studio.recipe.precision import PrecisionName
 
@@ -37,3 +38,4 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping = EarlyStopping()
     samples: Samples = Samples()
+    numerics: Numerics = Numerics()

@@ -1,38 +1,31 @@
 """The precision modes: what number formats a run may train in.
 
 One row a mode. Everything else that depends on precision (the form's choices, the loader, the
-trainer's flags, the docs) reads this table and adds nothing to it.
+trainer's flags, the optimizer, the docs) reads this table and adds nothing to it.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from studio.hardware import Hardware
+from studio.recipe.formats import FORMATS, DType, Format, Operand
 
-DType = Literal["float32", "bfloat16", "float16"]
-PrecisionName = Literal["fp32", "bf16", "fp16"]
+Rounding = Literal["nearest", "stochastic", "kahan"]
+PrecisionName = Literal[
+    "bf16",
+    "fp16",
+    "fp32",
+    "fp32_tf32",
+    "fp32_bf16_matmul",
+    "bf16_dual",
+    "bf16_pure",
+    "bf16_stochastic",
+    "bf16_kahan",
+]
 
 AMPERE = (8, 0)
 VOLTA = (7, 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
-    """A floating-point format: how its bits are spent, and what that buys."""
-
-    sign: int = 1
-    exponent: int
-    mantissa: int
-    largest: float
-    step: float
-    """Distance from 1 to the next number: the smallest relative change it can hold."""
-
-
-FORMATS: dict[DType, Format] = {
-    "float32": Format(exponent=8, mantissa=23, largest=3.4028235e38, step=2**-23),
-    "bfloat16": Format(exponent=8, mantissa=7, largest=3.3895314e38, step=2**-7),
-    "float16": Format(exponent=5, mantissa=10, largest=65504.0, step=2**-10),
-}
+_SPLIT = "its compute capability, 8.0 or newer; on processors, the flags avx512_bf16 and amx_bf16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,35 +34,64 @@ class Precision:
     title: str
     summary: str
     """One sentence for a person who has to choose."""
-    weights: DType
-    compute: DType
-    gradients: DType
-    optimizer_states: DType
-    scaler: bool
+    is_common: bool = False
+    """Whether most people will choose among it and its like."""
+
+    weights: DType = "float32"
+    compute: DType = "float32"
+    """What comes out of a matrix product."""
+    matmul: Operand = "float32"
+    """What goes into a matrix product."""
+    gradients: DType = "float32"
+    optimizer_states: DType = "float32"
+    master: DType | None = None
+    """The format of a second copy of the weights, kept by the optimizer."""
+    optimizer: str = "AdamW"
+    """The optimizer that full fine-tuning uses, in words."""
+    rounding: Rounding | None = None
+    """How an update is written into 16-bit weights; None leaves the recipe its own optimizer."""
+    scaler: bool = False
     """Whether the loss is scaled up so that small gradients survive float16."""
-    bytes_per_parameter: int
-    """Weight, gradient, two AdamW states, and the 16-bit copy that autocast keeps."""
-    needs: tuple[int, int] | None = None
+    bytes_per_parameter: int = 16
+    """Weight, gradient, all that AdamW keeps, and the 16-bit copy that autocast keeps."""
+
+    needs: str = "any"
+    """The hardware it is meant for, in words."""
+    detected: str = "nothing to detect"
+    """What the studio looks at to find out, in words."""
+    capability: tuple[int, int] | None = None
     """The oldest CUDA compute capability that computes in it natively."""
-    trainer_flags: dict[str, bool] = field(default_factory=dict)
+    is_gpu_only: bool = False
+    trainer_flags: dict[str, bool] = field(default_factory=lambda: {"bf16": False, "fp16": False})
 
     @property
     def format(self) -> Format:
-        """The bits of the format it computes in."""
-        return FORMATS[self.compute]
+        """The bits of the numbers it multiplies."""
+        return FORMATS[self.matmul]
+
+    @property
+    def autocast(self) -> DType | None:
+        """The format that products are cast to on the fly, where that is not the weights' own."""
+        return self.compute if self.compute != self.weights else None
 
     def refusal(self, hardware: Hardware) -> str:
         """Say why this machine cannot run the mode, or nothing if it can."""
-        if hardware.device == "cpu" or self.needs is None or hardware.capability >= self.needs:
+        if hardware.device == "cpu":
+            only = f"needs {self.needs}; here runs train on the processor"
+            return only if self.is_gpu_only else ""
+        if self.capability is None or hardware.capability >= self.capability:
             return ""
         oldest = min(hardware.gpus, key=lambda gpu: gpu.capability)
+        lack = "does not have it" if self.is_gpu_only else "only emulates it"
         return (
-            f"needs compute capability {_dotted(self.needs)} or newer; "
-            f"{oldest.name} has {_dotted(oldest.capability)}, which only emulates it"
+            f"needs compute capability {_dotted(self.capability)} or newer; "
+            f"{oldest.name} has {_dotted(oldest.capability)}, which {lack}"
         )
 
     def caution(self, hardware: Hardware) -> str:
         """Say what a person should know before choosing it here, or nothing."""
+        if self.matmul == "bfloat16" and self.compute == "float32":
+            return "emulated wherever the hardware does not round by itself: right, but slower"
         if hardware.device != "cpu":
             return ""
         if self.compute == "float16":
@@ -79,49 +101,122 @@ class Precision:
         return ""
 
 
-PRECISIONS: dict[PrecisionName, Precision] = {
-    mode.name: mode
-    for mode in (
-        Precision(
-            name="bf16",
-            title="bfloat16 mixed",
-            summary="The range of float32 at half the width: the safe choice on recent hardware.",
-            weights="float32",
-            compute="bfloat16",
-            gradients="float32",
-            optimizer_states="float32",
-            scaler=False,
-            bytes_per_parameter=18,
-            needs=AMPERE,
-            trainer_flags={"bf16": True, "fp16": False},
-        ),
-        Precision(
-            name="fp16",
-            title="float16 mixed",
-            summary="Finer steps but a narrow range: fast on older GPUs; the loss is scaled.",
-            weights="float32",
-            compute="float16",
-            gradients="float32",
-            optimizer_states="float32",
-            scaler=True,
-            bytes_per_parameter=18,
-            needs=VOLTA,
-            trainer_flags={"bf16": False, "fp16": True},
-        ),
-        Precision(
-            name="fp32",
-            title="float32",
-            summary="The reference: every number in full width. Slowest, and never in doubt.",
-            weights="float32",
-            compute="float32",
-            gradients="float32",
-            optimizer_states="float32",
-            scaler=False,
-            bytes_per_parameter=16,
-            trainer_flags={"bf16": False, "fp16": False},
-        ),
-    )
-}
+_TABLE = (
+    Precision(
+        name="bf16",
+        title="bfloat16 mixed",
+        summary="The range of float32 at half the width: the safe choice on recent hardware.",
+        is_common=True,
+        compute="bfloat16",
+        matmul="bfloat16",
+        bytes_per_parameter=18,
+        needs="NVIDIA Ampere or newer; processors emulate it or have it",
+        detected=_SPLIT,
+        capability=AMPERE,
+        trainer_flags={"bf16": True, "fp16": False},
+    ),
+    Precision(
+        name="fp16",
+        title="float16 mixed",
+        summary="Finer steps but a narrow range: fast on older GPUs; the loss is scaled.",
+        is_common=True,
+        compute="float16",
+        matmul="float16",
+        scaler=True,
+        bytes_per_parameter=18,
+        needs="NVIDIA Volta or newer; slow on processors",
+        detected="its compute capability, 7.0 or newer",
+        capability=VOLTA,
+        trainer_flags={"bf16": False, "fp16": True},
+    ),
+    Precision(
+        name="fp32",
+        title="float32",
+        summary="The reference: every number in full width. Slowest, and never in doubt.",
+        is_common=True,
+    ),
+    Precision(
+        name="fp32_tf32",
+        title="float32 with TF32 products",
+        summary="Matrix products read 19 bits, all else keeps 32: float32 sped up at a small cost.",
+        matmul="tf32",
+        needs="an NVIDIA GPU, Ampere or newer",
+        detected="its compute capability, 8.0 or newer; then by a product that tells",
+        capability=AMPERE,
+        is_gpu_only=True,
+    ),
+    Precision(
+        name="fp32_bf16_matmul",
+        title="float32 with bfloat16 products",
+        summary="What TPUs do by default: float32 is kept, but products read bfloat16.",
+        matmul="bfloat16",
+        needs="any; processors with AMX may do it by themselves",
+        detected="by a product that tells; if it reads more, inputs are rounded before each one",
+    ),
+    Precision(
+        name="bf16_dual",
+        title="bfloat16 weights, float32 master",
+        summary="The optimizer keeps the true weights in float32; the model works on a short copy.",
+        weights="bfloat16",
+        compute="bfloat16",
+        matmul="bfloat16",
+        gradients="bfloat16",
+        master="float32",
+        optimizer="AdamW with float32 master",
+        rounding="nearest",
+        needs="NVIDIA Ampere or newer; processors emulate it or have it",
+        detected=_SPLIT,
+        capability=AMPERE,
+    ),
+    Precision(
+        name="bf16_pure",
+        title="bfloat16 throughout",
+        summary="Half the memory, but small updates round to nothing: it stalls at low rates.",
+        weights="bfloat16",
+        compute="bfloat16",
+        matmul="bfloat16",
+        gradients="bfloat16",
+        optimizer_states="bfloat16",
+        rounding="nearest",
+        bytes_per_parameter=8,
+        needs="NVIDIA Ampere or newer; processors emulate it or have it",
+        detected=_SPLIT,
+        capability=AMPERE,
+    ),
+    Precision(
+        name="bf16_stochastic",
+        title="bfloat16, stochastic rounding",
+        summary="Half the memory; a die decides each rounding, so small updates count on average.",
+        weights="bfloat16",
+        compute="bfloat16",
+        matmul="bfloat16",
+        gradients="bfloat16",
+        optimizer_states="bfloat16",
+        optimizer="AdamW, stochastic rounding",
+        rounding="stochastic",
+        bytes_per_parameter=8,
+        needs="NVIDIA Ampere or newer; processors emulate it or have it",
+        detected=_SPLIT,
+        capability=AMPERE,
+    ),
+    Precision(
+        name="bf16_kahan",
+        title="bfloat16, Kahan summation",
+        summary="What rounding cuts off is kept and added the next time: small updates add up.",
+        weights="bfloat16",
+        compute="bfloat16",
+        matmul="bfloat16",
+        gradients="bfloat16",
+        optimizer_states="bfloat16",
+        optimizer="AdamW, Kahan",
+        rounding="kahan",
+        bytes_per_parameter=10,
+        needs="NVIDIA Ampere or newer; processors emulate it or have it",
+        detected=_SPLIT,
+        capability=AMPERE,
+    ),
+)
+PRECISIONS: dict[PrecisionName, Precision] = {mode.name: mode for mode in _TABLE}
 
 
 def _dotted(capability: tuple[int, int]) -> str:

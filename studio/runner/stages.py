@@ -2,7 +2,8 @@
 
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -11,12 +12,15 @@ from transformers import PreTrainedModel, PrinterCallback, Trainer
 from transformers.utils import logging as upstream_logging
 
 from studio import hardware
+from studio.errors import TrainingError
 from studio.events import Event, Phase, Sampled
 from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
 from studio.rundir import RunDir
 from studio.training import artifacts, card
+from studio.training.guard import Guard, broken_weights, refuse_broken_weights
+from studio.training.health import Health
 from studio.training.job import Job
 from studio.training.precision import PrecisionWatch
 from studio.training.reporter import Reporter
@@ -32,7 +36,7 @@ def train(run: RunDir, say: Say, stop: Stop) -> dict[str, float]:
     stages = prepare(run, say, stop)
     samples = stages.answer("before")
     stages.enter("training")
-    stages.trainer.train()
+    stages.learn()
     samples += stages.answer("after")
     stages.save(samples)
     return stages.reporter.results()
@@ -45,8 +49,10 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
         recipe = RECIPES.validate_python(values, strict=False)
         job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
         trainer = import_module(f"studio.methods.{recipe.method}.trainer").build(recipe, job)
-    watch = PrecisionWatch(trainer, job.mode)
-    reporter = Reporter(say, stop, watch, lambda: _resolved(trainer, watch, job, recipe))
+    watch = PrecisionWatch(trainer, job.plan)
+    trainer.guard = _guard(recipe, job, trainer)
+    resolve = partial(_resolved, trainer, watch, job, recipe)
+    reporter = Reporter(say, stop, watch, trainer.guard, resolve)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)
     trainer.add_callback(reporter)
@@ -67,6 +73,16 @@ class Stages:
 
     def enter(self, phase: str) -> None:
         _enter(self.say, phase)
+
+    def learn(self) -> None:
+        """Train, and see to it that what came of it can be used."""
+        try:
+            self.trainer.train()
+        except TrainingError as why:
+            if self.recipe.numerics.guard == "rollback" and why is self.trainer.guard.ended_by:
+                self._rescue(why)
+            raise
+        refuse_broken_weights(self._model)
 
     def answer(self, stage: Literal["before", "after"]) -> list[Sampled]:
         knobs = self.recipe.samples
@@ -91,6 +107,20 @@ class Stages:
             text = card.write(self.job.spec.name, self.recipe, facts, metrics, samples)
             (folder / "README.md").write_text(text, encoding="utf-8")
 
+    def _rescue(self, why: TrainingError) -> None:
+        """Keep the weights of a run that its guard has ended: no step that broke was taken."""
+        if broken_weights(self._model):
+            return
+        self.enter("saving")
+        with artifacts.whole(self.job.dir) as folder, self.stop.at_once():
+            good = folder / artifacts.LAST_GOOD
+            good.mkdir()
+            artifacts.write_model(good, self._model, self.job)
+            step = self.trainer.state.global_step
+            artifacts.write_records(good, self.job, [], {"step": step, "failure": why.message})
+            text = card.write_of_failure(self.job.spec.name, step, why.message)
+            (good / "README.md").write_text(text, encoding="utf-8")
+
     @property
     def _model(self) -> PreTrainedModel:
         """The model as loaded: without the autocast that training wrapped around it."""
@@ -98,19 +128,30 @@ class Stages:
         return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
 
 
+def _guard(recipe: Recipe, job: Job, trainer: Trainer) -> Guard:
+    health = Health(trainer) if recipe.numerics.health else None
+    if health is not None:
+        trainer.add_callback(health)
+    return Guard(recipe.numerics.guard, job.mode, trainer, health)
+
+
 def _enter(say: Say, phase: str) -> None:
     print(phase, flush=True)  # noqa: T201 -- the run's own log
     say(Phase(name=phase))
+
+
+_FORMATS = ("weights", "compute", "gradients", "optimizer_states", "scaler")
 
 
 def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe) -> dict[str, Any]:
     """Gather what really runs, as measured."""
     parameters = list(trainer.model.parameters())
     args = trainer.args
-    formats = asdict(watch.found) if watch.found else {}
+    told = watch.told()
+    found = told["audit"]
     return {
-        **formats,
-        "optimizer_states": job.mode.optimizer_states,
+        **{name: found[name] for name in _FORMATS},
+        **told,
         "device": args.device.type,
         "device_name": _device_name(args.device),
         "attention": trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name

@@ -13,6 +13,7 @@ from sqlmodel import Session, col, delete, func, insert, select, update
 
 from studio.db.tables import LIVE, Metric, Run, RunStatus, Sample, Worker
 from studio.events import (
+    Alarmed,
     Event,
     Failed,
     Finished,
@@ -145,8 +146,8 @@ def _apply(db: Session, run: Run, event: Event) -> None:
             run.metrics = run.metrics | event.metrics
             run.first_step_at = run.first_step_at or event.at
             run.phase = ""
-        case Sampled():
-            db.add(Sample(run_id=run.id or 0, **event.model_dump(exclude={"seq", "at", "kind"})))
+        case Sampled() | Alarmed():
+            _keep(db, run, event)
         case Finished(metrics=metrics):
             run.metrics = run.metrics | metrics
             runs.move(db, run, RunStatus.SUCCEEDED)
@@ -154,6 +155,14 @@ def _apply(db: Session, run: Run, event: Event) -> None:
             _stopped(db, run)
         case Failed():
             fail(db, run, event)
+
+
+def _keep(db: Session, run: Run, event: Sampled | Alarmed) -> None:
+    told = event.model_dump(exclude={"seq", "at", "kind"})
+    if isinstance(event, Alarmed):
+        runs.note(db, run, runs.ALARM, told)
+    else:
+        db.add(Sample(run_id=run.id or 0, **told))
 
 
 def _start(db: Session, run: Run, event: Started) -> None:

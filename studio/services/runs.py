@@ -34,9 +34,9 @@ from studio.db.tables import (
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import merge
-from studio.recipe.precision import PRECISIONS
-from studio.services import datasets, models
+from studio.services import advice, datasets, refusals
 
 MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.STARTING, RunStatus.CANCELLED}),
@@ -46,6 +46,10 @@ MOVES: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.RUNNING: frozenset({RunStatus.STOPPING, RunStatus.SUCCEEDED, RunStatus.FAILED}),
     RunStatus.STOPPING: frozenset({RunStatus.CANCELLED, RunStatus.SUCCEEDED, RunStatus.FAILED}),
 }
+
+
+ALARM = "alarm"
+"""The kind of happening that says that a run's numbers break."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,8 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
     """Queue a run of an experiment, with some of its recipe's values replaced.
 
     Raises:
-        InvalidError: the recipe cannot run here: unknown model or data set, refused precision.
+        InvalidError: the recipe cannot run here: unknown model or data set, refused precision,
+            knobs that exclude each other.
 
     """
     recipe = with_overrides(experiment.recipe, overrides or {})
@@ -75,14 +80,13 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
 
 def check(db: Session, recipe: AnyRecipe) -> None:
     """Refuse a recipe that could not run, before it waits in the queue for nothing."""
-    models.require(db, recipe.base_model)
+    facts = advice.facts_of(db, recipe.base_model)
     datasets.require(db, recipe.dataset)
-    if reason := PRECISIONS[recipe.precision].refusal(detect()):
-        raise InvalidError(
-            f"{PRECISIONS[recipe.precision].title} {reason}.",
-            hint="Choose another precision.",
-            param="precision",
-        )
+    if found := conflict(recipe):
+        raise InvalidError(found.message, hint=found.hint, param=found.param)
+    if refused := refusals.refusals(recipe, facts, detect()):
+        worst = refused[0]
+        raise InvalidError(worst.message, hint=worst.hint, param=worst.param)
 
 
 def with_overrides(recipe: AnyRecipe, overrides: Mapping[str, Any]) -> AnyRecipe:
@@ -187,6 +191,12 @@ def happenings(
 ) -> Sequence[Happening]:
     query = select(Happening).where(Happening.run_id == run_id, col(Happening.id) > after)
     return db.exec(query.order_by(col(Happening.id)).limit(limit)).all()
+
+
+def alarms(db: Session, run_id: int) -> Sequence[Happening]:
+    """Return what the run's guard has told, oldest first."""
+    query = select(Happening).where(Happening.run_id == run_id, Happening.kind == ALARM)
+    return db.exec(query.order_by(col(Happening.id))).all()
 
 
 def _matching(which: Filter) -> Any:  # noqa: ANN401 -- SQLModel's select has no nameable type

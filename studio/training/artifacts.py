@@ -14,6 +14,9 @@ from studio.events import Sampled
 from studio.rundir import RunDir
 from studio.training.job import Job
 
+LAST_GOOD = "last-good"
+"""Where a run that failed keeps the weights it had before its numbers broke."""
+
 
 @contextmanager
 def whole(run: RunDir) -> Iterator[Path]:

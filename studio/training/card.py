@@ -72,6 +72,15 @@ def write(
     )
 
 
+def write_of_failure(name: str, step: int, message: str) -> str:
+    """Write the card of weights that were kept from a run that failed."""
+    return (
+        f"# {name}: last good weights\n\n"
+        f"This run failed at step {step}, so these weights are no result. {message}\n\n"
+        "They are those of the last step that changed them before its numbers broke.\n"
+    )
+
+
 _PRECISION = ("weights", "compute", "gradients", "optimizer_states", "scaler", "device")
 _DATA = ("train_rows", "validation_rows", "dropped_rows", "truncated_rows", "train_tokens")
 

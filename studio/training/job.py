@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from peft import LoraConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from studio.errors import TrainingError
 from studio.recipe.base import Recipe
+from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
-from studio.training import data, models, templates
+from studio.training import audit, data, models, templates
 from studio.training.data import Examples
 
 
@@ -18,6 +20,8 @@ class Job:
     dir: RunDir
     spec: JobSpec
     mode: Precision
+    plan: audit.Numbers
+    """What must be, said before anything is loaded."""
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: LoraConfig | None
@@ -29,10 +33,15 @@ class Job:
     def prepare(cls, recipe: Recipe, run: RunDir, enter: Callable[[str], None]) -> "Job":
         """Load and tokenise what the recipe names, saying which phase is entered."""
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+        if found := conflict(recipe):
+            raise TrainingError("conflict", found.message, hint=found.hint)
         mode = PRECISIONS[recipe.precision]
         enter("loading")
         tokenizer = models.load_tokenizer(spec.model)
-        model = models.load_model(spec.model, mode)
+        config = models.load_config(spec.model)
+        weights = models.weights_format(config, mode, recipe.adapter)
+        planned = audit.plan(recipe, weights, config)
+        model = models.load_model(spec.model, config, weights)
         enter("tokenising")
         templates.install(tokenizer, recipe.data.chat_template)
         template = templates.Template(tokenizer)
@@ -41,6 +50,7 @@ class Job:
             dir=run,
             spec=spec,
             mode=mode,
+            plan=planned,
             model=model,
             tokenizer=tokenizer,
             adapter=models.adapter_config(recipe.adapter),

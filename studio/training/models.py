@@ -1,9 +1,11 @@
 """Loading a model and its tokenizer, in the number format a mode asks for."""
 
 from pathlib import Path
+from typing import get_args
 
 import torch
 from peft import LoraConfig
+from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
@@ -16,21 +18,42 @@ from transformers import (
 
 from studio.errors import TrainingError
 from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.formats import DType
 from studio.recipe.precision import Precision
 
 
-def load_model(name: str, mode: Precision) -> PreTrainedModel:
-    """Load a folder or a hub model with weights in the mode's format, running none of its code."""
+def load_config(name: str) -> PreTrainedConfig:
+    """Read what a folder or a hub model says of itself."""
     _refuse_missing_folder(name)
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if hasattr(config, "rescale_every"):
         # RWKV divides weights before evaluating, would save them so, and divide again on loading.
         config.rescale_every = 0
+    return config
+
+
+def weights_format(
+    config: PreTrainedConfig, mode: Precision, adapter: Lora | FullFineTune
+) -> DType:
+    """Return the format to load weights in.
+
+    Where nothing is cast on the fly, the weights' format is the one computed in: the mode's own.
+    """
+    if isinstance(adapter, FullFineTune) or mode.autocast is None:
+        return mode.weights
+    if adapter.base_dtype != "native":
+        return adapter.base_dtype
+    stored = str(config.dtype).removeprefix("torch.")
+    return next((dtype for dtype in get_args(DType) if dtype == stored), mode.weights)
+
+
+def load_model(name: str, config: PreTrainedConfig, weights: DType) -> PreTrainedModel:
+    """Load a folder or a hub model with weights in a format, running none of its code."""
     return AutoModelForCausalLM.from_pretrained(
         name,
         config=config,
-        dtype=getattr(torch, mode.weights),
-        attn_implementation=_attention(config),
+        dtype=getattr(torch, weights),
+        attn_implementation=attention(config),
         use_safetensors=True,
         trust_remote_code=False,
     )
@@ -60,7 +83,14 @@ def adapter_config(adapter: Lora | FullFineTune) -> LoraConfig | None:
     """Return peft's name for the adapter; None trains every weight."""
     if isinstance(adapter, FullFineTune):
         return None
-    return LoraConfig(task_type="CAUSAL_LM", **adapter.model_dump(exclude={"kind"}))
+    return LoraConfig(task_type="CAUSAL_LM", **adapter.model_dump(exclude={"kind", "base_dtype"}))
+
+
+def widen_trained(model: nn.Module) -> None:
+    """Train beside a frozen model in float32 alone, also what an adapter has copied from it."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
 
 
 def _refuse_missing_folder(name: str) -> None:
@@ -71,7 +101,7 @@ def _refuse_missing_folder(name: str) -> None:
         )
 
 
-def _attention(config: PreTrainedConfig) -> str:
+def attention(config: PreTrainedConfig) -> str:
     """Return the fastest attention every machine has; families without it name their own."""
     try:
         family = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]

@@ -10,13 +10,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from studio.errors import TrainingError
 from studio.events import Event, Progressed, Started
+from studio.training.guard import Guard, Reading
 from studio.training.precision import PrecisionWatch
 from studio.training.stopping import Stop
-
-PATIENCE = 10
-"""Non-finite losses in a row after which a run is beyond help."""
 
 METRICS = ("loss", "mean_token_accuracy", "grad_norm", "learning_rate")
 EVAL_METRICS = ("eval_loss", "eval_mean_token_accuracy")
@@ -30,6 +27,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         say: Callable[[Event], None],
         stop: Stop,
         watch: PrecisionWatch,
+        guard: Guard,
         resolve: Callable[[], dict[str, Any]],
     ) -> None:
         self.resolved: dict[str, Any] = {}
@@ -40,6 +38,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._say = say
         self._stop = stop
         self._watch = watch
+        self._guard = guard
         self._resolve = resolve
         self._pace = Pace()
         self._keeps_best = False
@@ -81,8 +80,19 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self.tokens += tokens
         metrics = {name: float(logs[name]) for name in METRICS if name in logs}
         metrics |= {"tokens_per_second": rate, "step_seconds": step_seconds}
-        self._report(state, metrics | {"peak_memory_bytes": peak_memory_bytes()} | self._scaling())
-        _refuse_nonsense(int(logs["nonfinite"]), PATIENCE * args.gradient_accumulation_steps)
+        metrics |= {"peak_memory_bytes": peak_memory_bytes()} | self._scaling()
+        findings = self._guard.take()
+        if findings is not None:
+            metrics |= findings.metrics | {"nonfinite_losses": logs["nonfinite_losses"]}
+        self._report(state, metrics)
+        self._be_judged(
+            Reading(
+                step=state.global_step,
+                metrics=metrics,
+                broken_losses=logs["nonfinite"] / args.gradient_accumulation_steps,
+                findings=findings,
+            )
+        )
 
     def on_evaluate(
         self,
@@ -110,9 +120,16 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         } | {name: value for name, value in self._scaling().items() if name == "skipped_steps"}
 
     def _scaling(self) -> dict[str, float]:
-        if not self._watch.loss_scale:
-            return {}
-        return {"loss_scale": self._watch.loss_scale, "skipped_steps": self._watch.skipped_steps}
+        skipped = self._watch.skipped_steps + self._guard.skipped_steps
+        if self._watch.loss_scale:
+            return {"loss_scale": self._watch.loss_scale, "skipped_steps": skipped}
+        return {"skipped_steps": skipped} if skipped else {}
+
+    def _be_judged(self, reading: Reading) -> None:
+        for alarm in self._guard.judge(reading):
+            print(f"{alarm.message} {alarm.hint}", flush=True)  # noqa: T201 -- the run's own log
+            self._say(alarm)
+        self._guard.enforce()
 
     def _report(self, state: TrainerState, metrics: dict[str, float]) -> None:
         self.last |= metrics
@@ -167,15 +184,6 @@ def peak_memory_bytes() -> int:
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _refuse_nonsense(nonfinite: int, limit: int) -> None:
-    if nonfinite >= limit:
-        raise TrainingError(
-            "non_finite",
-            f"The loss has been no number for {PATIENCE} steps, so the run was ended.",
-            hint="Lower the learning rate. In float16, try bfloat16 or float32.",
-        )
 
 
 def _line(state: TrainerState, metrics: dict[str, float]) -> str:

@@ -7,8 +7,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.events import Sampled
 from studio.training.data import Conversation
-from studio.training.precision import undisturbed
 from studio.training.templates import Message, Template
+from studio.training.undisturbed import undisturbed
 
 _BATCH = 8
 

@@ -20,6 +20,12 @@ METRICS: dict[str, str] = {
     "peak_memory_bytes": "Peak memory",
     "loss_scale": "Loss scale",
     "skipped_steps": "Skipped steps",
+    "nonfinite_losses": "Losses that are no number",
+    "nonfinite_grads": "Gradients that are no number",
+    "grad_underflow_share": "Gradients rounded to zero",
+    "update_ratio": "Size of an update",
+    "lost_update_share": "Updates lost to rounding",
+    "activation_max": "Largest activation",
 }
 
 _RAISED = str.maketrans(
@@ -45,6 +51,8 @@ def measure(value: float | None, name: str) -> str:
         return "NaN" if math.isnan(value) else "infinite"
     if name.endswith("_bytes"):
         return size(value)
+    if name.endswith("_share"):
+        return f"{100 * value:.3g} %"
     if name == "train_seconds":
         return duration(value)
     return number(value)

@@ -30,8 +30,9 @@ def upstream_types(section: type[Section]) -> dict[str, Any]:
 
 
 SECTIONS = (Optimisation, Evaluation, EarlyStopping, Lora)
+OURS = {"kind", "base_dtype"}
 FIELDS = [
-    (section, name) for section in SECTIONS for name in section.model_fields if name != "kind"
+    (section, name) for section in SECTIONS for name in section.model_fields if name not in OURS
 ]
 
 

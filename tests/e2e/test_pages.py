@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from studio.db.session import connect, unit_of_work
 from studio.db.tables import RunStatus
 from studio.events import Failed, Sampled
-from studio.services import queue, runs
+from studio.services import experiments, queue, runs, studies
 from tests.factories import make_done, make_running
 from tests.living import Studio
 
@@ -27,6 +27,9 @@ PAGES = (
     "/compare?runs=1,2",
     "/datasets",
     "/datasets/1",
+    "/reports/precision",
+    "/reports/precision/1",
+    "/reports/precision/new?from=experiment:1",
     "/queue",
     "/settings",
     "/nowhere",
@@ -49,6 +52,10 @@ def furnished_studio(
             db, failed, Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
         )
         assert runs.get(db, 3).status is RunStatus.FAILED
+        plan = studies.Plan(modes=["fp32", "bf16"], seeds=1)
+        study = studies.create(db, experiments.get(db, 1), plan)
+        for run in studies.runs_of(db, study.id or 0):
+            runs.cancel(db, run.id or 0)
     engine.dispose()
     studio.start()
     yield studio

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from studio.events import Finished, Started
-from studio.recipe.precision import PRECISIONS
+from studio.recipe.precision import PRECISIONS, PrecisionName
+from studio.training import matmuls
 from tests.training import tiny
 
 pytestmark = [
@@ -15,10 +16,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
+ADAPTED = [mode.name for mode in PRECISIONS.values() if mode.rounding is None]
+"""Modes an adapter goes with."""
 
-@pytest.mark.parametrize("adapter", ["full", "lora"])
-@pytest.mark.parametrize("name", PRECISIONS)
-def test_a_mode_is_real_on_the_gpu(name: str, adapter: str, tmp_path: Path) -> None:
+CASES = [(name, "full") for name in PRECISIONS] + [(name, "lora") for name in ADAPTED]
+OPERANDS: list[tuple[PrecisionName, str]] = [
+    ("fp32", "float32"),
+    ("fp32_tf32", "tf32"),
+    ("fp32_bf16_matmul", "bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("name", "adapter"), CASES)
+def test_a_mode_is_real_on_the_gpu(name: PrecisionName, adapter: str, tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", tiny.llama())
 
     run = tiny.train(
@@ -26,8 +36,24 @@ def test_a_mode_is_real_on_the_gpu(name: str, adapter: str, tmp_path: Path) -> N
     )
 
     assert isinstance(tiny.last(run), Finished), (run.root / "events.jsonl").read_text()
-    resolved, mode = tiny.said(run, Started)[0].resolved, PRECISIONS[name]  # type: ignore[index] # a key of it
+    resolved, mode = tiny.said(run, Started)[0].resolved, PRECISIONS[name]
     found = [resolved[key] for key in ("device", "weights", "compute", "gradients", "scaler")]
     assert found == ["cuda", mode.weights, mode.compute, mode.gradients, mode.scaler]
+    assert resolved["audit"]["matmul"] == mode.matmul
     losses = tiny.series(run, "loss")
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize(("name", "expected"), OPERANDS)
+def test_products_of_float32_read_what_the_mode_says(name: PrecisionName, expected: str) -> None:
+    gpu = torch.device("cuda")
+
+    with matmuls.reading(PRECISIONS[name], gpu):
+        assert matmuls.operand(gpu) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_product_of_narrow_numbers_shows_it(dtype: torch.dtype) -> None:
+    found = matmuls.operand(torch.device("cuda"), dtype, dtype)
+
+    assert found == str(dtype).removeprefix("torch.")

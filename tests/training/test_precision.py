@@ -1,7 +1,6 @@
 """Precision modes are what they say: measured in the run, refused when they would be less."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
-MODES: tuple[PrecisionName, ...] = get_args(PrecisionName)
+MODES: list[PrecisionName] = [mode.name for mode in PRECISIONS.values() if not mode.is_gpu_only]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,9 @@ def runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Precisio
 def test_every_mode_computes_something_of_its_own(runs: dict[PrecisionName, RunDir]) -> None:
     first = {mode: tiny.series(run, "loss")[0] for mode, run in runs.items()}
 
-    assert len(set(first.values())) == len(MODES)
+    rows = [PRECISIONS[mode] for mode in MODES]
+    kinds = {(row.weights, row.matmul, row.compute) for row in rows}
+    assert len(set(first.values())) == len(kinds)
     assert list(first.values()) == pytest.approx([first["fp32"]] * len(MODES), rel=1e-2)
 
 
@@ -42,12 +43,25 @@ def test_what_ran_is_what_the_table_says(
 
     assert (resolved["weights"], resolved["compute"]) == (row.weights, row.compute)
     assert (resolved["gradients"], resolved["scaler"]) == (row.gradients, row.scaler)
+    assert resolved["optimizer_states"] == row.optimizer_states
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_audit_found_what_the_plan_said(
+    runs: dict[PrecisionName, RunDir], mode: PrecisionName
+) -> None:
+    resolved, row = tiny.said(runs[mode], Started)[0].resolved, PRECISIONS[mode]
+    plan, audit = resolved["plan"], resolved["audit"]
+
+    assert {name: audit[name] for name in plan} == plan
+    assert (audit["matmul"], audit["optimizer"]) == (row.matmul, row.optimizer)
+    assert audit["master"] == (row.master or "none")
 
 
 def test_the_loss_is_scaled_in_fp16_alone(runs: dict[PrecisionName, RunDir]) -> None:
     scales = {mode: tiny.series(run, "loss_scale") for mode, run in runs.items()}
 
-    assert scales == {"bf16": [], "fp32": [], "fp16": [65536.0] * 3}
+    assert scales == {mode: [] for mode in MODES} | {"fp16": [65536.0] * 3}
 
 
 def test_no_step_of_a_sound_run_is_skipped(runs: dict[PrecisionName, RunDir]) -> None:

@@ -53,13 +53,19 @@ def test_a_logged_step_tells_every_number(full: RunDir) -> None:
     first = tiny.said(full, Progressed)[0]
 
     assert sorted(first.metrics) == [
+        "activation_max",
         "grad_norm",
+        "grad_underflow_share",
         "learning_rate",
         "loss",
+        "lost_update_share",
         "mean_token_accuracy",
+        "nonfinite_grads",
+        "nonfinite_losses",
         "peak_memory_bytes",
         "step_seconds",
         "tokens_per_second",
+        "update_ratio",
     ]
     assert (first.step, first.seconds > 0, first.tokens > 0) == (1, True, True)
 

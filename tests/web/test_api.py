@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
+from studio.recipe.precision import PRECISIONS
 from studio.services import queue
 from tests.factories import make_done, make_run, make_running
 
@@ -51,7 +52,7 @@ def test_methods_carry_their_schema(client: TestClient) -> None:
 def test_precisions_say_what_they_are(client: TestClient) -> None:
     modes = {mode["name"]: mode for mode in client.get("/api/v1/precisions").json()["data"]}
 
-    assert list(modes) == ["bf16", "fp16", "fp32"]
+    assert list(modes) == list(PRECISIONS)
     assert (modes["fp16"]["weights"], modes["fp16"]["compute"], modes["fp16"]["scaler"]) == (
         "float32",
         "float16",

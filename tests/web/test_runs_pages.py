@@ -6,6 +6,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
 from studio.events import Failed, Sampled, Started
+from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
 from studio.services import queue, runs
 from studio.settings import Settings
@@ -111,7 +112,14 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
 
     charts = shown(client).all("section", class_="chart")
     hidden = [chart.one("h3").text for chart in charts if "hidden" in chart.attributes]
-    assert hidden == ["Token accuracy", "Skipped steps"]
+    assert hidden == [
+        "Token accuracy",
+        "Skipped steps",
+        "Gradients rounded to zero",
+        "Updates lost to rounding",
+        "Size of an update",
+        "Largest activation",
+    ]
 
 
 def test_a_number_nobody_foresaw_gets_a_chart(client: TestClient, engine: Engine) -> None:
@@ -174,7 +182,9 @@ def test_every_other_precision_is_offered(client: TestClient, engine: Engine) ->
         make_done(db, precision="fp16")
 
     radios = shown(client).one(id="other-precision").all("input", type="radio")
-    assert [radio.attributes["value"] for radio in radios] == ["bf16", "fp32"]
+    assert [radio.attributes["value"] for radio in radios] == [
+        name for name in PRECISIONS if name != "fp16"
+    ]
 
 
 def test_a_run_can_be_renamed(client: TestClient, engine: Engine) -> None:

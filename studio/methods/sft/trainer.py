@@ -10,7 +10,8 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils as upstream
 
 from studio.methods.sft import SFTRecipe
-from studio.training import checkpoints, data
+from studio.training import checkpoints, data, models, optimizers
+from studio.training.guard import Guarded
 from studio.training.job import Job
 from studio.training.precision import RealPrecision
 
@@ -34,12 +35,13 @@ def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
     return AnswerTrainer(job, args, checkpoints.callbacks(recipe.early_stopping))
 
 
-class AnswerTrainer(RealPrecision, SFTTrainer):  # type: ignore[misc] # upstream is untyped
+class AnswerTrainer(Guarded, RealPrecision, SFTTrainer):  # type: ignore[misc] # upstream is untyped
     """TRL's trainer, counting on the device and reading the counts once a logging step."""
 
     loss_is_scaled_for_ga = True
 
     def __init__(self, job: Job, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
+        self.mode = job.mode
         super().__init__(
             model=job.model,
             args=args,
@@ -49,7 +51,10 @@ class AnswerTrainer(RealPrecision, SFTTrainer):  # type: ignore[misc] # upstream
             data_collator=data.Collator(job.tokenizer.pad_token_id),
             peft_config=job.adapter,
             callbacks=callbacks,
+            optimizer_cls_and_kwargs=optimizers.choice(job.mode, args),
         )
+        if job.adapter is not None:
+            models.widen_trained(self.model)
         # Upstream counts the answers' tokens only for models that take the count themselves.
         self.model_accepts_loss_kwargs = True
         _score_answers_only(self.model.get_base_model() if job.adapter else self.model)
@@ -119,24 +124,27 @@ class Tally:
     def __init__(self, device: torch.device) -> None:
         self._counts = torch.zeros(3, dtype=torch.long, device=device)
         self._loss = torch.zeros((), device=device)
+        self._streak = torch.zeros((), dtype=torch.long, device=device)
         self._nonfinite = torch.zeros((), dtype=torch.long, device=device)
 
     def add(self, loss: Tensor, learnt: Tensor, correct: Tensor, tokens: Tensor) -> None:
         loss = loss.detach()
         self._counts += torch.stack([learnt, correct, tokens])
         self._loss += loss
-        self._nonfinite = torch.where(loss.isfinite(), 0, self._nonfinite + 1)
+        self._streak = torch.where(loss.isfinite(), 0, self._streak + 1)
+        self._nonfinite += ~loss.isfinite()
 
     def read(self) -> dict[str, float]:
         """Return the sums since the last reading, in one wait for the device."""
-        parts = [self._counts, self._nonfinite[None], self._loss[None]]
+        parts = [self._counts, self._streak[None], self._nonfinite[None], self._loss[None]]
         numbers = torch.cat([part.double() for part in parts]).tolist()
-        learnt, correct, tokens, nonfinite, loss = numbers
+        learnt, correct, tokens, streak, nonfinite, loss = numbers
         self._counts.zero_()
         self._loss.zero_()
         return {
             "mean_loss": loss / max(learnt, 1),
             "mean_token_accuracy": correct / max(learnt, 1),
             "tokens": tokens,
-            "nonfinite": nonfinite,
+            "nonfinite": streak,
+            "nonfinite_losses": nonfinite,
         }

@@ -7,8 +7,10 @@ from studio.web.api import (
     live,
     methods,
     models,
+    plan,
     queue,
     runs,
+    studies,
     system,
 )
 
@@ -20,9 +22,11 @@ ROUTERS = tuple(
         datasets,
         models,
         experiments,
+        plan,
         live,
         runs,
         compare,
+        studies,
         queue,
     )
 )

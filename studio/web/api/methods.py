@@ -1,17 +1,23 @@
 """Training methods with the schema of their recipe, and the precision modes."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from studio.errors import NotFoundError
 from studio.hardware import detect
-from studio.methods import METHODS
+from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
+from studio.services import advice, refusals
 from studio.web.api.shapes import Listing, Out
+from studio.web.deps import DB
+from studio.weights.facts import ModelFacts
 
 router = APIRouter(prefix="/api/v1", tags=["methods"])
+
+DEFAULT = next(iter(METHODS))
+ModelName = Annotated[str, Query(max_length=1000)]
 
 
 class MethodOut(Out):
@@ -31,13 +37,24 @@ class PrecisionOut(Out):
     compute: str
     gradients: str
     optimizer_states: str
+    matmul: str
+    """What a matrix product reads; `compute` is what comes out of it."""
+    optimizer: str
+    master: str | None
+    """The format of the optimizer's own copy of the weights, if it keeps one."""
     scaler: bool
     bytes_per_parameter: int
+    needs: str
+    detected: str
     available: bool
     reason: str
     """Why it is not available here."""
     caution: str
     """What to know before choosing it here."""
+    recommended: bool
+    """Whether it is what we would choose here, for the model that was asked about."""
+    warnings: list[str]
+    """What it would do to that model's weights, at the recipe's usual learning rate."""
 
 
 @router.get("/methods")
@@ -47,14 +64,17 @@ def methods() -> Listing[MethodOut]:
 
 @router.get("/methods/{name}")
 def method(name: str) -> MethodOut:
-    if name not in METHODS:
-        raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
-    return _shown(METHODS[name])
+    return _shown(_known(name))
 
 
 @router.get("/precisions")
-def precisions() -> Listing[PrecisionOut]:
-    modes = [_mode(mode) for mode in PRECISIONS.values()]
+def precisions(db: DB, model: ModelName = "", method: str = DEFAULT) -> Listing[PrecisionOut]:
+    """Tell of each mode; with a model, also what the mode makes of it."""
+    facts = advice.facts_of(db, model) if model else ModelFacts()
+    modes = [
+        _mode(_example(_known(method), model, mode), facts, is_about_model=bool(model))
+        for mode in PRECISIONS.values()
+    ]
     return Listing(data=modes, has_more=False, next_after=None)
 
 
@@ -68,8 +88,31 @@ def _shown(one: Method) -> MethodOut:
     )
 
 
-def _mode(mode: Precision) -> PrecisionOut:
-    reason = mode.refusal(detect())
-    told = {"available": not reason, "reason": reason, "caution": mode.caution(detect())}
+def _known(name: str) -> Method:
+    if name not in METHODS:
+        raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
+    return METHODS[name]
+
+
+def _example(one: Method, model: str, mode: Precision) -> AnyRecipe:
+    """Return the plainest recipe in a mode; one that rounds weights its own way trains them all."""
+    adapter = {} if mode.rounding is None else {"adapter": {"kind": "full"}}
+    names = {"base_model": model or "any", "dataset": "any", "precision": mode.name}
+    return RECIPES.validate_python({"method": one.name} | names | adapter)
+
+
+def _mode(recipe: AnyRecipe, facts: ModelFacts, *, is_about_model: bool) -> PrecisionOut:
+    mode = PRECISIONS[recipe.precision]
+    advised = advice.advise(recipe, facts, detect())
+    reasons = [mode.refusal(detect())]
+    reasons += [one.message for one in refusals.refusals(recipe, facts, detect())]
+    reason = next(filter(None, reasons), "")
+    told = {
+        "available": not reason,
+        "reason": reason,
+        "caution": mode.caution(detect()),
+        "recommended": advised.mode == mode,
+        "warnings": list(advised.warnings) if is_about_model else [],
+    }
     table = {name: getattr(mode, name) for name in PrecisionOut.model_fields.keys() - told}
     return PrecisionOut.model_validate(table | told)

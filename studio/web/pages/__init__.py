@@ -1,7 +1,17 @@
 """Pages for people, one module a noun."""
 
-from studio.web.pages import compare, datasets, experiments, home, queue, runs, settings
+from studio.web.pages import (
+    compare,
+    datasets,
+    experiments,
+    home,
+    queue,
+    runs,
+    settings,
+    studies,
+)
 
 ROUTERS = tuple(
-    module.router for module in (home, experiments, runs, compare, datasets, queue, settings)
+    module.router
+    for module in (home, experiments, runs, compare, studies, datasets, queue, settings)
 )

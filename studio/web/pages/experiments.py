@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from pydantic import ValidationError
 from sqlmodel import Session
 
+from studio.db.session import reading
 from studio.db.tables import Run
 from studio.errors import InvalidError, NotFoundError
 from studio.hardware import detect
@@ -16,10 +17,10 @@ from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe import yaml
 from studio.services import experiments, progress, queue, runs
-from studio.web import choices
+from studio.web import choices, preview
 from studio.web.deps import DB, Posted
 from studio.web.forms import Fieldset, Problems, fieldset, problems_in, tidy
-from studio.web.render import go, page
+from studio.web.render import block, go, page
 
 router = APIRouter(include_in_schema=False)
 
@@ -60,6 +61,15 @@ def create(request: Request, posted: Posted, db: DB) -> Response:
     except InvalidError as error:
         return _form(request, db, draft, {error.param: f"{error.message} {error.hint}".strip()})
     return go(request, f"/runs/{run.id}")
+
+
+@router.post("/new/advice")
+def advise(request: Request, posted: Posted) -> Response:
+    """Say what is to be said of a form as it stands; nothing is written, so nobody waits."""
+    draft = _posted(posted)
+    with reading(request.app.state.engine) as db:
+        told = preview.of(db, draft.method, draft.values)
+    return block(request, "experiments/new.html", "advice", preview=told)
 
 
 @router.get("/experiments/{experiment_id}")
@@ -183,6 +193,7 @@ def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Re
         name={"value": draft.name, "problem": problems.get("name", "")},
         notes=draft.notes,
         problems=_listed(form, problems),
+        preview=preview.of(db, draft.method, draft.values),
         precisions=choices.precisions(detect()),
         choices={"dataset": choices.dataset_names(db, form.input("dataset").value)},
         suggestions={"base_model": choices.model_names(db)},

@@ -14,7 +14,7 @@ from studio.recipe.dotted import flatten, merge
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
 from studio.services import artifacts, compare, experiments, metrics, progress, queue, runs
-from studio.web import choices, words
+from studio.web import choices, numerics, words
 from studio.web.deps import DB, Config
 from studio.web.render import block, go, page
 
@@ -65,6 +65,7 @@ PAIRED = (
     Plot(title="Token accuracy", keys=("mean_token_accuracy", "eval_mean_token_accuracy"), hue=0),
     Plot(title="Loss scale", keys=("loss_scale",), hue=3),
     Plot(title="Skipped steps", keys=("skipped_steps",), hue=7),
+    *(Plot(title=words.metric(key), keys=(key,), hue=1) for key in numerics.CHARTED),
 )
 
 
@@ -72,13 +73,17 @@ PAIRED = (
 def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
     run = runs.get(db, run_id)
     folder = RunDir(config.runs / str(run.id))
+    precisions = choices.precisions(detect())
     return page(
         request,
         "runs/show.html",
         run=run,
         made=progress.of(run),
         position=queue.position(db, run),
-        precisions=choices.precisions(detect()),
+        precisions=precisions,
+        repair=numerics.repair(run, precisions),
+        signals=numerics.signals(run),
+        alarms=runs.alarms(db, run_id),
         plots=_plots(metrics.keys(db, [run_id])),
         answers=_answers(compare.samples(db, [run_id])),
         resolved=_resolved(run),
@@ -92,6 +97,13 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
 def row(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
     return block(request, "runs/list.html", "row", run=run, progress_of=progress.of)
+
+
+@router.get("/{run_id}/numerics")
+def health(request: Request, run_id: int, db: DB) -> Response:
+    run = runs.get(db, run_id)
+    signals, alarms = numerics.signals(run), runs.alarms(db, run_id)
+    return block(request, "runs/show.html", "numerics", run=run, signals=signals, alarms=alarms)
 
 
 @router.post("/{run_id}/cancel")
@@ -131,7 +143,7 @@ def delete(request: Request, run_id: int, db: DB, config: Config) -> Response:
 def _plots(told: Sequence[str]) -> list[Plot]:
     """Return the usual charts, then those that some runs have, then one for each other metric."""
     hidden = [_hidden(plot, told) for plot in PAIRED]
-    named = {key for plot in (*USUAL, *PAIRED) for key in plot.keys}
+    named = {key for plot in (*USUAL, *PAIRED) for key in plot.keys} | numerics.COUNTED
     others = [Plot(title=words.metric(key), keys=(key,), hue=6) for key in told if key not in named]
     return [*USUAL, *hidden, *others]
 
@@ -151,8 +163,11 @@ def _answers(samples: Sequence[Sample]) -> list[Answer]:
 
 
 def _resolved(run: Run) -> list[Fact]:
-    asked = _asked(run)
-    return [_fact(name, asked, ran) for name, ran in flatten(run.resolved).items()]
+    """List what was asked for beside what ran; where the run was audited, plan beside audit."""
+    told = dict(run.resolved)
+    asked = _asked(run) | told.pop("plan", {})
+    ran = told | told.pop("audit", {})
+    return [_fact(name, asked, value) for name, value in flatten(ran).items()]
 
 
 def _asked(run: Run) -> dict[str, Any]:
@@ -166,7 +181,7 @@ def _asked(run: Run) -> dict[str, Any]:
 def _fact(name: str, asked: dict[str, Any], ran: object) -> Fact:
     wanted = asked.get(name)
     return Fact(
-        name=name.removeprefix("versions.") if "." in name else words.metric(name),
+        name=name.rpartition(".")[2] if "." in name else words.metric(name),
         asked=words.setting(wanted),
         ran=words.setting(ran),
         differs=name in asked and wanted != ran,

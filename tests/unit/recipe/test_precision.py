@@ -3,7 +3,8 @@
 import pytest
 
 from studio.hardware import Gpu, Hardware
-from studio.recipe.precision import FORMATS, PRECISIONS, PrecisionName
+from studio.recipe.formats import FORMATS
+from studio.recipe.precision import PRECISIONS, Precision, PrecisionName
 
 
 def machine(capability: tuple[int, int] | None = None, *, native_bf16: bool = True) -> Hardware:
@@ -17,9 +18,58 @@ def machine(capability: tuple[int, int] | None = None, *, native_bf16: bool = Tr
     )
 
 
-@pytest.mark.parametrize("name", PRECISIONS)
-def test_every_mode_runs_on_a_processor(name: PrecisionName) -> None:
+ANYWHERE: list[PrecisionName] = [name for name in PRECISIONS if name != "fp32_tf32"]
+NARROW: list[PrecisionName] = ["bf16_dual", "bf16_pure", "bf16_stochastic", "bf16_kahan"]
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_every_mode_but_one_runs_on_a_processor(name: PrecisionName) -> None:
     assert PRECISIONS[name].refusal(machine()) == ""
+
+
+def test_tf32_is_refused_on_a_processor() -> None:
+    assert PRECISIONS["fp32_tf32"].refusal(machine()) == (
+        "needs an NVIDIA GPU, Ampere or newer; here runs train on the processor"
+    )
+
+
+def test_tf32_is_refused_on_an_older_card() -> None:
+    assert PRECISIONS["fp32_tf32"].refusal(machine((7, 5))) == (
+        "needs compute capability 8.0 or newer; Card has 7.5, which does not have it"
+    )
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_every_mode_runs_on_a_recent_card(name: PrecisionName) -> None:
+    assert PRECISIONS[name].refusal(machine((9, 0))) == ""
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_bfloat16_weights_are_refused_where_they_are_only_emulated(name: PrecisionName) -> None:
+    assert PRECISIONS[name].refusal(machine((7, 5))) == PRECISIONS["bf16"].refusal(machine((7, 5)))
+
+
+def test_emulated_products_say_so() -> None:
+    assert PRECISIONS["fp32_bf16_matmul"].caution(machine()) == (
+        "emulated wherever the hardware does not round by itself: right, but slower"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("bf16", "bfloat16"), ("fp32", None), ("fp32_bf16_matmul", None), ("bf16_pure", None)],
+)
+def test_only_mixed_modes_cast_on_the_fly(name: PrecisionName, expected: str | None) -> None:
+    assert PRECISIONS[name].autocast == expected
+
+
+@pytest.mark.parametrize("mode", PRECISIONS.values(), ids=lambda mode: mode.name)
+def test_the_memory_of_a_mode_adds_up(mode: Precision) -> None:
+    size = {"float32": 4, "bfloat16": 2, "float16": 2, None: 0}
+    kept = (mode.weights, mode.gradients, mode.master, mode.autocast)
+    states = size[mode.optimizer_states] * (3 if mode.rounding == "kahan" else 2)
+
+    assert mode.bytes_per_parameter == sum(size[dtype] for dtype in kept) + states
 
 
 def test_bf16_is_refused_where_it_is_only_emulated() -> None:
@@ -47,7 +97,9 @@ def test_a_gpu_without_cuda_torch_counts_as_none() -> None:
     assert hardware.device == "cpu"
 
 
-@pytest.mark.parametrize(("name", "bits"), [("float32", 32), ("bfloat16", 16), ("float16", 16)])
+@pytest.mark.parametrize(
+    ("name", "bits"), [("float32", 32), ("tf32", 19), ("bfloat16", 16), ("float16", 16)]
+)
 def test_bits_add_up(name: str, bits: int) -> None:
     form = {str(key): value for key, value in FORMATS.items()}[name]
 

@@ -18,9 +18,14 @@ T4 = Hardware(
 def test_a_precision_that_cannot_run_says_why() -> None:
     refused = {one.mode.name: one.refusal for one in choices.precisions(T4) if one.refusal}
 
-    assert refused == {
-        "bf16": "needs compute capability 8.0 or newer; Tesla T4 has 7.5, which only emulates it"
-    }
+    assert refused["bf16"] == (
+        "needs compute capability 8.0 or newer; Tesla T4 has 7.5, which only emulates it"
+    )
+    assert [one.mode.name for one in choices.precisions(T4) if not one.refusal] == [
+        "fp16",
+        "fp32",
+        "fp32_bf16_matmul",
+    ]
 
 
 def test_a_refused_precision_gives_way_to_a_possible_one() -> None:

@@ -1,0 +1,47 @@
+"""What in a recipe cannot go together, in words."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from studio.recipe.adapters import Lora
+from studio.recipe.base import Recipe
+from studio.recipe.precision import PRECISIONS
+
+_ADAMW = ("adamw_torch_fused", "adamw_torch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    message: str
+    hint: str
+    param: str
+    """The knob to turn, by its dotted name."""
+
+
+def conflict(recipe: Recipe) -> Conflict | None:
+    """Return the first thing in a recipe that no machine could do, or None."""
+    return next(_conflicts(recipe), None)
+
+
+def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
+    mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
+    if mode.rounding is not None and isinstance(adapter, Lora):
+        yield Conflict(
+            message=f"{mode.title} is about the weights trained, and an adapter's are float32.",
+            hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
+            param="precision",
+        )
+    if mode.rounding is not None and optim not in _ADAMW:
+        yield Conflict(
+            message=f"{mode.title} brings its own optimizer, {mode.optimizer}: {optim} has no say.",
+            hint="Choose AdamW, or another precision.",
+            param="optimisation.optim",
+        )
+    if isinstance(adapter, Lora) and mode.autocast is None:
+        dtype = adapter.base_dtype
+        if dtype not in ("native", mode.weights):
+            yield Conflict(
+                message=f"A frozen model in {dtype} computes in {dtype}, not in {mode.compute}.",
+                hint="Keep the frozen model native, or choose a mixed precision.",
+                param="adapter.base_dtype",
+            )

@@ -1,0 +1,28 @@
+"""The floating-point formats: how their bits are spent, and what that buys."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["float32", "bfloat16", "float16"]
+"""What a number may be kept in."""
+
+Operand = Literal["float32", "tf32", "bfloat16", "float16"]
+"""What a matrix product may read: TF32 lives nowhere but in there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    sign: int = 1
+    exponent: int
+    mantissa: int
+    largest: float
+    step: float
+    """Distance from 1 to the next number: the smallest relative change it can hold."""
+
+
+FORMATS: dict[Operand, Format] = {
+    "float32": Format(exponent=8, mantissa=23, largest=3.4028235e38, step=2**-23),
+    "tf32": Format(exponent=8, mantissa=10, largest=3.4011621e38, step=2**-10),
+    "bfloat16": Format(exponent=8, mantissa=7, largest=3.3895314e38, step=2**-7),
+    "float16": Format(exponent=5, mantissa=10, largest=65504.0, step=2**-10),
+}

@@ -1,0 +1,18 @@
+"""What is measured of a run's numbers, and what happens when they break."""
+
+from typing import Annotated, Literal
+
+from studio.recipe.knobs import Knob, Section
+
+
+class Numerics(Section):
+    """What is measured of the run's numbers, and what happens when they break."""
+
+    guard: Annotated[
+        Literal["warn", "stop", "rollback"], Knob("When numbers break", advanced=True)
+    ] = "stop"
+    """Stop ends a run that can learn nothing any more; rollback also keeps its last good weights.
+    Both leave out a step whose gradient is no number. Warn only tells you."""
+
+    health: Annotated[bool, Knob("Measure numeric health", advanced=True)] = True
+    """Look at gradients, updates and activations every tenth step. Losses stay the same."""

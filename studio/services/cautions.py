@@ -1,0 +1,130 @@
+"""What to know of a recipe that can run: what its precision will do to this model's weights."""
+
+from collections.abc import Callable, Iterator
+
+from studio.methods import AnyRecipe
+from studio.recipe.precision import PRECISIONS
+from studio.services.plans import held, learns_in
+from studio.services.refusals import listed
+from studio.weights import families
+from studio.weights.facts import ModelFacts
+
+TELLING_SHARE = 0.005
+"""Smaller shares of the weights are not worth a sentence."""
+
+
+def of(recipe: AnyRecipe, facts: ModelFacts) -> Iterator[str]:
+    """Tell each caution in a sentence, the gravest first."""
+    for caution in _CAUTIONS:
+        if said := caution(recipe, facts):
+            yield said
+
+
+def _unseen(_recipe: AnyRecipe, facts: ModelFacts) -> str:
+    if facts.has_weights:
+        return ""
+    if facts.family:
+        return (
+            f"Only the config of this {facts.family} model is at hand: nothing is known of its "
+            "weights."
+        )
+    return "Nothing is known of this model yet: its files are not on this machine."
+
+
+def _disagreement(_recipe: AnyRecipe, facts: ModelFacts) -> str:
+    if not facts.disagrees:
+        return ""
+    return f"The config says {facts.declared}, the weights are {facts.native}: believe the weights."
+
+
+def _mixture(_recipe: AnyRecipe, facts: ModelFacts) -> str:
+    if len(facts.stored) < 2:  # noqa: PLR2004 -- two make a mixture
+        return ""
+    shares = ", ".join(f"{_percent(share)} {name}" for name, share in facts.stored.items())
+    return f"The weights are stored in several formats: {shares}."
+
+
+def _rounding_float64(recipe: AnyRecipe, facts: ModelFacts) -> str:
+    """Tell of the digits that float32 drops; what is narrower still is refused."""
+    is_wide = held(recipe, facts) == PRECISIONS[recipe.precision].compute == "float32"
+    if not facts.float64_layers or not is_wide:
+        return ""
+    layers = listed(facts.float64_layers)
+    return f"Weights in float64 will be rounded to float32: {layers}."
+
+
+def _broken(_recipe: AnyRecipe, facts: ModelFacts) -> str:
+    lost = facts.spread.not_finite
+    if not lost:
+        return ""
+    seen = f"{lost:,} of {facts.spread.sampled:,} weights looked at"
+    return f"{seen} are NaN or infinite: the model is damaged."
+
+
+def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
+    """Warn of float16 where it is doubtful rather than impossible."""
+    if PRECISIONS[recipe.precision].compute != "float16":
+        return ""
+    known = families.FLOAT16.get(facts.family)
+    if known is not None and not known.is_certain:
+        return f"{facts.family} in float16 is doubtful: {known.why} ({known.source})."
+    if facts.native == "bfloat16":
+        return (
+            "Models stored in bfloat16 were mostly trained in it, and often overflow float16: "
+            "watch for skipped steps."
+        )
+    return ""
+
+
+def _float16_loss(recipe: AnyRecipe, facts: ModelFacts) -> str:
+    share = facts.spread.below_float16
+    if held(recipe, facts) != "float16" or facts.native == "float16" or share < TELLING_SHARE:
+        return ""
+    return f"{_percent(share)} of the weights are smaller than float16 can hold, and become zero."
+
+
+def _stall(recipe: AnyRecipe, facts: ModelFacts) -> str:
+    """Predict which weights stand still: a repaired rounding or a master copy lets all move."""
+    mode = PRECISIONS[recipe.precision]
+    is_plain = mode.rounding == "nearest" and mode.master is None
+    if learns_in(recipe, facts) != "bfloat16" or not is_plain:
+        return ""
+    rate = recipe.optimisation.learning_rate
+    share = facts.stalled(rate)
+    if share < TELLING_SHARE:
+        return ""
+    return (
+        f"{_percent(share)} of weights would not move at a learning rate of {rate:g} in "
+        f"{mode.title}: choose a higher rate, or a mode that repairs the rounding."
+    )
+
+
+def _lost_digits(recipe: AnyRecipe, facts: ModelFacts) -> str:
+    if facts.native != "float16" or PRECISIONS[recipe.precision].compute != "bfloat16":
+        return ""
+    return "The weights are float16: computing in bfloat16 is safe, but drops three of their bits."
+
+
+def _recurrence(recipe: AnyRecipe, facts: ModelFacts) -> str:
+    source = families.FLOAT32_PARAMETERS.get(facts.family)
+    if source is None or learns_in(recipe, facts) == "float32":
+        return ""
+    return f"{facts.family} models want their parameters in float32 ({source})."
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f} %"
+
+
+_CAUTIONS: tuple[Callable[[AnyRecipe, ModelFacts], str], ...] = (
+    _unseen,
+    _broken,
+    _stall,
+    _float16_risk,
+    _float16_loss,
+    _recurrence,
+    _disagreement,
+    _mixture,
+    _rounding_float64,
+    _lost_digits,
+)

@@ -1,0 +1,266 @@
+"""What the runs of a precision study show, and no more: trials in, findings out, nothing else.
+
+Modes are compared pair by pair: a run with the reference's run of the same seed, which read the
+same rows in the same order. What remains is measured against the seed noise: how far the
+reference's own runs lie apart when only the seed differs.
+
+    gap        mean over the seeds of (a mode's validation loss - the reference's)
+    noise      standard deviation of the reference's validation loss over its seeds
+    lost       1 - (start - end of the mode) / (start - end of the reference)
+
+While runs go on, all of this is told at the last step that the runs compared have reached.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import starmap
+from statistics import fmean, stdev
+from typing import Literal
+
+State = Literal["waiting", "going", "done", "failed", "cancelled"]
+Versus = Literal["reference", "nothing", "unknown", "within", "above", "below"]
+
+REFERENCE = "fp32"
+"""The precision that the others are measured against."""
+
+ENOUGH = 2
+"""Seeds without which nothing can be said about noise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run of a study, as far as it has come."""
+
+    precision: str
+    seed: int
+    state: State
+    final: float | None = None
+    """Validation loss of the finished run."""
+    validations: Mapping[int, float] = field(default_factory=dict)
+    """Validation loss by step; NaN where it was not finite."""
+    tokens_per_second: float | None = None
+    peak_memory_bytes: float | None = None
+    skipped_steps: int = 0
+    broken_steps: int = 0
+    """Steps whose training loss was not finite."""
+    alarms: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it will never come to an end that can be measured."""
+        return self.state in {"failed", "cancelled"}
+
+    def at(self, place: int | None) -> float | None:
+        """Return the validation loss at a step, or at the end of a finished run."""
+        if self.is_lost:
+            return None
+        return self.final if place is None else self.validations.get(place)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number measured `n` times. Runs without a finite number are not among them."""
+
+    mean: float
+    spread: float | None
+    """Standard deviation; None for a single measurement."""
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What is known of one mode."""
+
+    precision: str
+    states: Mapping[State, int]
+    step: int | None
+    """Where the losses were taken; None is the end."""
+    loss: Estimate | None
+    gap: Estimate | None
+    noise: Estimate | None
+    """The reference's own loss at that place: its spread is the seed noise."""
+    versus: Versus
+    lost: float | None
+    """Share of the reference's improvement; None where that or the gap is no more than noise."""
+    lost_since: int | None
+    """The step of the first validation, from which improvement is counted."""
+    not_finite: int
+    """Runs whose validation loss was not finite there."""
+    speed: Estimate | None
+    """Of the runs that are done; while none is, of those that go on."""
+    speed_ratio: Estimate | None
+    """Seed by seed, so that it has a spread: a busy machine shows in it."""
+    memory: float | None
+    """The most that any of these runs needed."""
+    memory_ratio: float | None
+    skipped_steps: int
+    broken_steps: int
+    alarms: int
+
+    @property
+    def runs(self) -> int:
+        return sum(self.states.values())
+
+    @property
+    def failed(self) -> int:
+        return self.states.get("failed", 0)
+
+    @property
+    def cancelled(self) -> int:
+        return self.states.get("cancelled", 0)
+
+
+def findings(trials: Sequence[Trial]) -> list[Finding]:
+    """Return what is known of each mode, in the order of the trials; the reference first."""
+    modes = dict.fromkeys(trial.precision for trial in trials)
+    ordered = sorted(modes, key=lambda mode: mode != REFERENCE)
+    by_mode = {mode: [one for one in trials if one.precision == mode] for mode in ordered}
+    return [_finding(mode, own, by_mode.get(REFERENCE, ())) for mode, own in by_mode.items()]
+
+
+def estimate(values: Iterable[float | None]) -> Estimate | None:
+    """Summarise the finite ones of some measurements; None when there are none."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return None
+    return Estimate(fmean(known), stdev(known) if len(known) >= ENOUGH else None, len(known))
+
+
+def versus(gap: Estimate | None, noise: Estimate | None) -> Versus:
+    """Say where a gap lies against the seed noise; unknown unless both have two seeds."""
+    if gap is None:
+        return "nothing"
+    if noise is None or noise.spread is None or gap.n < ENOUGH:
+        return "unknown"
+    if abs(gap.mean) <= noise.spread:
+        return "within"
+    return "above" if gap.mean > 0 else "below"
+
+
+def lost(
+    starts: Sequence[tuple[float, float]], ends: Sequence[tuple[float, float]], noise: float
+) -> float | None:
+    """Return which share of the reference's improvement a mode lost; pairs of (mode, reference).
+
+    None where the reference improved by no more than the noise: there was nothing to lose.
+    """
+    if not starts or not ends:
+        return None
+    began, began_ref = (fmean(side) for side in zip(*starts, strict=True))
+    ended, ended_ref = (fmean(side) for side in zip(*ends, strict=True))
+    if not began_ref - ended_ref > noise:
+        return None
+    return 1 - (began - ended) / (began_ref - ended_ref)
+
+
+def pairs(own: Sequence[Trial], reference: Sequence[Trial]) -> list[tuple[Trial, Trial]]:
+    """Put each trial beside the reference's trial of the same seed; lost ones are left out."""
+    by_seed = {trial.seed: trial for trial in reference if not trial.is_lost}
+    return [
+        (trial, by_seed[trial.seed]) for trial in own if not trial.is_lost and trial.seed in by_seed
+    ]
+
+
+def place(trials: Sequence[Trial]) -> int | None:
+    """Return the step at which trials can be compared: None, the end, if any of them is done."""
+    if any(trial.state == "done" for trial in trials):
+        return None
+    return _last_common([trial for trial in trials if trial.validations])
+
+
+def _finding(mode: str, own: Sequence[Trial], reference: Sequence[Trial]) -> Finding:
+    compared = _comparable(pairs(own, reference))
+    step = _place_of_pairs(compared) if compared else place(own)
+    gap = estimate(starmap(_difference, _values(compared, step)))
+    noise = estimate(trial.at(step) for trial in reference)
+    since = _first_common([trial for pair in compared for trial in pair])
+    memory = _most(_telling(own))
+    is_reference = mode == REFERENCE
+    judged = "reference" if is_reference else versus(gap, noise)
+    # Start and end must be of the same runs: one that broke in between is in neither.
+    whole = [pair for pair in compared if _values([pair], since) and _values([pair], step)]
+    improved = (_values(whole, since), _values(whole, step), (noise and noise.spread) or 0)
+    return Finding(
+        precision=mode,
+        states=Counter(trial.state for trial in own),
+        step=step,
+        loss=estimate(trial.at(step) for trial in own),
+        gap=None if is_reference else gap,
+        noise=noise,
+        versus=judged,
+        lost=None if since is None or judged in {"reference", "within"} else lost(*improved),
+        lost_since=since,
+        not_finite=sum(_is_broken(trial.at(step)) for trial in own),
+        speed=estimate(trial.tokens_per_second for trial in _telling(own)),
+        speed_ratio=None if is_reference else estimate(starmap(_speed_ratio, compared)),
+        memory=memory,
+        memory_ratio=None if is_reference else _ratio(memory, _most(_telling(reference))),
+        skipped_steps=sum(trial.skipped_steps for trial in own),
+        broken_steps=sum(trial.broken_steps for trial in own),
+        alarms=sum(trial.alarms for trial in own),
+    )
+
+
+def _comparable(found: Sequence[tuple[Trial, Trial]]) -> list[tuple[Trial, Trial]]:
+    """Keep the pairs that are done, or while none is, those that share a validated step."""
+    done = [pair for pair in found if all(one.state == "done" for one in pair)]
+    return done or [pair for pair in found if _last_common(pair) is not None]
+
+
+def _place_of_pairs(compared: Sequence[tuple[Trial, Trial]]) -> int | None:
+    flat = [trial for pair in compared for trial in pair]
+    return None if all(trial.state == "done" for trial in flat) else _last_common(flat)
+
+
+def _values(compared: Sequence[tuple[Trial, Trial]], step: int | None) -> list[tuple[float, float]]:
+    """Return the finite losses of each pair at a place; a pair with a broken one is left out."""
+    found = [(mode.at(step), reference.at(step)) for mode, reference in compared]
+    return [
+        (mine, theirs)
+        for mine, theirs in found
+        if mine is not None and theirs is not None and math.isfinite(mine - theirs)
+    ]
+
+
+def _difference(mine: float, theirs: float) -> float:
+    return mine - theirs
+
+
+def _common(trials: Sequence[Trial]) -> set[int]:
+    return set.intersection(*(set(trial.validations) for trial in trials)) if trials else set()
+
+
+def _last_common(trials: Sequence[Trial]) -> int | None:
+    return max(_common(trials), default=None)
+
+
+def _first_common(trials: Sequence[Trial]) -> int | None:
+    return min(_common(trials), default=None)
+
+
+def _telling(trials: Sequence[Trial]) -> list[Trial]:
+    """Keep the trials whose costs are known: the finished ones, or while none is, those going."""
+    for state in ("done", "going"):
+        if found := [trial for trial in trials if trial.state == state]:
+            return found
+    return []
+
+
+def _speed_ratio(mine: Trial, theirs: Trial) -> float | None:
+    return _ratio(mine.tokens_per_second, theirs.tokens_per_second)
+
+
+def _most(trials: Sequence[Trial]) -> float | None:
+    return max(
+        (one.peak_memory_bytes for one in trials if one.peak_memory_bytes is not None), default=None
+    )
+
+
+def _ratio(mine: float | None, theirs: float | None) -> float | None:
+    return mine / theirs if mine is not None and theirs else None
+
+
+def _is_broken(value: float | None) -> bool:
+    return value is not None and not math.isfinite(value)

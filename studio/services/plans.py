@@ -1,0 +1,147 @@
+"""What a run will really load, compute in and keep: formats and bytes, before anything starts."""
+
+from dataclasses import dataclass
+
+from studio.methods import AnyRecipe
+from studio.recipe.adapters import Lora
+from studio.recipe.formats import DType
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.weights.facts import ModelFacts
+
+BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+STATES = {"adamw_torch_fused": 2, "adamw_torch": 2, "adafactor": 0, "sgd": 0}
+"""How many numbers an optimizer keeps for each weight. Adafactor's are too few to count."""
+
+_ADAM_STATES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Bytes by part. Activations are not among them: they depend on the data."""
+
+    weights: int
+    adapter: int
+    gradients: int
+    optimizer: int
+    copies: int
+    """What autocast keeps of the weights in the narrower format."""
+    compensation: int
+    """What a mode keeps beside the weights to make up for their few digits."""
+
+    @property
+    def total(self) -> int:
+        parts = (self.weights, self.adapter, self.gradients, self.optimizer)
+        return sum(parts) + self.copies + self.compensation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What will be: each format by what is held in it."""
+
+    precision: str
+    weights: DType
+    """Of the base model. A full fine-tune trains them, an adapter leaves them as they are."""
+    trained: DType
+    """Of the weights that learn."""
+    compute: DType
+    gradients: DType
+    optimizer_states: DType
+    scaler: bool
+    parameters: int | None
+    """None where the model's files are not at hand."""
+    trained_parameters: int | None
+    sizes: Sizes | None
+    effective_batch: int
+    """Examples an update learns from."""
+
+
+def plan(recipe: AnyRecipe, facts: ModelFacts) -> Plan:
+    mode = PRECISIONS[recipe.precision]
+    is_adapter = isinstance(recipe.adapter, Lora)
+    batch = recipe.optimisation.per_device_train_batch_size
+    return Plan(
+        precision=mode.name,
+        weights=held(recipe, facts),
+        trained=learns_in(recipe, facts),
+        compute=mode.compute,
+        gradients="float32" if is_adapter else mode.gradients,
+        optimizer_states="float32" if is_adapter else mode.optimizer_states,
+        scaler=mode.scaler,
+        parameters=facts.parameters if facts.has_weights else None,
+        trained_parameters=_trained(recipe, facts) if facts.has_weights else None,
+        sizes=_sizes(recipe, facts) if facts.has_weights else None,
+        # A run has one device.
+        effective_batch=batch * recipe.optimisation.gradient_accumulation_steps,
+    )
+
+
+def held(recipe: AnyRecipe, facts: ModelFacts) -> DType:
+    """Return the format the base model's weights are loaded in."""
+    mode = PRECISIONS[recipe.precision]
+    if mode.autocast is None or not isinstance(recipe.adapter, Lora):
+        return mode.weights
+    if recipe.adapter.base_dtype != "native":
+        return recipe.adapter.base_dtype
+    # The loader goes by the config, whatever the tensors are.
+    return next((one for one in BYTES if one == facts.declared), mode.weights)
+
+
+def learns_in(recipe: AnyRecipe, facts: ModelFacts) -> DType:
+    """Return the format of the weights that learn.
+
+    Peft makes adapters float32, whatever the base model is held in.
+    """
+    return "float32" if isinstance(recipe.adapter, Lora) else held(recipe, facts)
+
+
+def _trained(recipe: AnyRecipe, facts: ModelFacts) -> int:
+    """Return how many numbers learn: all, or the two thin matrices beside each linear layer."""
+    match recipe.adapter:
+        case Lora(r=rank):
+            return rank * facts.linear_features
+        case _:
+            return facts.parameters
+
+
+def _sizes(recipe: AnyRecipe, facts: ModelFacts) -> Sizes:
+    mode = PRECISIONS[recipe.precision]
+    trained = _trained(recipe, facts)
+    if isinstance(recipe.adapter, Lora):
+        return Sizes(
+            weights=facts.parameters * BYTES[held(recipe, facts)],
+            adapter=trained * BYTES["float32"],
+            gradients=trained * BYTES["float32"],
+            optimizer=trained * BYTES["float32"] * STATES[recipe.optimisation.optim],
+            copies=trained * _copy(mode, "float32"),
+            compensation=0,
+        )
+    return Sizes(
+        weights=trained * BYTES[mode.weights],
+        adapter=0,
+        gradients=trained * BYTES[mode.gradients],
+        optimizer=trained * BYTES[mode.optimizer_states] * _states(recipe),
+        copies=trained * _copy(mode, mode.weights),
+        compensation=trained * _compensation(mode),
+    )
+
+
+def _states(recipe: AnyRecipe) -> int:
+    """Return how many numbers are kept for each weight; a mode may bring its own AdamW."""
+    has_own = PRECISIONS[recipe.precision].rounding is not None
+    return _ADAM_STATES if has_own else STATES[recipe.optimisation.optim]
+
+
+def _copy(mode: Precision, trained: DType) -> int:
+    return BYTES[mode.compute] if BYTES[mode.compute] < BYTES[trained] else 0
+
+
+def _compensation(mode: Precision) -> int:
+    """Return the bytes of a parameter that the row counts and that are none of the usual parts."""
+    usual = (
+        BYTES[mode.weights]
+        + BYTES[mode.gradients]
+        + BYTES[mode.optimizer_states] * _ADAM_STATES
+        + _copy(mode, mode.weights)
+    )
+    return max(0, mode.bytes_per_parameter - usual)

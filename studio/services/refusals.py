@@ -1,0 +1,157 @@
+"""Why a precision cannot train a model here, and the one change that would let it.
+
+A rule reads the fields of the precision's row, the facts of the model and the hardware; none reads
+a mode's name, so a new row is judged by what it says of itself.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from studio.hardware import Hardware
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.adapters import Lora
+from studio.recipe.conflicts import conflict
+from studio.recipe.dotted import flatten, merge
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.services.plans import BYTES, held
+from studio.weights import families, samples
+from studio.weights.facts import ModelFacts
+
+NAMED = 3
+"""How many layers a message names; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What cannot be, in a sentence, and the change of the recipe that mends it."""
+
+    message: str
+    hint: str
+    param: str = "base_model"
+    """The dotted name of the field to change."""
+    repair: dict[str, Any] = field(default_factory=dict)
+    """Values to lay over the recipe; empty where none is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What a rule may look at."""
+
+    recipe: AnyRecipe
+    facts: ModelFacts
+    hardware: Hardware
+
+    @property
+    def mode(self) -> Precision:
+        return PRECISIONS[self.recipe.precision]
+
+
+_Rule = Callable[[_Case], str]
+"""Return what is wrong, in a sentence, or nothing."""
+
+
+def refusals(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
+    """Return why the recipe cannot run, worst first; nothing if it can."""
+    messages = list(_wrong(_Case(recipe, facts, hardware)))
+    if not messages:
+        return []
+    for hint, change in _changes(recipe):
+        changed = RECIPES.validate_python(merge(recipe.model_dump(), change))
+        if not any(_wrong(_Case(changed, facts, hardware))):
+            param = next(iter(flatten(change)))
+            return [Refusal(message=one, hint=hint, param=param, repair=change) for one in messages]
+    return [Refusal(message=one, hint="Choose another model.") for one in messages]
+
+
+def _wrong(case: _Case) -> Iterator[str]:
+    clash = conflict(case.recipe)
+    if clash is not None:
+        yield clash.message
+    for rule in _RULES:
+        if message := rule(case):
+            yield message
+
+
+def _changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Offer changes, the smallest first; of the precisions those that most people choose among."""
+    if isinstance(recipe.adapter, Lora):
+        for dtype in ("native", "bfloat16", "float32"):
+            yield f"Keep the frozen model in {dtype}.", _kept(dtype)
+    else:
+        yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
+    modes = sorted(PRECISIONS.values(), key=lambda one: not one.is_common)
+    for mode in modes:
+        yield f"Use {mode.title}.", {"precision": mode.name}
+    if isinstance(recipe.adapter, Lora):
+        for mode in modes:
+            change = {"precision": mode.name} | _kept("native")
+            yield f"Use {mode.title} and keep the frozen model as it is.", change
+
+
+def _kept(dtype: str) -> dict[str, Any]:
+    return {"adapter": {"base_dtype": dtype}}
+
+
+def _hardware_lacks(case: _Case) -> str:
+    reason = case.mode.refusal(case.hardware)
+    return f"{case.mode.title} {reason}." if reason else ""
+
+
+def _weights_overflow(case: _Case) -> str:
+    spread = case.facts.spread
+    if "float16" not in _formats(case) or not spread.over_float16:
+        return ""
+    return (
+        f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
+        f"{samples.LARGEST_FLOAT16:,.0f}, where float16 ends; the largest is {spread.largest:,.0f}."
+    )
+
+
+def _family_overflows(case: _Case) -> str:
+    known = families.FLOAT16.get(case.facts.family)
+    if case.mode.compute != "float16" or known is None or not known.is_certain:
+        return ""
+    return f"{case.facts.family} models do not train in float16: {known.why} ({known.source})."
+
+
+def _mixes_float64(case: _Case) -> str:
+    layers = case.facts.mixed_float64
+    narrow = [name for name in _formats(case) if BYTES[name] < BYTES["float32"]]
+    if not layers or not narrow:
+        return ""
+    return (
+        f"{listed(layers)} {'is' if len(layers) == 1 else 'are'} stored in float64 among layers "
+        f"that are not, and {narrow[0]} would keep few of their digits."
+    )
+
+
+def _halves_clash(case: _Case) -> str:
+    source = families.MIXED_HALVES.get(case.facts.family)
+    if (
+        source is None
+        or held(case.recipe, case.facts) != "float16"
+        or case.mode.compute != "bfloat16"
+    ):
+        return ""
+    return f"{case.facts.family} models cannot compute in bfloat16 on float16 weights ({source})."
+
+
+_RULES: tuple[_Rule, ...] = (
+    _hardware_lacks,
+    _weights_overflow,
+    _family_overflows,
+    _mixes_float64,
+    _halves_clash,
+)
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Name a few things, and count the rest."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _formats(case: _Case) -> list[Any]:
+    """Return the formats the model's own weights pass through."""
+    return [held(case.recipe, case.facts), case.mode.compute]

@@ -1,0 +1,248 @@
+"""The guard: tells in words that a run's numbers break, and leaves a run that is beyond help.
+
+Unless told to warn alone, it also leaves out a step whose gradient is no number, as a loss scaler
+does: one such step and no weight is a number any more.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer
+
+from studio.errors import TrainingError
+from studio.events import Alarmed
+from studio.recipe.formats import FORMATS
+from studio.recipe.precision import Precision
+from studio.training.health import Findings, Health
+
+Policy = Literal["warn", "stop", "rollback"]
+
+PATIENCE = 10
+"""Non-finite losses in a row after which a run is beyond help."""
+
+LEAST_SCALE = 1.0
+MOST_UNDERFLOW = 0.2
+MOST_LOST = 0.5
+LEAST_HEADROOM = 4.0
+
+_AT_WORK = 0.5
+"""Updates are judged from this share of the full learning rate on: smaller ones are lost, rightly,
+while the rate warms up or fades out."""
+
+_LOOKS = 2
+"""Looks in a row that must find updates lost before the run is ended."""
+
+
+class Guarded(Trainer):  # type: ignore[misc] # upstream is untyped
+    """A trainer that shows its guard every gradient before it is clipped."""
+
+    guard: "Guard | None" = None
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        if self.guard is not None and self.guard.health is not None:
+            self.guard.health.see_gradients()
+        norm: Tensor = super()._clip_grad_norm(model)
+        if self.guard is not None and self.guard.refuses(norm):
+            model.zero_grad()
+        return norm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the guard judges: one logging step."""
+
+    step: int
+    metrics: dict[str, float]
+    broken_losses: float
+    """Steps in a row, up to this one, whose loss was no number."""
+    findings: Findings | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trouble:
+    code: str
+    message: str
+    hint: str
+    module: str = ""
+    is_end: bool = False
+    """Whether going on would teach the model nothing."""
+
+
+class Guard:
+    """Keeps an eye on one run."""
+
+    def __init__(
+        self, policy: Policy, mode: Precision, trainer: Trainer, health: Health | None
+    ) -> None:
+        self.health = health
+        self.skipped_steps = 0
+        """Steps left out because their gradient was no number."""
+        self.ended_by: TrainingError | None = None
+        self._policy = policy
+        self._mode = mode
+        self._trainer = trainer
+        self._told: set[str] = set()
+        self._origin = ""
+        self._zero_losses = 0
+        self._lost_looks = 0
+
+    def refuses(self, norm: Tensor) -> bool:
+        """Return whether a step must be left out. A loss scaler sees to that itself."""
+        if self._policy == "warn" or self._scales or bool(torch.isfinite(norm)):
+            return False
+        self.skipped_steps += 1
+        if self.health is not None:
+            self.health.want()
+        return True
+
+    def take(self) -> Findings | None:
+        """Return what the newest look at the run has found, once."""
+        return self.health.take() if self.health is not None else None
+
+    def judge(self, reading: Reading) -> list[Alarmed]:
+        """Return what is new to tell."""
+        if self.health is not None and not _is_sound(reading):
+            self.health.want()
+        troubles = [*self._of_losses(reading), *self._of_findings(reading)]
+        for trouble in troubles:
+            if trouble.is_end and self.ended_by is None and self._policy != "warn":
+                self.ended_by = TrainingError(trouble.code, trouble.message, hint=trouble.hint)
+        new = [trouble for trouble in troubles if trouble.code not in self._told]
+        self._told |= {trouble.code for trouble in new}
+        return [
+            Alarmed(
+                code=trouble.code,
+                message=trouble.message,
+                hint=trouble.hint,
+                step=reading.step,
+                module=trouble.module,
+            )
+            for trouble in new
+        ]
+
+    def enforce(self) -> None:
+        """End the run if it is beyond help."""
+        if self.ended_by is not None:
+            raise self.ended_by
+
+    @property
+    def _scales(self) -> bool:
+        return self._trainer.accelerator.scaler is not None
+
+    def _of_losses(self, reading: Reading) -> Iterator[_Trouble]:
+        if reading.broken_losses >= PATIENCE:
+            yield _Trouble(
+                code="non_finite",
+                message=f"The loss has been no number for {PATIENCE} steps{self._origin}.",
+                hint="Lower the learning rate. In float16, try bfloat16 or float32.",
+                is_end=True,
+            )
+        if reading.metrics.get("loss_scale", math.inf) < LEAST_SCALE:
+            yield _Trouble(
+                code="loss_scale_collapsed",
+                message=f"The loss scale has fallen below 1{self._origin}: the numbers of this "
+                "model do not fit into float16.",
+                hint="Choose bfloat16 or float32.",
+                is_end=True,
+            )
+        self._zero_losses = self._zero_losses + 1 if reading.metrics["loss"] == 0 else 0
+        if self._zero_losses >= PATIENCE:
+            yield _Trouble(
+                code="zero_loss",
+                message=f"The loss has been exactly zero {PATIENCE} times: nothing is learnt.",
+                hint="See whether the answers are cut off, or raise the longest example.",
+            )
+
+    def _of_findings(self, reading: Reading) -> Iterator[_Trouble]:
+        if reading.findings is None:
+            return
+        yield from self._of_overflow(reading.findings)
+        yield from self._of_underflow(reading)
+        yield from self._of_updates(reading)
+
+    def _of_overflow(self, found: Findings) -> Iterator[_Trouble]:
+        name, peak = found.narrow
+        if found.module:
+            self._origin = self._origin or f"; it began in {found.module}"
+            yield _Trouble(
+                code="activations_overflow",
+                message=f"The first output that is no number came from {found.module}.",
+                hint="In float16, choose bfloat16 or float32; else lower the learning rate.",
+                module=found.module,
+            )
+        elif peak * LEAST_HEADROOM > FORMATS["float16"].largest:
+            yield _Trouble(
+                code="little_headroom",
+                message=f"{name} puts out {peak:,.0f}; float16 ends at 65,504.",
+                hint="Choose bfloat16, which has the range of float32.",
+                module=name,
+            )
+        # A loss scaler searches for its scale by such steps: they are no news.
+        if found.tensor and not found.module and not self._scales:
+            yield _Trouble(
+                code="gradients_overflow",
+                message=f"A gradient was no number, first that of {found.tensor}.",
+                hint="Lower the learning rate.",
+                module=found.tensor,
+            )
+
+    def _of_underflow(self, reading: Reading) -> Iterator[_Trouble]:
+        share = reading.metrics.get("grad_underflow_share", 0.0)
+        if share > MOST_UNDERFLOW and self._mode.compute == "float16":
+            yield _Trouble(
+                code="gradients_underflow",
+                message=f"{share:.0%} of the gradients were rounded to zero in float16.",
+                hint="Choose bfloat16 or float32.",
+            )
+
+    def _of_updates(self, reading: Reading) -> Iterator[_Trouble]:
+        full = self._trainer.args.learning_rate
+        if reading.metrics["learning_rate"] < _AT_WORK * full or not self._rounds_weights:
+            return
+        share = reading.metrics.get("lost_update_share", 0.0)
+        self._lost_looks = self._lost_looks + 1 if share > MOST_LOST else 0
+        if self._lost_looks:
+            yield _Trouble(
+                code="updates_lost",
+                message=f"{share:.0%} of the updates are lost: too small for 16-bit weights.",
+                hint="Keep the weights in float32, as the mixed modes do, or raise the learning "
+                "rate.",
+                is_end=self._lost_looks >= _LOOKS,
+            )
+
+    @property
+    def _rounds_weights(self) -> bool:
+        """Whether an update that is too small for a weight's 16 bits is gone for good."""
+        if self._mode.rounding != "nearest" or self._mode.master is not None:
+            return False
+        trained = (p for p in self._trainer.model.parameters() if p.requires_grad)
+        return all(p.element_size() == 2 for p in trained)  # noqa: PLR2004 -- bytes
+
+
+def broken_weights(model: nn.Module) -> list[str]:
+    """Name the trained tensors that hold something other than numbers."""
+    trained = [(name, p.detach()) for name, p in model.named_parameters() if p.requires_grad]
+    norms = torch._foreach_norm([weight for _, weight in trained], 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
+    finite = torch.stack(norms).isfinite().tolist()
+    suspects = [one for one, is_finite in zip(trained, finite, strict=True) if not is_finite]
+    # A norm may be too large for its format where no weight is.
+    return [name for name, weight in suspects if not weight.isfinite().all()]
+
+
+def refuse_broken_weights(model: nn.Module) -> None:
+    """Refuse weights that are no numbers: they must never pass for a result."""
+    if broken := broken_weights(model):
+        raise TrainingError(
+            "nan_weights",
+            f"Training has left weights that are no numbers, first {broken[0]}; none were saved.",
+            hint="Lower the learning rate. In 16 bits, try a wider format.",
+        )
+
+
+def _is_sound(reading: Reading) -> bool:
+    finite = math.isfinite(reading.metrics.get("grad_norm", 0.0))
+    return finite and reading.broken_losses == 0

@@ -1,0 +1,255 @@
+"""Numeric health: what activations, gradients and updates say of a number format as it trains.
+
+    forward ──────────▶ backward ─────────▶ clip ─────────▶ step
+    the largest value   norms and zeros,    (too late: one  which weights
+    of every module     as they came        inf is all NaN) really changed
+
+A look is taken every tenth step at most. Its sums stay on the device until they are read, once.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState
+
+HEALTH_EVERY = 10
+"""Steps from one look to the next: what changes faster shows in the loss itself."""
+
+_SAMPLE = 1024
+"""Weights looked at in each tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What one look has found."""
+
+    metrics: dict[str, float]
+    module: str
+    """The first module, in the order of computing, whose output was not finite; or nothing."""
+    tensor: str
+    """The first weight whose gradient was not finite; or nothing."""
+    narrow: tuple[str, float]
+    """The module with the largest float16 output, and that; fails at 65,504."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A weight that is trained, and the places of it that are looked at."""
+
+    name: str
+    parameter: nn.Parameter
+    places: Tensor
+    shares: Tensor
+    """How many weights each place stands for."""
+    zeros: Tensor
+    """The same, or nothing where a gradient of zero says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """What was seen between the backward pass and the step."""
+
+    weights: list[_Weight]
+    values: Tensor
+    alive: Tensor
+    """Where the gradient is not zero."""
+    norms: Tensor
+
+
+class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+    """Takes a look when one is due: hooks stand on the model for that step alone."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._weights: list[_Weight] = []
+        self._modules: list[tuple[str, nn.Module]] = []
+        self._last_look = -math.inf
+        self._is_wanted = False
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._peaks: dict[str, Tensor] = {}
+        self._narrow: set[str] = set()
+        self._before: _Before | None = None
+        self._findings: Findings | None = None
+
+    def want(self) -> None:
+        """Ask for a look at the next step, whether or not its turn has come."""
+        self._is_wanted = True
+
+    def take(self) -> Findings | None:
+        """Return what the newest look has found, once."""
+        findings, self._findings = self._findings, None
+        return findings
+
+    def on_train_begin(
+        self, _args: object, _state: object, _control: object, **_rest: object
+    ) -> None:
+        self._weights = _trained(self._trainer.model)
+        self._modules = _telling(self._trainer.model)
+
+    def on_step_begin(
+        self, _args: object, state: TrainerState, _control: object, **_rest: object
+    ) -> None:
+        step = state.global_step + 1
+        is_turn = step % state.logging_steps == 0 and step - self._last_look >= HEALTH_EVERY
+        if not (is_turn or self._is_wanted):
+            return
+        self._last_look, self._is_wanted = step, False
+        self._peaks.clear()
+        self._narrow.clear()
+        for name, module in self._modules:
+            self._hooks.append(module.register_forward_hook(partial(self._see_output, name)))
+
+    @torch.no_grad()
+    def see_gradients(self) -> None:
+        """Look at the gradients as they came: before they are unscaled and clipped."""
+        if not self._hooks:
+            return
+        while self._hooks:
+            self._hooks.pop().remove()
+        weights = [weight for weight in self._weights if weight.parameter.grad is not None]
+        gradients = [grad for weight in weights if (grad := weight.parameter.grad) is not None]
+        norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
+        self._before = _Before(
+            weights,
+            _values(weights),
+            torch.cat([grad.take(one.places) for one, grad in zip(weights, gradients, strict=True)])
+            != 0,
+            torch.stack(norms),
+        )
+
+    @torch.no_grad()
+    def on_optimizer_step(
+        self, _args: object, _state: object, _control: object, **_rest: object
+    ) -> None:
+        if self._before is None:
+            return
+        sums, norms = _sums(self._before), self._before.norms
+        peaks = torch.stack(list(self._peaks.values()))
+        numbers = torch.cat([sums, norms, peaks]).tolist()
+        self._findings = self._found(
+            numbers[: len(sums)], numbers[len(sums) : -len(peaks)], numbers[-len(peaks) :]
+        )
+        self._before = None
+
+    def _see_output(self, name: str, _module: nn.Module, _inputs: object, output: object) -> None:
+        first = output[0] if isinstance(output, tuple) else output
+        if not (isinstance(first, Tensor) and first.is_floating_point() and first.numel()):
+            return
+        low, high = first.detach().aminmax()
+        peak = torch.maximum(-low, high).float()
+        # A module runs once a micro-batch. NaN wins over any number.
+        self._peaks[name] = torch.maximum(self._peaks.get(name, peak), peak)
+        if first.dtype == torch.float16:
+            self._narrow.add(name)
+
+    def _found(self, sums: list[float], norms: list[float], peaks: list[float]) -> Findings:
+        assert self._before is not None  # noqa: S101 -- its caller has just read it
+        broken = [
+            weight.name
+            for weight, norm in zip(self._before.weights, norms, strict=True)
+            if not math.isfinite(norm)
+        ]
+        outputs = dict(zip(self._peaks, peaks, strict=True))
+        lost = [name for name, peak in outputs.items() if not math.isfinite(peak)]
+        metrics: dict[str, float] = {
+            "nonfinite_grads": len(broken),
+            "activation_max": math.inf if lost else max(peaks),
+        }
+        # A step with such a gradient changes nothing, or everything; a rate of zero nothing.
+        if not broken:
+            metrics |= _shares(sums, has_rate=self._learning_rate() > 0)
+        narrow = [(name, outputs[name]) for name in outputs if name in self._narrow]
+        return Findings(
+            metrics=metrics,
+            module=lost[0] if lost else "",
+            tensor=broken[0] if broken else "",
+            narrow=max(narrow, key=lambda one: one[1], default=("", 0.0)),
+        )
+
+    def _learning_rate(self) -> float:
+        return max(float(group["lr"]) for group in self._trainer.optimizer.param_groups)
+
+
+def _sums(before: _Before) -> Tensor:
+    """Sum what a look has seen. `_shares` knows the order."""
+    old, alive, new = before.values, before.alive, _values(before.weights)
+    shares = torch.cat([weight.shares for weight in before.weights])
+    zeros = torch.cat([weight.zeros for weight in before.weights])
+    parts = (
+        zeros * ~alive,
+        zeros,
+        shares * ((new == old) & alive),
+        shares * alive,
+        shares * (new - old).square(),
+        shares * old.square(),
+    )
+    return torch.stack([part.sum() for part in parts])
+
+
+def _values(weights: list[_Weight]) -> Tensor:
+    return torch.cat([weight.parameter.take(weight.places) for weight in weights]).float()
+
+
+def _shares(sums: list[float], *, has_rate: bool) -> dict[str, float]:
+    zeros, counted, lost, alive, moved, size = sums
+    shares = {"grad_underflow_share": zeros / counted} if counted else {}
+    if has_rate and alive and size:
+        shares |= {"lost_update_share": lost / alive, "update_ratio": math.sqrt(moved / size)}
+    return shares
+
+
+def _trained(model: PreTrainedModel) -> list[_Weight]:
+    dice = torch.Generator().manual_seed(0)
+    vocabulary = _vocabulary(model)
+    return [
+        _Weight(
+            _plain(name),
+            parameter,
+            places := _places(parameter, dice),
+            shares := torch.ones_like(places) * (parameter.numel() / len(places)),
+            shares * _tells_by_zero(name, parameter, vocabulary),
+        )
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    ]
+
+
+def _plain(name: str) -> str:
+    """Name a part of a model as the model does, whatever an adapter wrapped around it."""
+    return name.removeprefix("base_model.model.").removesuffix(".base_layer")
+
+
+def _tells_by_zero(name: str, parameter: nn.Parameter, vocabulary: set[int]) -> bool:
+    """Whether a gradient of zero means that a number was too small."""
+    # While its partner is zero, as at the start, lora_A has no gradient.
+    return parameter.dim() > 1 and id(parameter) not in vocabulary and ".lora_A." not in name
+
+
+def _places(parameter: nn.Parameter, dice: torch.Generator) -> Tensor:
+    count = min(_SAMPLE, parameter.numel())
+    return torch.randint(parameter.numel(), (count,), generator=dice).to(parameter.device)
+
+
+def _vocabulary(model: PreTrainedModel) -> set[int]:
+    """Return the weights with a row a token: tokens that do not occur have a gradient of zero."""
+    tables = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    output = model.get_output_embeddings()
+    return {id(table.weight) for table in (*tables, *([output] if output is not None else []))}
+
+
+def _telling(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the layers, and the modules inside that hold weights themselves."""
+    layers = {
+        id(layer)
+        for group in model.modules()
+        if isinstance(group, nn.ModuleList)
+        for layer in group
+    }
+    return [
+        (_plain(name), module)
+        for name, module in model.named_modules()
+        if id(module) in layers or (not [*module.children()] and [*module.parameters()])
+    ]

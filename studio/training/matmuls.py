@@ -1,0 +1,100 @@
+"""Matrix products: how wide the numbers are that they read; set, emulated, and measured."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from studio.recipe.formats import Operand
+from studio.recipe.precision import Precision
+
+_FLAGS: dict[Operand, str] = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+"""Torch's words for what a product of float32 may read. They are leave, not an order."""
+
+_SIZE = 256
+"""Wide enough that no library takes a short cut around its usual kernel."""
+
+
+@contextmanager
+def reading(mode: Precision, device: torch.device) -> Iterator[bool]:
+    """Make products of float32 read what the mode says. Yield whether that had to be emulated."""
+    wanted: Operand = mode.matmul if mode.compute == "float32" else "float32"
+    with _flags(wanted):
+        if wanted != "bfloat16" or operand(device) == wanted:
+            yield False
+            return
+        # The fused kernels of attention multiply inside, where nothing could be rounded.
+        rounding = _RoundedOperands()  # type: ignore[no-untyped-call] # upstream is untyped
+        with sdpa_kernel(SDPBackend.MATH), rounding:
+            yield True
+
+
+def operand(
+    device: torch.device,
+    inputs: torch.dtype = torch.float32,
+    weights: torch.dtype = torch.float32,
+) -> Operand:
+    """Find out what a product reads, by numbers that only wider formats can hold.
+
+    Each result is a sum of `1 + e` and `-1`: what is left of it is what was read of `e`.
+    """
+
+    def left_of(value: float) -> float:
+        fine = torch.tensor([value, -1.0], device=device).repeat(_SIZE, _SIZE // 2)
+        ones = torch.ones(_SIZE, _SIZE, device=device, dtype=weights)
+        return torch.nn.functional.linear(fine.to(inputs), ones)[0, 0].item()
+
+    if left_of(1 + 2**-12) != 0:
+        return "float32"
+    if left_of(1 + 2**-9) == 0:
+        return "bfloat16"
+    return "tf32" if left_of(2.0**17) < float("inf") else "float16"
+
+
+@contextmanager
+def _flags(wanted: Operand) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision(_FLAGS[wanted])
+    # Convolutions have a flag of their own, and it is on unless somebody turns it off.
+    torch.backends.cudnn.allow_tf32 = wanted != "float32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+_aten = torch.ops.aten
+_FACTORS = {
+    _aten.mm: 0,
+    _aten.bmm: 0,
+    _aten.addmm: 1,
+    _aten.addmm_: 1,
+    _aten.baddbmm: 1,
+    _aten.baddbmm_: 1,
+}
+"""Every product that torch knows, and where its factors begin."""
+
+
+class _RoundedOperands(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
+    """Rounds the factors of every product to bfloat16, forwards and backwards."""
+
+    def __torch_dispatch__(
+        self,
+        function: Callable[..., Any],
+        _types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        first = _FACTORS.get(function.overloadpacket)  # type: ignore[attr-defined] # an operator
+        if first is not None:
+            args = (*args[:first], *(_rounded(factor) for factor in args[first:]))
+        return function(*args, **(kwargs or {}))
+
+
+def _rounded(factor: Tensor) -> Tensor:
+    return factor.bfloat16().float() if factor.dtype == torch.float32 else factor

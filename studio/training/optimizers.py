@@ -1,0 +1,179 @@
+"""AdamW for 16-bit weights: what rounding would take from an update is kept in one way or another.
+
+A weight of 1 in bfloat16 has no neighbour nearer than 2^-8, so that an update of 2e-5 changes
+nothing, however often it comes. Four ways to write back a weight `w` with its update `u`:
+
+    nearest      w = round(w + u)                        the update is lost
+    stochastic   w = round up or down, by a loaded die   right on average
+    kahan        w = round(w + u + c), c = what was cut  right in the end
+    master       W = W + u in float32, w = round(W)      right at once, for 8 bytes more
+
+All compute in float32 and keep their states in formats of their own, through saving and loading.
+"""
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainingArguments
+
+from studio.recipe.precision import Precision
+
+_DISCARDED_BITS = 16
+"""Bits by which float32 is longer than bfloat16; the upper halves are the same."""
+
+_ADAM = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+
+_TITLES = {
+    "nearest": "AdamW",
+    "stochastic": "AdamW, stochastic rounding",
+    "kahan": "AdamW, Kahan",
+}
+
+Choice = tuple[type[torch.optim.Optimizer], dict[str, Any]]
+
+
+def choice(mode: Precision, args: TrainingArguments) -> Choice | None:
+    """Return the optimizer a mode brings along, or None where the recipe's own is used."""
+    if mode.rounding is None:
+        return None
+    betas = (args.adam_beta1, args.adam_beta2)
+    adam = {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
+    if mode.master is not None:
+        return MasterAdamW, adam
+    return RoundedAdamW, {**adam, "rounding": mode.rounding, "seed": args.seed}
+
+
+class _NarrowAdamW(torch.optim.Optimizer):
+    """What both have in common: the loop over weights, and states that are loaded as they were."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override] # upstream has overloads
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        first = self.param_groups[0]
+        first["calls"] = first.get("calls", 0) + 1
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self.update(weight, weight.grad.float(), group)
+        return loss
+
+    def update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load states in the formats they were saved in; upstream casts them to the weights'."""
+        super().load_state_dict(state_dict)
+        saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        ours = chain.from_iterable(group["params"] for group in self.param_groups)
+        for number, weight in zip(saved, ours, strict=True):
+            for name, value in state_dict["state"].get(number, {}).items():
+                if isinstance(value, Tensor):
+                    self.state[weight][name] = value.detach().clone().to(weight.device)
+
+
+class MasterAdamW(_NarrowAdamW):
+    """AdamW on a float32 copy of the weights; the model gets the copy, rounded."""
+
+    title = "AdamW with float32 master"
+
+    def __init__(self, params: Iterable[Any], **adam: Any) -> None:  # noqa: ANN401 -- as upstream
+        super().__init__(params, _ADAM | adam)
+
+    def update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        if not state:
+            master = weight.detach().float().clone()
+            zeros = {name: torch.zeros_like(master) for name in ("exp_avg", "exp_avg_sq")}
+            state.update(step=0, master=master, **zeros)
+        state["step"] += 1
+        state["exp_avg"].lerp_(gradient, 1 - group["betas"][0])
+        _follow(state["exp_avg_sq"], gradient, group)
+        change = _change(state["exp_avg"], state["exp_avg_sq"], state["step"], group)
+        state["master"].mul_(1 - group["lr"] * group["weight_decay"]).add_(change)
+        weight.copy_(state["master"])
+
+
+class RoundedAdamW(_NarrowAdamW):
+    """AdamW whose weights and states are all as narrow as the model's, written with care."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *,
+        rounding: str = "nearest",
+        seed: int = 0,
+        **adam: Any,  # noqa: ANN401 -- as upstream
+    ) -> None:
+        super().__init__(params, {**_ADAM, **adam, "rounding": rounding, "seed": seed})
+        self._dice: dict[torch.device, torch.Generator] = {}
+
+    @property
+    def title(self) -> str:
+        return _TITLES[self.param_groups[0]["rounding"]]
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override] # upstream has overloads
+        # Thrown anew from the seed and the step, so that a resumed run goes on with the same dice.
+        self._dice = {}
+        return super().step(closure)
+
+    def update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[weight]
+        if not state:
+            names = ("exp_avg", "exp_avg_sq", *["lost"] * (group["rounding"] == "kahan"))
+            state.update(step=0, **{name: torch.zeros_like(weight) for name in names})
+        state["step"] += 1
+        mean = state["exp_avg"].float().lerp_(gradient, 1 - group["betas"][0])
+        square = _follow(state["exp_avg_sq"].float(), gradient, group)
+        wide = weight.float()
+        change = _change(mean, square, state["step"], group)
+        change.sub_(wide, alpha=group["lr"] * group["weight_decay"])
+        state["exp_avg"].copy_(mean)
+        # This average moves by a thousandth a step: rounded to nearest, it could only ever grow.
+        self._write(state["exp_avg_sq"], square, group)
+        if group["rounding"] == "kahan":
+            change.add_(state["lost"])
+            written = (wide + change).to(weight.dtype)
+            state["lost"].copy_(change - (written.float() - wide))
+            weight.copy_(written)
+        else:
+            self._write(weight, wide + change, group)
+
+    def _write(self, target: Tensor, value: Tensor, group: dict[str, Any]) -> None:
+        if group["rounding"] == "stochastic" and target.dtype == torch.bfloat16:
+            value = stochastic(value, self._die(target.device))
+        target.copy_(value)
+
+    def _die(self, device: torch.device) -> torch.Generator:
+        if device not in self._dice:
+            first = self.param_groups[0]
+            seed = (first["seed"] * 1_000_003 + first["calls"]) % 2**32
+            self._dice[device] = torch.Generator(device).manual_seed(seed)
+        return self._dice[device]
+
+
+def stochastic(value: Tensor, die: torch.Generator) -> Tensor:
+    """Round float32 to what bfloat16 can hold, up or down with the chance that nearness gives."""
+    noise = torch.randint(
+        2**_DISCARDED_BITS, value.shape, dtype=torch.int32, device=value.device, generator=die
+    )
+    bits = noise.add_(value.view(torch.int32)).bitwise_and_(-(2**_DISCARDED_BITS))
+    # Some GPUs write NaN with all bits set: adding to that would carry on to zero.
+    return torch.where(value.isfinite(), bits.view(torch.float32), value)
+
+
+def _follow(square: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+    decay = group["betas"][1]
+    return square.mul_(decay).addcmul_(gradient, gradient, value=1 - decay)
+
+
+def _change(mean: Tensor, square: Tensor, step: int, group: dict[str, Any]) -> Tensor:
+    """Return what Adam adds to the weights, decay left aside."""
+    first, second = group["betas"]
+    scale = (square / (1 - second**step)).sqrt_().add_(group["eps"])
+    return torch.div(mean, scale, out=scale).mul_(-group["lr"] / (1 - first**step))

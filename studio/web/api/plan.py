@@ -1,0 +1,88 @@
+"""What a recipe would do, before anything starts: its plan, and all that speaks for or against."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from studio.db.session import reading
+from studio.hardware import detect
+from studio.methods import AnyRecipe
+from studio.services import advice, plans, refusals
+from studio.web.api.shapes import Body, Out
+
+router = APIRouter(prefix="/api/v1/plan", tags=["runs"])
+
+
+class Planned(Body):
+    recipe: AnyRecipe
+
+
+class SizesOut(Out):
+    """Bytes by part. Activations are not among them: they depend on the data."""
+
+    weights: int
+    adapter: int
+    gradients: int
+    optimizer: int
+    copies: int
+    """What autocast keeps of the weights in the narrower format."""
+    compensation: int
+    """What a mode keeps beside the weights to make up for their few digits."""
+    total: int
+
+
+class PlanOut(Out):
+    """Which format each thing will be held in."""
+
+    precision: str
+    weights: str
+    """Of the base model."""
+    trained: str
+    """Of the weights that learn."""
+    compute: str
+    gradients: str
+    optimizer_states: str
+    scaler: bool
+    parameters: int | None
+    """Null where the model's files are not on this machine."""
+    trained_parameters: int | None
+    sizes: SizesOut | None
+    effective_batch: int
+    """Examples an update learns from."""
+
+
+class RefusalOut(Out):
+    message: str
+    hint: str
+    param: str
+    """The dotted name of the field to change."""
+    repair: dict[str, Any]
+    """Values that, laid over the recipe, let it run; empty where none are known."""
+
+
+class AdviceOut(Out):
+    precision: str
+    sentence: str
+
+
+class Answer(Out):
+    plan: PlanOut
+    refusals: list[RefusalOut]
+    """Why it cannot run here; empty if it can."""
+    warnings: list[str]
+    advice: AdviceOut
+
+
+@router.post("")
+def show(asked: Planned, request: Request) -> Answer:
+    """Say what a recipe would do. Starts nothing and writes nothing."""
+    with reading(request.app.state.engine) as db:
+        facts = advice.facts_of(db, asked.recipe.base_model)
+    advised = advice.advise(asked.recipe, facts, detect())
+    refused = refusals.refusals(asked.recipe, facts, detect())
+    return Answer(
+        plan=PlanOut.model_validate(plans.plan(asked.recipe, facts)),
+        refusals=[RefusalOut.model_validate(one) for one in refused],
+        warnings=list(advised.warnings),
+        advice=AdviceOut(precision=advised.mode.name, sentence=advised.sentence),
+    )

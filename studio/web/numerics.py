@@ -1,0 +1,72 @@
+"""What a run's numbers say of its number format: each signal with its meaning and what to do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from studio.db.tables import Run
+from studio.recipe.precision import PRECISIONS
+from studio.web import words
+from studio.web.choices import Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """One number of a run's health."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+MEANINGS: dict[str, str] = {
+    "nonfinite_losses": "Batches so far whose loss was no number. Should stay at 0; lower the "
+    "learning rate or choose a wider format.",
+    "nonfinite_grads": "Weight tensors whose gradient was no number at the last look. In float16 "
+    "now and then, while the loss scale is found; else lower the learning rate.",
+    "grad_norm": "The length of the last gradient before clipping. Lower the learning rate if it "
+    "grows and grows.",
+    "grad_underflow_share": "Gradients of linear layers that are exactly zero: too small for the "
+    "format. Above 20 %, leave float16.",
+    "update_ratio": "How far one step moved the weights, relative to their size. About 0.001 is "
+    "usual; far more is unstable, far less learns slowly.",
+    "lost_update_share": "Weights that a step did not change although it meant to: rounding took "
+    "it. High is normal where it is kept elsewhere (Kahan, a master copy) or left to chance; else "
+    "keep weights in float32.",
+    "activation_max": "The largest number that came out of a layer. Float16 ends at 65,504; near "
+    "it, choose bfloat16.",
+    "loss_scale": "What the loss is multiplied by so that small gradients survive float16. If it "
+    "falls below 1, float16 has failed.",
+    "skipped_steps": "Steps left out because a gradient was no number. A few at the start are "
+    "usual in float16.",
+}
+"""The signals in the order in which they are shown."""
+
+CHARTED = ("grad_underflow_share", "lost_update_share", "update_ratio", "activation_max")
+COUNTED = frozenset({"nonfinite_losses", "nonfinite_grads"})
+"""Shown as a number: a curve of them is a line at zero."""
+
+_BROKEN = frozenset({"non_finite", "nan_weights", "loss_scale_collapsed", "updates_lost"})
+"""How a run fails when its numbers break."""
+
+
+def signals(run: Run) -> list[Signal]:
+    """Return the newest value of whatever the run has told of its numbers."""
+    return [
+        Signal(
+            name=words.metric(name),
+            value=words.measure(run.metrics[name], name),
+            meaning=meaning,
+        )
+        for name, meaning in MEANINGS.items()
+        if name in run.metrics
+    ]
+
+
+def repair(run: Run, options: Sequence[Option]) -> Option | None:
+    """Return the precision in which a run whose numbers broke is most likely to go well."""
+    if run.error_code not in _BROKEN:
+        return None
+    mode = PRECISIONS[run.recipe.precision]
+    wider = ("bf16", "fp32") if mode.scaler or mode.weights != "float32" else ("fp32",)
+    usable = {option.mode.name: option for option in options if not option.refusal}
+    return next((usable[name] for name in wider if name != mode.name and name in usable), None)

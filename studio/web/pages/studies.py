@@ -1,0 +1,188 @@
+"""The precision study: the form that queues its runs, and the report that they fill."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import Response
+from sqlmodel import Session
+
+from studio.db.tables import Experiment
+from studio.errors import InvalidError, NotFoundError
+from studio.hardware import detect
+from studio.methods import AnyRecipe
+from studio.recipe.precision import PRECISIONS
+from studio.services import experiments, reports, runs, studies
+from studio.services.evidence import REFERENCE
+from studio.web import choices, handout
+from studio.web.api.studies import report_out
+from studio.web.deps import DB
+from studio.web.render import go, page
+from studio.web.verdict import verdict
+
+router = APIRouter(prefix="/reports/precision", include_in_schema=False)
+
+RECENT = 100
+HUES = 8
+
+Source = Annotated[str, Query(alias="from", max_length=50)]
+Format = Annotated[Literal["html", "md", "csv", "json"], Query(alias="format")]
+KINDS = {"md": "text/markdown", "csv": "text/csv", "json": "application/json"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A study as far as it is filled in; what a person typed is kept as it was."""
+
+    source: str
+    modes: Sequence[str] | None = None
+    """None before anyone has chosen: all that run here without a caution."""
+    seeds: str = str(studies.SEEDS)
+    max_steps: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """How a mode is drawn."""
+
+    key: str
+    label: str
+    hue: int
+    """Bound to the mode's place among all modes, whichever of them a study has."""
+    dash: int
+
+
+@router.get("")
+def newest(request: Request, db: DB) -> Response:
+    return page(request, "studies/list.html", studies=studies.newest(db, limit=RECENT))
+
+
+@router.get("/new")
+def new(request: Request, db: DB, source: Source = "") -> Response:
+    return _form(request, db, Draft(source=source))
+
+
+@router.post("/new")
+def create(
+    request: Request,
+    db: DB,
+    source: Annotated[str, Form(alias="from", max_length=50)] = "",
+    modes: Annotated[tuple[str, ...], Form()] = (),
+    seeds: Annotated[str, Form(max_length=20)] = "",
+    max_steps: Annotated[str, Form(max_length=20)] = "",
+) -> Response:
+    draft = Draft(source=source, modes=modes, seeds=seeds.strip(), max_steps=max_steps.strip())
+    experiment, recipe = _source(db, source)
+    try:
+        plan = studies.Plan(
+            modes=[REFERENCE, *modes],
+            seeds=_whole(draft.seeds, "seeds"),
+            max_steps=_whole(draft.max_steps, "max_steps") if draft.max_steps else None,
+        )
+        study = studies.create(db, experiment, plan, recipe)
+    except InvalidError as error:
+        return _form(request, db, draft, error)
+    return go(request, f"/reports/precision/{study.id}")
+
+
+@router.get("/{study_id}")
+def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Response:
+    if shape == "json":
+        return _file(report_out(db, study_id).model_dump_json(indent=1), "json", study_id)
+    report = reports.of(db, study_id)
+    if shape == "md":
+        return _file(handout.markdown(report), "md", study_id)
+    if shape == "csv":
+        return _file(handout.table(report), "csv", study_id)
+    lines = [_line(one.precision) for one in report.findings]
+    return page(
+        request,
+        "studies/show.html",
+        report=report,
+        study=report.study,
+        verdict=verdict(report),
+        heads=handout.HEADS,
+        rows=[(one, handout.row(one)) for one in report.findings],
+        lines=lines,
+        drawn=json.dumps([asdict(line) for line in lines]),
+        reference=REFERENCE,
+    )
+
+
+@router.post("/{study_id}/delete")
+def delete(request: Request, study_id: int, db: DB) -> Response:
+    experiment_id = studies.get(db, study_id).experiment_id
+    studies.delete(db, study_id)
+    return go(request, f"/experiments/{experiment_id}")
+
+
+def _form(
+    request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
+) -> Response:
+    experiment, recipe = _source(db, draft.source)
+    options = [
+        choices.Option(
+            mode=mode,
+            refusal=studies.refusal(db, recipe, mode.name),
+            caution=mode.caution(detect()),
+        )
+        for mode in PRECISIONS.values()
+    ]
+    told = {_field(problem): f"{problem.message} {problem.hint}".strip()} if problem else {}
+    return page(
+        request,
+        "studies/new.html",
+        status=422 if problem else 200,
+        experiment=experiment,
+        recipe=recipe,
+        draft=draft,
+        problems=told,
+        options=options,
+        chosen={one.mode.name for one in options if not one.caution}
+        if draft.modes is None
+        else set(draft.modes),
+        reference=REFERENCE,
+        most=studies.MOST_RUNS,
+    )
+
+
+def _field(problem: InvalidError) -> str:
+    """Name the field of the form where a refused recipe got its value."""
+    return problem.param.rpartition(".")[2]
+
+
+def _source(db: Session, source: str) -> tuple[Experiment, AnyRecipe]:
+    """Return what `run:12` or `experiment:3` names, with the recipe that a study would run."""
+    kind, _colon, number = source.partition(":")
+    if kind not in {"run", "experiment"} or not number.isdecimal():
+        raise NotFoundError(f"There is no {source} to study.", hint="Begin from an experiment.")
+    if kind == "run":
+        run = runs.get(db, int(number))
+        return experiments.get(db, run.experiment_id), run.recipe
+    experiment = experiments.get(db, int(number))
+    return experiment, experiment.recipe
+
+
+def _whole(text: str, param: str) -> int:
+    """Read a number of seeds or steps.
+
+    Raises:
+        InvalidError: it is no whole number from one on.
+
+    """
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise InvalidError("A whole number from 1 on is needed.", param=param)
+    return int(text)
+
+
+def _line(mode: str) -> Line:
+    place = [*map(str, PRECISIONS)].index(mode)
+    return Line(key=mode, label=mode, hue=place % HUES, dash=place // HUES)
+
+
+def _file(text: str, ending: str, study_id: int) -> Response:
+    name = f"precision-study-{study_id}.{ending}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type=KINDS[ending], headers=headers)

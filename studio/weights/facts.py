@@ -1,0 +1,160 @@
+"""Everything the studio knows of a model before it is loaded."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from studio.errors import InvalidError
+from studio.weights import headers, samples
+from studio.weights.headers import Tensor
+from studio.weights.samples import Spread
+
+CONFIG_LIMIT = 4 * 2**20
+_FAMILY = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+_MATRIX = 2
+_TRAINABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """A model, as its config and its weights describe it. What its files do not say stays empty."""
+
+    family: str = ""
+    declared: str = ""
+    """The format its config names."""
+    quantised: str = ""
+    """How it was quantised, if its config says so."""
+    parameters: int = 0
+    stored: Mapping[str, float] = field(default_factory=dict)
+    """Share of the parameters by the format they are stored in."""
+    float64_layers: tuple[str, ...] = ()
+    linear_features: int = 0
+    """Inputs and outputs of all linear layers but the output: an adapter has `r` of each."""
+    spread: Spread = field(default_factory=Spread)
+
+    @property
+    def has_weights(self) -> bool:
+        return self.parameters > 0
+
+    @property
+    def native(self) -> str:
+        """The format most parameters are stored in, or what the config says of a model unseen."""
+        return max(self.stored, key=lambda name: self.stored[name], default=self.declared)
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether config and weights name different formats; the weights are to be believed."""
+        return bool(self.declared and self.stored) and self.declared != self.native
+
+    @property
+    def mixed_float64(self) -> tuple[str, ...]:
+        """The layers that alone are stored in float64, in a model that otherwise is not."""
+        return self.float64_layers if len(self.stored) > 1 else ()
+
+    def stalled(self, learning_rate: float) -> float:
+        """Return the share of weights that bfloat16 would leave where they are.
+
+        Adam's first updates are about as long as the learning rate. A weight that steps by less
+        than half the distance to its neighbour is rounded back to where it was.
+        """
+        return sum(
+            share
+            for power, share in self.spread.powers.items()
+            if 2.0 ** (power - 8) > learning_rate
+        )
+
+
+def read(folder: Path) -> ModelFacts:
+    """Read what a folder says of its model. A folder without weights leaves what they would say.
+
+    Raises:
+        InvalidError: a file in it is unreadable, cut short, or says what cannot be.
+
+    """
+    config = _config(folder / "config.json")
+    tensors = [one for file in headers.files(folder) for one in headers.tensors(file)]
+    weights = [one for one in tensors if one.is_float]
+    return replace(
+        _told(config),
+        parameters=sum(one.size for one in weights),
+        stored=_shares(weights),
+        float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
+        linear_features=sum(sum(one.shape) for one in weights if _is_linear(one, config)),
+        spread=samples.spread(weights),
+    )
+
+
+def from_config(folder: Path) -> ModelFacts:
+    """Read what the config alone says."""
+    return _told(_config(folder / "config.json"))
+
+
+def watched(folder: Path) -> list[Path]:
+    """Return the files that facts are read from, of those that are there."""
+    named = [folder / "config.json", folder / headers.INDEX]
+    return [one for one in (*named, *headers.files(folder)) if one.is_file()]
+
+
+def _config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        told = json.loads(path.read_bytes()) if path.stat().st_size <= CONFIG_LIMIT else None
+    except (ValueError, RecursionError) as error:
+        raise InvalidError(f"{path.name} is not readable JSON.", param="base_model") from error
+    if not isinstance(told, dict):
+        raise InvalidError(f"{path.name} is no model's config.", param="base_model")
+    return told
+
+
+def _told(config: Mapping[str, Any]) -> ModelFacts:
+    return ModelFacts(
+        family=_family(config), declared=_declared(config), quantised=_quantised(config)
+    )
+
+
+def _family(config: Mapping[str, Any]) -> str:
+    told = config.get("model_type")
+    return told if isinstance(told, str) and _FAMILY.fullmatch(told) else ""
+
+
+def _declared(config: Mapping[str, Any]) -> str:
+    inner = config.get("text_config")
+    levels = (config, inner if isinstance(inner, dict) else {})
+    told = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
+    return next((one for one in told if isinstance(one, str) and one in _TRAINABLE), "")
+
+
+def _quantised(config: Mapping[str, Any]) -> str:
+    told = config.get("quantization_config")
+    how = told.get("quant_method") if isinstance(told, dict) else None
+    return how if isinstance(how, str) and _FAMILY.fullmatch(how) else ""
+
+
+def _shares(tensors: Sequence[Tensor]) -> dict[str, float]:
+    counted: Counter[str] = Counter()
+    for one in tensors:
+        counted[one.dtype] += one.size
+    total = counted.total()
+    return {dtype: count / total for dtype, count in counted.most_common() if count}
+
+
+def _is_linear(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+    """Whether it is a matrix between layers: not the tokens' or the positions' own."""
+    tables = {config.get("vocab_size"), *_positions(tensor, config)}
+    return (
+        len(tensor.shape) == _MATRIX
+        and tensor.name.endswith("weight")
+        and tables.isdisjoint(tensor.shape)
+    )
+
+
+def _positions(tensor: Tensor, config: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return how many rows a table of positions has, if the tensor may be one."""
+    if "wpe" not in tensor.name and "position" not in tensor.name:
+        return ()
+    return (config.get("max_position_embeddings"), config.get("n_positions"))

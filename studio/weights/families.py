@@ -1,0 +1,84 @@
+"""What is known of families of models beyond their files: which overflow float16, and who says so.
+
+Names are those of `model_type` in a model's config.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """Why a family is unsafe in float16."""
+
+    why: str
+    source: str
+    is_certain: bool = True
+    """Whether it happens at ordinary lengths and data. Refused if so, else a warning."""
+
+
+_T5 = Overflow(
+    "its feed-forward layers reach 66,246, and float16 ends at 65,504",
+    "huggingface/transformers#5651, #4586, #9295",
+)
+_GEMMA3 = Overflow(
+    "its activations reach about 800,000, and float16 ends at 65,504", "unslothai/unsloth#4014"
+)
+_QWEN2 = Overflow(
+    "it was trained in bfloat16, and overflows were reported on V100 cards",
+    "QwenLM/Qwen3#868, #826",
+    is_certain=False,
+)
+_MIXTURE = Overflow("gradients were seen to become NaN in float16", "unslothai/unsloth#6865")
+
+FLOAT16: dict[str, Overflow] = {
+    "t5": _T5,
+    "mt5": _T5,
+    "umt5": _T5,
+    "longt5": _T5,
+    "gemma": Overflow("its activations overflow float16", "google/gemma_pytorch#24"),
+    "gemma2": Overflow(
+        "it was trained in bfloat16, as its elder that overflows",
+        "google/gemma_pytorch#24",
+        is_certain=False,
+    ),
+    "gemma3": _GEMMA3,
+    "gemma3_text": _GEMMA3,
+    "gemma3n": Overflow("its activations overflow float16", "unsloth_zoo FORCE_FLOAT32"),
+    "gpt_oss": Overflow("its activations overflow float16", "unsloth_zoo FORCE_FLOAT32"),
+    "qwen3_5": Overflow("its gated layers overflow float16", "unsloth_zoo FORCE_FLOAT32"),
+    "qwen2": _QWEN2,
+    "qwen2_vl": Overflow(
+        "it was trained in bfloat16 and overflows float16",
+        "huggingface/transformers#33294, #33312",
+    ),
+    "phi": Overflow("its attention overflows float16", "huggingface/transformers#28163"),
+    "qwen3_moe": _MIXTURE,
+    "glm4_moe": _MIXTURE,
+    "gemma4": Overflow(
+        "its gradients overflowed in reinforcement learning; supervised runs were fine",
+        "unslothai/unsloth-zoo#600, #866, unslothai/unsloth#4875",
+        is_certain=False,
+    ),
+    "gpt_neo": Overflow(
+        "it overflowed on texts of 2,048 tokens",
+        "huggingface/transformers#11076",
+        is_certain=False,
+    ),
+    "gpt_neox": Overflow(
+        "overflows were reported", "huggingface/transformers#30199", is_certain=False
+    ),
+    "opt": Overflow(
+        "padding gave NaN in float16", "huggingface/transformers#17433", is_certain=False
+    ),
+}
+"""Families that float16 does not suit."""
+
+FLOAT32_PARAMETERS: dict[str, str] = {
+    "mamba": "state-spaces/mamba#6",
+    "mamba2": "state-spaces/mamba#6",
+    "falcon_mamba": "state-spaces/mamba#6",
+}
+"""Families whose recurrence diverges when its parameters are held in 16 bits, and who says so."""
+
+MIXED_HALVES: dict[str, str] = {"rwkv": "BlinkDL/RWKV-LM#155"}
+"""Families that cannot compute in bfloat16 on float16 weights, even frozen ones."""

@@ -1,0 +1,163 @@
+"""What tensors a folder of safetensors files holds. Reads headers only, and believes none of them.
+
+A file begins with eight bytes that say how long the header is; the header is JSON that says of
+each tensor its format, its shape and where its bytes stand.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studio.errors import InvalidError
+
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+HEADER_LIMIT = 32 * 2**20
+"""Bytes. 36,000 tensors, more than any model at hand has, take 5 MB."""
+INDEX_LIMIT = 32 * 2**20
+SHARD_LIMIT = 2000
+DIMENSIONS = 8
+LENGTH_BYTES = 8
+
+BITS: dict[str, tuple[str, int]] = {
+    "F64": ("float64", 64),
+    "F32": ("float32", 32),
+    "F16": ("float16", 16),
+    "BF16": ("bfloat16", 16),
+    "F8_E4M3": ("float8_e4m3fn", 8),
+    "F8_E5M2": ("float8_e5m2", 8),
+    "F8_E8M0": ("float8_e8m0fnu", 8),
+    "F6_E2M3": ("float6_e2m3", 6),
+    "F6_E3M2": ("float6_e3m2", 6),
+    "F4": ("float4", 4),
+    "C64": ("complex64", 64),
+    "I64": ("int64", 64),
+    "I32": ("int32", 32),
+    "I16": ("int16", 16),
+    "I8": ("int8", 8),
+    "U64": ("uint64", 64),
+    "U32": ("uint32", 32),
+    "U16": ("uint16", 16),
+    "U8": ("uint8", 8),
+    "BOOL": ("bool", 8),
+}
+"""Safetensors' names, with torch's names and the bits of one value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One tensor: what it is, and where its bytes stand."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    start: int
+    """Where in the file its first byte is."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_float(self) -> bool:
+        return "float" in self.dtype
+
+
+def files(folder: Path) -> list[Path]:
+    """Return the files that hold a model's weights, as transformers would choose them.
+
+    Raises:
+        InvalidError: the index is unreadable, or names what is no file beside it.
+
+    """
+    if (folder / WHOLE).is_file():
+        return [folder / WHOLE]
+    if not (folder / INDEX).is_file():
+        return []
+    names = sorted(set(_index(folder / INDEX)))
+    if len(names) > SHARD_LIMIT:
+        raise _bad(folder / INDEX, f"names {len(names)} files")
+    for name in names:
+        if Path(name).name != name or not (folder / name).is_file():
+            raise _bad(folder / INDEX, f"names {name[:100]}, which is not beside it")
+    return [folder / name for name in names]
+
+
+def tensors(file: Path) -> list[Tensor]:
+    """Return the tensors of one file.
+
+    Raises:
+        InvalidError: the header lies, or the file is cut short.
+
+    """
+    size = file.stat().st_size
+    header, start = _header(file, size)
+    return [
+        _tensor(file, start, size, name, told)
+        for name, told in header.items()
+        if name != "__metadata__"
+    ]
+
+
+def _index(path: Path) -> Iterator[str]:
+    if path.stat().st_size > INDEX_LIMIT:
+        raise _bad(path, "is absurdly long")
+    told = _json(path, path.read_bytes()).get("weight_map")
+    if not isinstance(told, dict):
+        raise _bad(path, "has no weight_map")
+    yield from map(str, told.values())
+
+
+def _header(file: Path, size: int) -> tuple[dict[str, Any], int]:
+    """Return the header, and where the data begins after it."""
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+        if size < LENGTH_BYTES or length > size - LENGTH_BYTES:
+            raise _bad(file, "is cut short, or is no safetensors file")
+        if length > HEADER_LIMIT:
+            raise _bad(file, "has an absurdly long header")
+        return _json(file, opened.read(length)), LENGTH_BYTES + length
+
+
+def _json(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        told = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, "has a header that is not readable JSON") from error
+    if not isinstance(told, dict):
+        raise _bad(path, "has a header that says nothing")
+    return told
+
+
+def _tensor(file: Path, start: int, size: int, name: str, told: Any) -> Tensor:  # noqa: ANN401 -- whatever the file says
+    match told:
+        case {"dtype": str(code), "shape": list(shape), "data_offsets": [int(first), int(last)]}:
+            pass
+        case _:
+            raise _bad(file, f"does not say where {name[:100]} stands")
+    if not _is_shape(shape) or not 0 <= first <= last:
+        raise _bad(file, f"says impossible things of {name[:100]}")
+    if start + last > size:
+        raise _bad(file, "is cut short")
+    dtype, bits = BITS.get(code, (code[:20].lower(), 0))
+    # A format unknown here has no known width, so only its place can be checked.
+    if bits and (last - first) * 8 != -(-math.prod(shape) * bits // 8) * 8:
+        raise _bad(file, f"gives {name[:100]} more or fewer bytes than its shape has")
+    return Tensor(name=name, dtype=dtype, shape=tuple(shape), file=file, start=start + first)
+
+
+def _is_shape(shape: list[Any]) -> bool:
+    return len(shape) <= DIMENSIONS and all(type(one) is int and 0 <= one < 2**48 for one in shape)
+
+
+def _bad(path: Path, what: str) -> InvalidError:
+    return InvalidError(
+        f"{path.name} {what}.",
+        hint="Fetch the model again; a file may have been cut while it was copied.",
+        param="base_model",
+    )

@@ -1,0 +1,30 @@
+"""The advice in the form of a new experiment, as a person meets it."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.living import Studio
+from tests.unit.weights import folders
+
+pytestmark = pytest.mark.e2e
+
+
+def test_advice_follows_what_is_chosen(page: Page) -> None:
+    page.goto("/new?preset=full")
+    page.get_by_text("for those who compare").click()
+    page.get_by_role("radio", name="bfloat16 throughout").check(force=True)
+
+    expect(page.locator("#advice .caution")).to_contain_text("of weights would not move")
+
+
+def test_one_click_mends_a_refused_form(page: Page, studio: Studio) -> None:
+    folder = folders.write(studio.home / "large", {"a": ("F32", [70000.0])})
+    page.goto("/new?preset=full")
+    page.get_by_role("radio", name="float16 mixed", exact=True).check(force=True)
+    page.get_by_label("Base model").fill(str(folder))
+    page.get_by_label("Base model").blur()
+    expect(page.locator("#advice .problem")).to_contain_text("where float16 ends")
+    page.get_by_role("button", name="Use bfloat16 mixed").click()
+
+    expect(page.locator("#advice .problem")).to_have_count(0)
+    expect(page.get_by_role("radio", name="bfloat16 mixed", exact=True)).to_be_checked()

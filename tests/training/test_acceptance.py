@@ -1,0 +1,223 @@
+"""What people asked of other systems, and did not get: each asked of ours, through a whole run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from studio.errors import TrainingError
+from studio.events import Failed, Finished, Started
+from studio.recipe.precision import PrecisionName
+from studio.rundir import RunDir
+from studio.runner import stages
+from studio.runner.session import execute
+from studio.training.stopping import Stop
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+NUMBERS = ("zero", "one", "two", "three", "four", "five")
+Tune = Callable[..., RunDir]
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model that can add, so that its weights have the sizes that training gives."""
+    root = tmp_path_factory.mktemp("taught")
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+    )
+    rate = {"optimisation__learning_rate": 3e-3, "optimisation__max_steps": 100}
+    run = tiny.train(root / "run", tiny.write_model(root / "model", config), **rate)
+    assert isinstance(tiny.last(run), Finished)
+    return run.artifacts
+
+
+@pytest.fixture(scope="module")
+def tune(taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Tune:
+    """Teach it to subtract; runs of equal settings are made once."""
+    root, made = tmp_path_factory.mktemp("tuned"), dict[str, RunDir]()
+
+    def tuned(precision: PrecisionName, model: Path = taught, **changes: object) -> RunDir:
+        name = f"{precision}-{model.name}-{abs(hash(tuple(changes.items())))}"
+        if name not in made:
+            made[name] = _tune(root / name, model, precision=precision, **changes)
+        return made[name]
+
+    return tuned
+
+
+def _tune(root: Path, model: Path, **changes: object) -> RunDir:
+    given = {
+        "optimisation__max_steps": 40,
+        "optimisation__learning_rate": 1e-3,
+        "optimisation__per_device_train_batch_size": 8,
+        "optimisation__lr_scheduler_type": "constant",
+        "numerics__guard": "warn",
+    }
+    run = tiny.write_run(root, model, **(given | changes))
+    tiny.write_rows(run.root / "train.jsonl", (_row(a, b) for a in range(6) for b in range(6)))
+    execute(run.root, Stop())
+    return run
+
+
+def _row(one: int, two: int) -> dict[str, Any]:
+    question = f"Subtract {NUMBERS[two]} from {NUMBERS[one]}!"
+    answer = f"The rest of {NUMBERS[one]} less {NUMBERS[two]} must be {one - two}, friend."
+    turns = (("user", question), ("assistant", answer))
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def last(run: RunDir) -> float:
+    return sum(tiny.series(run, "loss")[-5:]) / 5
+
+
+def drop(run: RunDir) -> float:
+    return tiny.series(run, "loss")[0] - last(run)
+
+
+def audited(run: RunDir, *names: str) -> list[Any]:
+    audit = tiny.said(run, Started)[0].resolved["audit"]
+    return [audit[name] for name in names]
+
+
+# --- LWM: "is this float32, or what a TPU makes of it?" -----------------------------------------
+
+
+def test_float32_says_what_its_products_read(tune: Tune) -> None:
+    wide, rounded = tune("fp32"), tune("fp32_bf16_matmul")
+
+    assert audited(wide, "weights", "matmul") == ["float32", "float32"]
+    assert audited(rounded, "weights", "matmul") == ["float32", "bfloat16"]
+
+
+def test_rounded_products_change_the_loss_but_not_where_it_ends(tune: Tune) -> None:
+    wide, rounded = tune("fp32"), tune("fp32_bf16_matmul")
+
+    assert tiny.series(wide, "loss")[0] != tiny.series(rounded, "loss")[0]
+    assert last(rounded) == pytest.approx(last(wide), abs=0.02)
+
+
+# --- TransformerEngine: bfloat16 weights, with and without a master ------------------------------
+
+FINE = {"optimisation__learning_rate": 2e-5, "optimisation__max_steps": 60}
+
+
+def test_plain_bfloat16_stalls_at_a_usual_rate(tune: Tune) -> None:
+    assert drop(tune("bf16_pure", **FINE)) < 0.25 * drop(tune("bf16", **FINE))
+
+
+@pytest.mark.parametrize("precision", ["bf16_dual", "bf16_stochastic", "bf16_kahan"])
+def test_each_remedy_learns_what_mixed_precision_does(precision: str, tune: Tune) -> None:
+    assert drop(tune(precision, **FINE)) > 0.9 * drop(tune("bf16", **FINE))
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        ("bf16", ["float32", "float32", "none"]),
+        ("bf16_pure", ["bfloat16", "bfloat16", "none"]),
+        ("bf16_dual", ["bfloat16", "float32", "float32"]),
+        ("bf16_stochastic", ["bfloat16", "bfloat16", "none"]),
+    ],
+)
+def test_weights_states_and_master_are_as_promised(
+    precision: str, expected: list[str], tune: Tune
+) -> None:
+    assert audited(tune(precision, **FINE), "weights", "optimizer_states", "master") == expected
+
+
+# --- H2O LLM Studio: mixed precision off, float16 or bfloat16 -------------------------------------
+
+MIXED = ("fp32", "fp16", "bf16")
+
+
+@pytest.fixture(scope="module")
+def mixed(model: Path, tune: Tune) -> dict[str, RunDir]:
+    """Train from scratch: there the scaler skips no step, which would make it another run."""
+    return {name: tune(name, model, optimisation__max_steps=20) for name in MIXED}
+
+
+def test_no_step_of_float16_is_skipped(mixed: dict[str, RunDir]) -> None:
+    assert tiny.said(mixed["fp16"], Finished)[0].metrics["skipped_steps"] == 0
+
+
+def test_the_scaler_is_there_for_float16_alone(mixed: dict[str, RunDir]) -> None:
+    scalers = {name: audited(run, "scaler") for name, run in mixed.items()}
+
+    assert scalers == {"fp32": [False], "fp16": [True], "bf16": [False]}
+
+
+def test_each_choice_computes_otherwise(mixed: dict[str, RunDir]) -> None:
+    assert len({tiny.series(run, "loss")[0] for run in mixed.values()}) == len(MIXED)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_each_choice_ends_where_float32_does(precision: str, mixed: dict[str, RunDir]) -> None:
+    assert last(mixed[precision]) == pytest.approx(last(mixed["fp32"]), abs=0.05)
+    assert drop(mixed["fp32"]) > 0.5
+
+
+# --- CogVideo: a model of bfloat16's range, trained in float16 ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def loud(taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model whose activations only bfloat16 and float32 can hold."""
+    folder = tmp_path_factory.mktemp("loud") / "model"
+    model = AutoModelForCausalLM.from_pretrained(taught, dtype=torch.bfloat16)
+    model.model.layers[1].mlp.down_proj.weight.data.mul_(3e5)
+    model.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_what_float16_cannot_hold_is_told(loud: Path, tune: Tune) -> None:
+    failed = tiny.said(tune("fp16", loud, numerics__guard="stop"), Failed)
+
+    assert [event.code for event in failed] == ["non_finite"]
+
+
+def test_bfloat16_trains_it(loud: Path, tune: Tune) -> None:
+    run = tune("bf16", loud)
+
+    assert isinstance(tiny.last(run), Finished)
+    assert drop(run) > 0
+
+
+# --- the control: what upstream does by itself, and that we would see it --------------------------
+
+
+def test_upstream_alone_computes_float16_as_float32() -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    alone = Accelerator(mixed_precision="fp16", cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+    assert (alone.native_amp, alone.scaler) == (False, None)
+
+
+def test_upstreams_way_is_found_out(taught: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", taught, precision="fp16")
+    made = stages.prepare(run, run.events.append, Stop())
+    made.trainer.accelerator.native_amp = False
+    made.trainer.accelerator.scaler = None
+
+    with pytest.raises(TrainingError) as caught:
+        made.trainer.train()
+
+    assert caught.value.message == (
+        "float16 mixed was asked for, but this model would train otherwise: "
+        "compute should be float16 and is float32; matmul should be float16 and is float32; "
+        "autocast should be float16 and is none; scaler should be True and is False."
+    )

@@ -1,0 +1,161 @@
+"""The guard: a run whose numbers break ends in words, and never passes for a success."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from studio.errors import TrainingError
+from studio.events import Alarmed, Failed, Progressed
+from studio.rundir import RunDir
+from studio.runner import stages
+from studio.training.guard import Guard, Reading
+from studio.training.stopping import Stop
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+BAD = "model.layers.1.mlp.down_proj"
+
+
+@pytest.fixture(scope="module")
+def hopeless(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model with a layer too strong for any format."""
+    folder = tmp_path_factory.mktemp("hopeless") / "model"
+    strong = AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        strong.get_submodule("model.layers.1.mlp.up_proj").weight.mul_(1e20)
+        strong.get_submodule(BAD).weight.mul_(1e30)
+    strong.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def ended(run: RunDir) -> tuple[str, int]:
+    """Return how a run has failed, and at which step."""
+    return tiny.said(run, Failed)[0].code, tiny.said(run, Progressed)[-1].step
+
+
+def codes(run: RunDir) -> list[str]:
+    return [alarm.code for alarm in tiny.said(run, Alarmed)]
+
+
+def made_guard(model: Path, folder: Path, **changes: object) -> Guard:
+    run = tiny.write_run(folder, model, **changes)
+    guard: Guard = stages.prepare(run, run.events.append, Stop()).trainer.guard
+    return guard
+
+
+def reading(**metrics: float) -> Reading:
+    usual = {"loss": 2.0, "grad_norm": 1.0, "learning_rate": 0.01}
+    return Reading(step=1, metrics=usual | metrics, broken_losses=0, findings=None)
+
+
+def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", hopeless, optimisation__max_steps=40)
+
+    assert ended(run) == ("non_finite", 10)
+    assert tiny.said(run, Failed)[0].message == (
+        f"The loss has been no number for 10 steps; it began in {BAD}."
+    )
+    assert not run.artifacts.exists()
+
+
+def test_weights_that_are_no_numbers_are_never_a_success(hopeless: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", hopeless, numerics__guard="warn")
+
+    assert ended(run) == ("nan_weights", 3)
+    assert not run.artifacts.exists()
+
+
+def test_a_warning_lets_the_run_go_on(hopeless: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", hopeless, numerics__guard="warn", optimisation__max_steps=12)
+
+    assert tiny.said(run, Progressed)[-1].step == 12
+    assert codes(run) == ["activations_overflow", "non_finite"]
+
+
+def test_rollback_keeps_the_last_good_weights(hopeless: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run", hopeless, numerics__guard="rollback", optimisation__max_steps=40
+    )
+
+    kept = AutoModelForCausalLM.from_pretrained(run.artifacts / "last-good")
+    assert ended(run) == ("non_finite", 10)
+    assert all(weight.isfinite().all() for weight in kept.parameters())
+    assert [path.name for path in run.artifacts.iterdir()] == ["last-good"]
+
+
+def test_what_rollback_kept_says_that_it_is_no_result(hopeless: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run",
+        hopeless,
+        numerics__guard="rollback",
+        adapter__kind="lora",
+        optimisation__max_steps=40,
+    )
+
+    card = (run.artifacts / "last-good" / "README.md").read_text(encoding="utf-8")
+    assert card.splitlines()[2] == (
+        "This run failed at step 10, so these weights are no result. "
+        f"The loss has been no number for 10 steps; it began in {BAD}."
+    )
+
+
+def test_a_step_without_a_number_changes_no_weight(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=4)
+    made = stages.prepare(run, run.events.append, Stop())
+    compute = made.trainer.compute_loss
+
+    def breaking(*args: Any, **given: Any) -> torch.Tensor:  # noqa: ANN401 -- upstream's own
+        loss: torch.Tensor = compute(*args, **given)
+        return loss * (math.nan if made.trainer.state.global_step == 1 else 1.0)
+
+    made.trainer.compute_loss = breaking
+
+    made.trainer.train()
+
+    assert [math.isfinite(norm) for norm in tiny.series(run, "grad_norm")] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert all(weight.isfinite().all() for weight in made.trainer.model.parameters())
+    assert tiny.series(run, "skipped_steps") == [1, 1, 1]
+
+
+def test_updates_that_go_on_being_lost_end_the_run(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run",
+        model,
+        precision="bf16_pure",
+        optimisation__learning_rate=1e-6,
+        optimisation__lr_scheduler_type="constant",
+        optimisation__max_steps=30,
+    )
+
+    assert ended(run) == ("updates_lost", 11)
+    assert codes(run) == ["updates_lost"]
+
+
+def test_a_collapsed_loss_scale_ends_the_run(model: Path, tmp_path: Path) -> None:
+    guard = made_guard(model, tmp_path / "run", precision="fp16")
+
+    told = [alarm.code for alarm in guard.judge(reading(loss_scale=0.5, skipped_steps=17))]
+
+    assert told == ["loss_scale_collapsed"]
+    with pytest.raises(TrainingError, match="fallen below 1"):
+        guard.enforce()
+
+
+def test_a_loss_of_nothing_is_told_and_no_failure(model: Path, tmp_path: Path) -> None:
+    guard = made_guard(model, tmp_path / "run")
+
+    told = [alarm.code for _step in range(12) for alarm in guard.judge(reading(loss=0.0))]
+    guard.enforce()
+
+    assert told == ["zero_loss"]

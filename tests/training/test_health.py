@@ -1,0 +1,167 @@
+"""Numeric health: each trouble is provoked and seen, and a healthy run is not disturbed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from studio.events import Alarmed, Progressed
+from studio.recipe.precision import PrecisionName
+from studio.rundir import RunDir
+from studio.runner import stages
+from studio.training.stopping import Stop
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+SIGNALS = [
+    "activation_max",
+    "grad_underflow_share",
+    "lost_update_share",
+    "nonfinite_grads",
+    "nonfinite_losses",
+    "update_ratio",
+]
+BAD = "model.layers.1.mlp.down_proj"
+
+
+@pytest.fixture(scope="module")
+def exploding(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model with a layer whose output float16 cannot hold."""
+    return strengthened(model, tmp_path_factory.mktemp("exploding") / "model", 17_000.0)
+
+
+def strengthened(model: Path, folder: Path, factor: float) -> Path:
+    strong = AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        strong.get_submodule(BAD).weight *= factor
+        strong.get_submodule("model.layers.1.mlp.up_proj").weight *= factor
+    strong.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def looks(run: RunDir) -> list[int]:
+    """Return the steps at which a look was taken."""
+    return [e.step for e in tiny.said(run, Progressed) if "nonfinite_grads" in e.metrics]
+
+
+def alarms(run: RunDir) -> list[str]:
+    return [alarm.code for alarm in tiny.said(run, Alarmed)]
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("adapter", ["full", "lora"])
+def test_a_healthy_run_is_measured_and_raises_no_alarm(
+    model: Path, tmp_path: Path, mode: PrecisionName, adapter: str
+) -> None:
+    run = tiny.train(
+        tmp_path / "run",
+        model,
+        precision=mode,
+        adapter__kind=adapter,
+        optimisation__max_steps=12,
+    )
+
+    first = tiny.said(run, Progressed)[0].metrics
+    assert sorted(set(first) & set(SIGNALS)) == SIGNALS
+    assert (looks(run), alarms(run), tiny.last(run).kind) == ([1, 11], [], "finished")
+    assert first["lost_update_share"] < 0.01
+    assert first["grad_underflow_share"] < 0.01
+
+
+def test_losses_are_the_same_without_health(model: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"precision": "fp16", "optimisation__max_steps": 12}
+    with_health = tiny.train(tmp_path / "with", model, **changes)
+    without = tiny.train(tmp_path / "without", model, **changes, numerics__health=False)
+
+    assert looks(without) == []
+    assert tiny.series(with_health, "loss") == tiny.series(without, "loss")
+
+
+def test_looks_are_taken_on_logging_steps_alone(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run", model, optimisation__max_steps=24, evaluation__logging_steps=4
+    )
+
+    assert looks(run) == [4, 16]
+
+
+def test_no_hook_stays_on_the_model(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=2)
+    made = stages.prepare(run, run.events.append, Stop())
+
+    made.trainer.train()
+
+    hooks = [hook for one in made.trainer.model.modules() for hook in one._forward_hooks]
+    assert hooks == []
+
+
+def test_the_module_where_numbers_end_is_named(exploding: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", exploding, precision="fp16")
+
+    first = tiny.said(run, Alarmed)[0]
+    assert (first.code, first.step, first.module) == ("activations_overflow", 1, BAD)
+    assert tiny.series(run, "activation_max")[0] == float("inf")
+    assert tiny.series(run, "nonfinite_losses")[0] == 1
+
+
+def test_bfloat16_has_room_for_what_float16_has_not(exploding: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", exploding, precision="bf16")
+
+    assert (alarms(run), tiny.last(run).kind) == ([], "finished")
+    assert tiny.series(run, "activation_max")[0] > 65504
+
+
+def test_a_layer_near_the_end_of_float16_is_named(model: Path, tmp_path: Path) -> None:
+    strong = strengthened(model, tmp_path / "model", 2_200.0)
+    run = tiny.train(tmp_path / "run", strong, precision="fp16")
+
+    assert [(alarm.code, alarm.module) for alarm in tiny.said(run, Alarmed)] == [
+        ("little_headroom", BAD)
+    ]
+
+
+def test_gradients_that_round_to_zero_are_seen(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, precision="fp16")
+    made = stages.prepare(run, run.events.append, Stop())
+    made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    compute = made.trainer.compute_loss
+    made.trainer.compute_loss = lambda *args, **given: compute(*args, **given) * 1e-5
+
+    made.trainer.train()
+
+    assert tiny.series(run, "grad_underflow_share")[0] > 0.5
+    assert alarms(run) == ["gradients_underflow"]
+
+
+def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, precision="fp16")
+    made = stages.prepare(run, run.events.append, Stop())
+    made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    made.trainer.train()
+
+    first = tiny.said(run, Progressed)[0].metrics
+    assert (first["skipped_steps"], first["nonfinite_grads"] > 0) == (1, True)
+    assert set(first) & {"lost_update_share", "update_ratio"} == set()
+    # The scaler searches for its scale in this way: that is no trouble.
+    assert alarms(run) == []
+
+
+def test_updates_that_16_bits_cannot_hold_are_seen(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run", model, precision="bf16_pure", optimisation__learning_rate=1e-5
+    )
+
+    assert tiny.series(run, "lost_update_share")[0] > 0.5
+    assert alarms(run) == ["updates_lost"]
+
+
+def test_no_update_is_lost_while_the_rate_is_zero(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", model, optimisation__warmup_steps=2)
+
+    first = tiny.said(run, Progressed)[0].metrics
+    assert set(first) & {"lost_update_share", "update_ratio"} == set()

@@ -1,0 +1,184 @@
+"""Each mode beside its plan: what was audited, and what stops a run that is otherwise."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from studio.errors import TrainingError
+from studio.events import Failed, Finished, Started
+from studio.recipe.precision import PRECISIONS, PrecisionName
+from studio.rundir import RunDir
+from studio.runner import stages
+from studio.training import matmuls, models
+from studio.training.stopping import Stop
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+CPU = torch.device("cpu")
+
+
+def audited(run: RunDir) -> dict[str, Any]:
+    audit: dict[str, Any] = tiny.said(run, Started)[0].resolved["audit"]
+    return audit
+
+
+def prepared(model: Path, root: Path, **changes: object) -> stages.Stages:
+    run = tiny.write_run(root, model, **changes)
+    return stages.prepare(run, run.events.append, Stop())
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model that was saved in bfloat16."""
+    config = tiny.llama()
+    config.dtype = torch.bfloat16
+    return tiny.write_model(tmp_path_factory.mktemp("narrow") / "model", config)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "weights", "expected"),
+    [
+        (torch.float32, torch.float32, "float32"),
+        (torch.bfloat16, torch.bfloat16, "bfloat16"),
+        (torch.float16, torch.float16, "float16"),
+    ],
+)
+def test_a_product_shows_what_it_reads(
+    inputs: torch.dtype, weights: torch.dtype, expected: str
+) -> None:
+    assert matmuls.operand(CPU, inputs, weights) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_product_shows_what_autocast_makes_it_read(dtype: torch.dtype) -> None:
+    with torch.autocast("cpu", dtype):
+        found = matmuls.operand(CPU)
+
+    assert found == str(dtype).removeprefix("torch.")
+
+
+def test_a_product_that_is_emulated_reads_what_it_should() -> None:
+    with matmuls.reading(PRECISIONS["fp32_bf16_matmul"], CPU):
+        assert matmuls.operand(CPU) == "bfloat16"
+
+
+def test_emulation_rounds_forwards_and_backwards() -> None:
+    die = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(8, 8, generator=die, requires_grad=True) for _ in range(2))
+    with matmuls.reading(PRECISIONS["fp32_bf16_matmul"], CPU):
+        y = x @ w
+        (gradient,) = torch.autograd.grad(y, x, y.detach())
+
+    wide_x, wide_w = x.detach().bfloat16().float(), w.detach().bfloat16().float()
+    assert torch.equal(y, wide_x @ wide_w)
+    assert torch.equal(gradient, y.detach().bfloat16().float() @ wide_w.T)
+
+
+def test_a_run_leaves_torch_as_it_was(model: Path, tmp_path: Path) -> None:
+    before = torch.get_float32_matmul_precision()
+
+    tiny.train(tmp_path / "run", model, precision="fp32_bf16_matmul", optimisation__max_steps=1)
+
+    assert torch.get_float32_matmul_precision() == before
+    assert matmuls.operand(CPU) == "float32"
+
+
+def test_tf32_on_a_processor_is_found_out(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", model, precision="fp32_tf32")
+
+    failed = tiny.said(run, Failed)[0]
+    assert failed.code == "precision_fallback"
+    assert failed.message == (
+        "float32 with TF32 products was asked for, but this model would train otherwise: "
+        "matmul should be tf32 and is float32."
+    )
+
+
+def test_an_optimizer_with_other_states_is_found_out(model: Path, tmp_path: Path) -> None:
+    made = prepared(model, tmp_path / "run", precision="bf16_dual")
+    made.trainer.optimizer_cls_and_kwargs = (torch.optim.AdamW, {"lr": 0.01})
+
+    with pytest.raises(TrainingError) as caught:
+        made.trainer.train()
+
+    assert caught.value.message.endswith(
+        "otherwise: optimizer should be AdamW with float32 master and is AdamW; "
+        "optimizer states should be float32 and is bfloat16; master should be float32 and is none."
+    )
+
+
+def test_a_layer_in_another_format_is_found_out(model: Path, tmp_path: Path) -> None:
+    made = prepared(model, tmp_path / "run", precision="bf16_pure")
+    made.trainer.model.model.layers[1].mlp.up_proj.double()
+
+    with pytest.raises(TrainingError, match=r"otherwise: model.layers.1.mlp.up_proj.weight is fl"):
+        made.trainer.train()
+
+
+def test_an_audit_tells_each_layer_and_the_kernel(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", model, precision="bf16_dual", optimisation__max_steps=1)
+
+    audit = audited(run)
+    assert audit["formats"] == {
+        "Embedding": "bfloat16",
+        "Linear": "bfloat16",
+        "LlamaRMSNorm": "bfloat16",
+    }
+    assert audit["attention_kernel"] == "flash attention for cpu"
+    assert audit["trained_tensors"] == "21, all in the optimizer"
+
+
+@pytest.mark.parametrize("optim", ["sgd", "adafactor"])
+def test_other_optimizers_pass_the_audit(optim: str, model: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", model, optimisation__optim=optim)
+
+    assert isinstance(tiny.last(run), Finished)
+    assert audited(run)["optimizer"] == {"sgd": "SGD", "adafactor": "Adafactor"}[optim]
+
+
+def test_knobs_that_exclude_each_other_end_a_run_at_once(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", model, precision="bf16_pure", adapter__kind="lora")
+
+    assert tiny.said(run, Failed)[0].code == "conflict"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_frozen_model_stays_as_it_was_saved(
+    precision: PrecisionName, narrow: Path, tmp_path: Path
+) -> None:
+    run = tiny.train(tmp_path / "run", narrow, precision=precision, adapter__kind="lora")
+
+    audit = audited(run)
+    found = [audit[name] for name in ("weights", "trained", "optimizer_states", "compute")]
+    assert found == ["bfloat16", "float32", "float32", PRECISIONS[precision].compute]
+    assert audit["formats"]["adapter"] == "float32"
+
+
+def test_a_frozen_model_is_widened_where_nothing_is_cast(narrow: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", narrow, precision="fp32", adapter__kind="lora")
+
+    assert audited(run)["weights"] == "float32"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_frozen_model_is_kept_as_asked(dtype: str, model: Path, tmp_path: Path) -> None:
+    lora = {"adapter__kind": "lora", "adapter__base_dtype": dtype}
+    run = tiny.train(tmp_path / "run", model, precision="bf16", **lora)
+
+    assert (audited(run)["weights"], audited(run)["trained"]) == (dtype, "float32")
+    assert tiny.series(run, "loss")[-1] < tiny.series(run, "loss")[0]
+
+
+def test_what_an_adapter_copies_is_never_trained_in_16_bits(model: Path) -> None:
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float16)
+    adapted = get_peft_model(base, LoraConfig(r=2, modules_to_save=["lm_head"]))
+    assert torch.float16 in {p.dtype for p in adapted.parameters() if p.requires_grad}
+
+    models.widen_trained(adapted)
+
+    assert {p.dtype for p in adapted.parameters() if p.requires_grad} == {torch.float32}

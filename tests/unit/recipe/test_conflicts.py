@@ -1,0 +1,64 @@
+"""Knobs that exclude each other are named before a run waits for nothing."""
+
+from typing import Any
+
+import pytest
+
+from studio.methods import RECIPES
+from studio.recipe.conflicts import Conflict, conflict
+
+BARE: dict[str, Any] = {"method": "sft", "base_model": "m", "dataset": "d"}
+FULL = {"adapter": {"kind": "full"}}
+
+
+def found(**changes: object) -> Conflict | None:
+    return conflict(RECIPES.validate_python(BARE | changes))
+
+
+def test_what_is_there_by_default_goes_together() -> None:
+    assert found() is None
+
+
+def test_a_mode_of_narrow_weights_goes_with_a_full_fine_tune() -> None:
+    assert found(precision="bf16_kahan", **FULL) is None
+
+
+def test_an_adapter_has_no_narrow_weights() -> None:
+    assert found(precision="bf16_kahan") == Conflict(
+        message="bfloat16, Kahan summation is about the weights trained, and an adapter's are"
+        " float32.",
+        hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
+        param="precision",
+    )
+
+
+def test_another_optimizer_than_the_modes_own_is_refused() -> None:
+    refused = found(precision="bf16_dual", optimisation={"optim": "sgd"}, **FULL)
+
+    assert refused == Conflict(
+        message="bfloat16 weights, float32 master brings its own optimizer, "
+        "AdamW with float32 master: sgd has no say.",
+        hint="Choose AdamW, or another precision.",
+        param="optimisation.optim",
+    )
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
+def test_any_adamw_means_the_modes_own(optim: str) -> None:
+    assert found(precision="bf16_dual", optimisation={"optim": optim}, **FULL) is None
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_narrow_frozen_model_is_refused_where_nothing_is_cast(dtype: str) -> None:
+    refused = found(precision="fp32", adapter={"kind": "lora", "base_dtype": dtype})
+
+    assert refused == Conflict(
+        message=f"A frozen model in {dtype} computes in {dtype}, not in float32.",
+        hint="Keep the frozen model native, or choose a mixed precision.",
+        param="adapter.base_dtype",
+    )
+
+
+@pytest.mark.parametrize("dtype", ["native", "float32", "bfloat16", "float16"])
+def test_a_mixed_mode_takes_any_frozen_model(dtype: str) -> None:
+    assert found(precision="bf16", adapter={"kind": "lora", "base_dtype": dtype}) is None

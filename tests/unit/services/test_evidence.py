@@ -1,0 +1,225 @@
+"""What made numbers show: gaps against seed noise, and improvement lost."""
+
+import math
+
+import pytest
+
+from studio.services import evidence
+from studio.services.evidence import Estimate, Finding, State, Trial, Versus
+from studio.services.gaps import gaps
+from studio.services.metrics import Series
+
+NAN = math.nan
+
+
+def done(precision: str, seed: int, first: float, last: float) -> Trial:
+    """Make a finished run, validated at steps 1 and 10."""
+    return Trial(
+        precision=precision, seed=seed, state="done", final=last, validations={1: first, 10: last}
+    )
+
+
+def three(precision: str, *lasts: float, first: float = 3.0) -> list[Trial]:
+    return [done(precision, seed, first, last) for seed, last in enumerate(lasts)]
+
+
+def found(trials: list[Trial], mode: str = "bf16") -> Finding:
+    return next(one for one in evidence.findings(trials) if one.precision == mode)
+
+
+def line(*values: float | None) -> Series:
+    return Series(mean=list(values), min=list(values), max=list(values))
+
+
+def test_an_estimate_is_of_the_finite_numbers_only() -> None:
+    assert evidence.estimate([1.0, 3.0, None, NAN, math.inf]) == Estimate(2.0, math.sqrt(2), 2)
+
+
+def test_one_number_has_no_spread() -> None:
+    assert evidence.estimate([1.0]) == Estimate(1.0, None, 1)
+
+
+def test_nothing_has_no_estimate() -> None:
+    assert evidence.estimate([NAN, None]) is None
+
+
+@pytest.mark.parametrize(
+    ("gap", "noise", "told"),
+    [
+        (Estimate(0.1, 0.0, 2), Estimate(2.0, 0.1, 2), "within"),
+        (Estimate(-0.1, 0.0, 2), Estimate(2.0, 0.1, 2), "within"),
+        (Estimate(0.2, 0.0, 2), Estimate(2.0, 0.1, 2), "above"),
+        (Estimate(-0.2, 0.0, 2), Estimate(2.0, 0.1, 2), "below"),
+        (Estimate(0.0, None, 1), Estimate(2.0, 0.1, 2), "unknown"),
+        (Estimate(0.0, 0.0, 2), Estimate(2.0, None, 1), "unknown"),
+        (Estimate(0.0, 0.0, 2), None, "unknown"),
+        (None, Estimate(2.0, 0.1, 2), "nothing"),
+    ],
+)
+def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
+    gap: Estimate | None, noise: Estimate | None, told: Versus
+) -> None:
+    assert evidence.versus(gap, noise) == told
+
+
+@pytest.mark.parametrize(
+    ("mode_ends", "noise", "share"),
+    [(2.0, 0.0, 0.0), (2.75, 0.0, 0.75), (3.5, 0.0, 1.5), (1.5, 0.0, -0.5), (2.75, 1.0, None)],
+)
+def test_the_improvement_lost_is_a_share_of_the_references(
+    mode_ends: float, noise: float, share: float | None
+) -> None:
+    assert evidence.lost([(3.0, 3.0)], [(mode_ends, 2.0)], noise) == share
+
+
+def test_nothing_can_be_lost_where_the_reference_did_not_improve() -> None:
+    assert evidence.lost([(2.0, 2.0)], [(2.5, 2.0)], 0) is None
+
+
+def test_a_gap_is_between_runs_of_one_seed() -> None:
+    one = found([*three("fp32", 1.0, 2.0, 3.0), *three("bf16", 1.5, 2.5, 3.5)])
+
+    assert (one.gap, one.noise, one.versus) == (
+        Estimate(0.5, 0.0, 3),
+        Estimate(2.0, 1.0, 3),
+        "within",
+    )
+
+
+def test_a_stalled_mode_is_told_by_what_it_lost() -> None:
+    one = found([*three("fp32", 2.0, 2.0), *three("bf16", 2.75, 2.75)])
+
+    assert (one.versus, one.lost, one.lost_since) == ("above", 0.75, 1)
+
+
+def test_the_reference_stands_first_whatever_the_order() -> None:
+    modes = [one.precision for one in evidence.findings([*three("bf16", 1), *three("fp32", 1)])]
+
+    assert modes == ["fp32", "bf16"]
+
+
+def test_failed_runs_are_counted_but_not_measured() -> None:
+    broken = Trial(precision="bf16", seed=0, state="failed", validations={1: 3.0})
+    one = found([*three("fp32", 1.0, 2.0), broken, done("bf16", 1, 3.0, 2.25)])
+
+    assert (one.failed, one.runs, one.gap, one.versus) == (1, 2, Estimate(0.25, None, 1), "unknown")
+
+
+def test_a_seed_whose_reference_failed_is_not_compared() -> None:
+    broken = Trial(precision="fp32", seed=0, state="failed", validations={1: 3.0})
+    one = found([broken, *three("bf16", 1.0)])
+
+    assert (one.loss, one.gap, one.versus) == (Estimate(1.0, None, 1), None, "nothing")
+
+
+def test_runs_that_go_on_are_compared_at_the_last_step_both_reached() -> None:
+    going = [
+        Trial(precision="fp32", seed=0, state="going", validations={1: 3.0, 2: 2.5, 3: 2.0}),
+        Trial(precision="bf16", seed=0, state="going", validations={1: 3.0, 2: 2.75}),
+    ]
+    one = found(going)
+
+    assert (one.step, one.gap, one.lost) == (2, Estimate(0.25, None, 1), 0.5)
+
+
+def test_finished_pairs_are_compared_before_those_that_go_on() -> None:
+    going = [
+        Trial(precision=mode, seed=1, state="going", validations={1: 9.0})
+        for mode in ("fp32", "bf16")
+    ]
+    one = found([*three("fp32", 2.0), *three("bf16", 2.5), *going])
+
+    assert (one.step, one.gap) == (None, Estimate(0.5, None, 1))
+
+
+def test_a_loss_that_is_no_number_is_counted_apart() -> None:
+    one = found([*three("fp32", 2.0, 2.0), *three("bf16", NAN, 2.5)])
+
+    assert (one.not_finite, one.gap, one.loss) == (
+        1,
+        Estimate(0.5, None, 1),
+        Estimate(2.5, None, 1),
+    )
+
+
+def test_a_run_that_broke_is_in_neither_start_nor_end() -> None:
+    whole, broken = done("bf16", 0, 3.0, 2.5), done("bf16", 1, 9.0, NAN)
+    one = found([done("fp32", 0, 3.0, 2.0), done("fp32", 1, 9.0, 2.0), whole, broken])
+
+    assert one.lost == 0.5
+
+
+def cost(precision: str, seed: int, speed: float, size: float, state: State = "done") -> Trial:
+    return Trial(
+        precision=precision,
+        seed=seed,
+        state=state,
+        final=2.0,
+        validations={1: 3.0},
+        tokens_per_second=speed,
+        peak_memory_bytes=size,
+    )
+
+
+def test_speed_and_memory_are_ratios_to_the_reference() -> None:
+    one = found([cost("fp32", 0, 100, 8), cost("bf16", 0, 150, 6)])
+
+    assert (one.speed_ratio, one.memory_ratio) == (Estimate(1.5, None, 1), 0.75)
+
+
+def test_speeds_are_compared_seed_by_seed() -> None:
+    one = found(
+        [
+            *(cost("fp32", seed, speed, 8) for seed, speed in enumerate((100, 200))),
+            *(cost("bf16", seed, speed, 8) for seed, speed in enumerate((150, 300))),
+        ]
+    )
+
+    assert one.speed_ratio == Estimate(1.5, 0.0, 2)
+
+
+def test_costs_are_those_of_finished_runs_as_soon_as_there_is_one() -> None:
+    one = found(
+        [
+            cost("fp32", 0, 100, 8),
+            cost("bf16", 0, 150, 6),
+            cost("bf16", 1, 999, 99, state="going"),
+            cost("bf16", 2, 999, 99, state="failed"),
+        ]
+    )
+
+    assert (one.speed, one.memory) == (Estimate(150, None, 1), 6)
+
+
+def test_an_empty_study_finds_nothing() -> None:
+    assert evidence.findings([]) == []
+
+
+def test_gaps_follow_the_steps_seed_by_seed() -> None:
+    lines = {
+        ("fp32", 0): line(3.0, 2.0),
+        ("fp32", 1): line(4.0, 2.0),
+        ("bf16", 0): line(3.5, 2.0),
+        ("bf16", 1): line(4.0, None),
+    }
+    series = gaps(lines)
+
+    assert (series["bf16"].mean, series["bf16"].min, series["bf16"].max) == (
+        [0.25, 0.0],
+        [0.0, 0.0],
+        [0.5, 0.0],
+    )
+
+
+def test_the_band_of_the_reference_is_its_own_spread() -> None:
+    series = gaps({("fp32", 0): line(1.0, 2.0), ("fp32", 1): line(3.0, None)})["fp32"]
+
+    assert (series.mean, series.min, series.max) == (
+        [0.0, 0.0],
+        [-math.sqrt(2), None],
+        [math.sqrt(2), None],
+    )
+
+
+def test_without_the_reference_there_are_no_gaps() -> None:
+    assert gaps({("bf16", 0): line(1.0)}) == {}

@@ -1,0 +1,131 @@
+"""What a study comes to, in words that claim no more than the numbers."""
+
+import csv
+import math
+
+from studio.db.tables import Study
+from studio.services import evidence
+from studio.services.evidence import State, Trial
+from studio.services.reports import Answers, Report
+from studio.web import handout
+from studio.web.verdict import share, verdict
+
+
+def trial(mode: str, seed: int, *losses: float, state: State = "done") -> Trial:
+    """Make a run validated at each step; the reference is slower and larger than the others."""
+    return Trial(
+        precision=mode,
+        seed=seed,
+        state=state,
+        final=losses[-1] if state == "done" and losses else None,
+        validations=dict(enumerate(losses, 1)),
+        tokens_per_second=100.0 if mode == "fp32" else 130.0,
+        peak_memory_bytes=100.0 if mode == "fp32" else 99.0,
+    )
+
+
+def report(*trials: Trial, devices: tuple[str, ...] = ()) -> Report:
+    return Report(
+        study=Study(experiment_id=1, name="a|b", modes=["fp32"], seeds=[0]),
+        runs=[],
+        findings=evidence.findings(trials),
+        curves={},
+        answers=Answers(seed=0, prompts=4, differing=[], by_mode={"bf16": 1}, between_seeds=None),
+        devices=list(devices),
+    )
+
+
+def said(*trials: Trial) -> list[str]:
+    return [sentence.replace("\xa0", " ") for sentence in verdict(report(*trials))]
+
+
+REFERENCE = (trial("fp32", 0, 3.0, 2.0), trial("fp32", 1, 3.0, 2.1))
+
+
+def test_equal_is_said_with_the_gap_the_noise_and_the_seeds() -> None:
+    (told,) = said(*REFERENCE, trial("bf16", 0, 3.0, 2.01), trial("bf16", 1, 3.0, 2.11))
+
+    assert told == (
+        "bf16 equals fp32 within seed noise (gap +0.01, seed noise ±0.071, 2 seeds), "
+        "at 1.30 ± 0 times its speed and 1 % less memory."
+    )
+
+
+def test_a_lost_improvement_is_said_with_its_share() -> None:
+    told = said(*REFERENCE, trial("bf16", 0, 3.0, 2.9), trial("bf16", 1, 3.0, 3.0))
+
+    assert told[0].startswith(
+        "bf16 lost 95 % of fp32's improvement (gap +0.9, seed noise ±0.071, 2 seeds)"
+    )
+
+
+def test_better_than_the_reference_is_said_too() -> None:
+    told = said(*REFERENCE, trial("bf16", 0, 3.0, 1.5), trial("bf16", 1, 3.0, 1.6))
+
+    assert told[0].startswith("bf16 is 0.5 below fp32 (seed noise ±0.071, 2 seeds)")
+
+
+def test_one_seed_is_too_few_and_noise_is_unknown() -> None:
+    equal, unknown = said(trial("fp32", 0, 3.0, 2.0), trial("bf16", 0, 3.0, 2.0))
+
+    assert equal.startswith("bf16 has fp32's loss (gap 0, 1 seed, too few to judge), at ")
+    assert unknown == (
+        "Seed noise is unknown: 1 seed of fp32 with a validation loss, and it takes 2."
+    )
+
+
+def test_a_mode_without_a_finished_run_is_not_judged() -> None:
+    lost = (trial("bf16", 0, 3.0, state="failed"), trial("bf16", 1, state="cancelled"))
+
+    assert said(*REFERENCE, *lost) == [
+        "bf16 left nothing to compare with fp32; 1 of 2 runs failed; 1 of 2 runs cancelled."
+    ]
+
+
+def test_a_failed_reference_is_told() -> None:
+    told = said(trial("fp32", 0, state="failed"), trial("bf16", 0, 3.0, 2.0))
+
+    assert told[1] == "fp32: 1 of 1 run failed."
+
+
+def test_a_loss_that_is_no_number_is_told() -> None:
+    told = said(*REFERENCE, trial("bf16", 0, 3.0, math.nan))
+
+    assert told == ["bf16 has no finite validation loss (1 of 1 run)."]
+
+
+def test_speeds_of_several_devices_are_said_not_to_compare() -> None:
+    told = verdict(report(*REFERENCE, devices=("A100", "T4")))
+
+    assert told == ["Speeds do not compare: the runs trained on 2 kinds of device: A100, T4."]
+
+
+def test_a_share_is_written_without_a_negative_zero() -> None:
+    assert [share(value) for value in (0.5, 0.004, -0.0001, -0.5)] == [
+        "50\xa0%",
+        "0.4\xa0%",
+        "0\xa0%",
+        "\N{MINUS SIGN}50\xa0%",
+    ]
+
+
+def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
+    text = handout.markdown(report(*REFERENCE, trial("bf16_pure", 0, 3.0, 2.0)))
+
+    lines = text.splitlines()
+    assert lines[0] == "# Precision study: a\\|b"
+    assert [line.split(" | ")[:2] for line in lines if "done" in line] == [
+        ["| fp32", "2 done"],
+        ["| bf16\\_pure", "1 done"],
+    ]
+
+
+def test_the_csv_holds_bare_numbers() -> None:
+    text = handout.table(report(*REFERENCE, trial("bf16", 0, 3.0, 2.25)))
+    rows = {row["precision"]: row for row in csv.DictReader(text.splitlines())}
+
+    assert (rows["bf16"]["gap"], rows["bf16"]["eval_loss_n"], rows["fp32"]["gap"]) == (
+        "0.25",
+        "1",
+        "",
+    )

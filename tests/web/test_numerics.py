@@ -1,0 +1,76 @@
+"""A run's numerics on its page: signals and their meaning, alarms, and a repair one click away."""
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.events import Alarmed, Failed
+from studio.services import queue
+from tests.factories import make_running, progressed
+from tests.reading import Node, read
+
+ALARM = Alarmed(
+    code="activations_overflow",
+    message="The first output that is no number came from layers.1.mlp.",
+    hint="Choose bfloat16.",
+    step=3,
+    module="layers.1.mlp",
+)
+
+
+def section(client: TestClient, path: str = "/runs/1") -> Node:
+    return read(client.get(path).text).one(id="numerics")
+
+
+def repairs(client: TestClient) -> list[str]:
+    panel = read(client.get("/runs/1").text).one(id="failure")
+    return [button.text for button in panel.all("button")]
+
+
+def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        queue.follow(db, make_running(db), [ALARM], 10)
+
+    alarms = section(client).one("ul", **{"aria-label": "Alarms"}).all("li")
+    assert [alarm.one("span").text for alarm in alarms] == ["Step 3, layers.1.mlp"]
+    assert alarms[0].one("strong").text == ALARM.message
+
+
+def test_a_signal_tells_its_value_and_what_it_means(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        queue.follow(db, make_running(db), [progressed(1, loss=2.0, grad_underflow_share=0.25)], 10)
+
+    row = section(client).one("tbody").one("tr")
+    assert [row.one("th").text, row.all("td")[0].text] == ["Gradients rounded to zero", "25 %"]
+    assert row.all("td")[1].text.startswith("Gradients of linear layers that are exactly zero")
+
+
+def test_the_section_can_be_drawn_anew_alone(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    whole, alone = section(client), section(client, "/runs/1/numerics")
+    assert (alone.text, alone.text) == (whole.text, "Numerics Known from the first step on.")
+
+
+@pytest.mark.parametrize(
+    ("precision", "offered"),
+    [("fp16", ["Run again in bfloat16 mixed"]), ("bf16", ["Run again in float32"]), ("fp32", [])],
+)
+def test_a_failure_of_numbers_offers_a_wider_format(
+    client: TestClient, engine: Engine, precision: str, offered: list[str]
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, precision=precision)
+        queue.fail(db, run, Failed(code="non_finite", message="No number."))
+
+    assert repairs(client) == offered
+
+
+def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, precision="fp16")
+        queue.fail(db, run, Failed(code="disk_full", message="The disk is full."))
+
+    assert repairs(client) == []
