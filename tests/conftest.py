@@ -1,5 +1,6 @@
 """A folder and a database for each test; nothing clever."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from studio.settings import Settings
 from tests import factories
 
 pytest_plugins = ["tests.living"]
+
+# Rings run beside each other, and each trains: threads that wait must not hold the cores. Torch
+# reads it when it is loaded, here and in every process that a test starts.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 @pytest.fixture(scope="session")

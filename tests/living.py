@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 from studio.services import home
@@ -156,13 +157,13 @@ def free_port() -> int:
 
 
 def stop_everything(studio: Studio) -> None:
-    """End a studio and whatever it left training."""
-    with suppress(httpx2.TransportError):
-        for run in studio.api.get("/queue").json()["live"]:
-            studio.api.post(f"/runs/{run['id']}/cancel")
-        until(lambda: not studio.api.get("/queue").json()["live"], seconds=60)
+    """End a studio and whatever it trains, and would train."""
     studio.kill()
     studio.wait()
+    for process in psutil.process_iter(["cmdline"]):
+        if str(studio.home / "runs") in " ".join(process.info["cmdline"] or ()):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 QUICK: dict[str, Any] = {

@@ -12,7 +12,7 @@ from studio.db.tables import RunStatus
 from studio.events import Failed, Sampled
 from studio.services import experiments, queue, runs, studies
 from tests.factories import make_done, make_running
-from tests.living import Studio
+from tests.living import Studio, stop_everything
 
 pytestmark = pytest.mark.e2e
 
@@ -59,8 +59,7 @@ def furnished_studio(
     engine.dispose()
     studio.start()
     yield studio
-    studio.kill()
-    studio.wait()
+    stop_everything(studio)
 
 
 def answers() -> list[Sampled]:
