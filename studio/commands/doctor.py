@@ -17,9 +17,13 @@ ROOMY_BYTES = 5 * 10**9
 """Less than this is soon filled by a model and its checkpoints."""
 
 
+SIGNS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "yellow")}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    good: bool
+    good: bool | None
+    """None for what is not for this machine, with nothing wrong about that."""
     text: str
 
 
@@ -28,9 +32,9 @@ def examine(settings: Settings) -> int:
     typer.secho(f"Mantissa Studio {studio.__version__}", bold=True)
     findings = list(look(settings, detect()))
     for finding in findings:
-        sign, colour = ("✓", "green") if finding.good else ("✗", "red")
+        sign, colour = SIGNS[finding.good]
         typer.echo(f"  {typer.style(sign, fg=colour)} {finding.text}")
-    return 0 if all(finding.good for finding in findings) else 1
+    return 1 if any(finding.good is False for finding in findings) else 0
 
 
 def look(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
@@ -42,7 +46,9 @@ def look(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
     for mode in PRECISIONS.values():
         refused = mode.refusal(hardware)
         note = refused or mode.caution(hardware)
-        yield Finding(good=not refused, text=f"{mode.title}{': ' + note if note else ''}")
+        yield Finding(
+            good=None if refused else True, text=f"{mode.title}{': ' + note if note else ''}"
+        )
     yield _database()
     yield _scripts()
     yield _room(settings)

@@ -7,7 +7,7 @@ from studio.settings import Settings
 BARE = Hardware(processor="P", cores=2, memory_bytes=10**10, native_bf16=False)
 
 
-def told(settings: Settings, hardware: Hardware) -> dict[str, bool]:
+def told(settings: Settings, hardware: Hardware) -> dict[str, bool | None]:
     return {finding.text: finding.good for finding in doctor.look(settings, hardware)}
 
 
@@ -37,3 +37,9 @@ def test_a_slow_precision_is_cautioned_against(settings: Settings) -> None:
     said = told(settings, BARE)
 
     assert said["bfloat16 mixed: this processor emulates bfloat16: right numbers, but slow"] is True
+
+
+def test_a_mode_for_other_machines_is_no_fault_of_this_one(settings: Settings) -> None:
+    refused = [good for text, good in told(settings, BARE).items() if "TF32" in text]
+
+    assert refused == [None]

@@ -61,7 +61,7 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     expect(page.get_by_role("link", name="model.safetensors")).to_be_visible()
 
     page.get_by_role("button", name="Run in another precision").click()
-    page.get_by_role("radio", name=re.compile("^float32")).check()
+    page.get_by_role("radio", name=re.compile("^float32 The")).check()
     page.get_by_role("dialog").get_by_role("button", name="Start").click()
     page.wait_for_url("**/runs/2")
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
