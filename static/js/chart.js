@@ -170,8 +170,10 @@ export class Chart {
     const line = { ...common, stroke, width: 1.5, dash: DASHES[dash] };
     const points = { show: (plot) => plot.data[0].length < 40, size: 5, fill: stroke };
     const behind = { ...line, stroke: faint(stroke, 0.3), width: 1 };
-    const raw = isNoisy && this.weight ? behind : { ...line, points };
-    return [bound, bound, raw, line];
+    // One point makes no line: without a mark, a run's first step would not be seen. Where nothing
+    // is smoothed, the upper line is empty and marks nothing.
+    const marked = { ...line, points };
+    return [bound, bound, isNoisy && this.weight ? behind : marked, marked];
   }
 
   #data() {
