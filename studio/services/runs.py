@@ -78,6 +78,22 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
     return run
 
 
+def again(db: Session, run_id: int, change: Mapping[str, Any]) -> Run:
+    """Queue the recipe of a run once more, with some of its values changed.
+
+    Raises:
+        InvalidError: as `submit`.
+
+    """
+    run = get(db, run_id)
+    experiment = db.get_one(Experiment, run.experiment_id)
+    # As a form sends them, values are text.
+    recipe = with_overrides(run.recipe, change, strict=False)
+    made = submit(db, experiment, recipe.model_dump())
+    made.name = run.name
+    return made
+
+
 def check(db: Session, recipe: AnyRecipe) -> None:
     """Refuse a recipe that could not run, before it waits in the queue for nothing."""
     facts = advice.facts_of(db, recipe.base_model)
@@ -89,15 +105,17 @@ def check(db: Session, recipe: AnyRecipe) -> None:
         raise InvalidError(worst.message, hint=worst.hint, param=worst.param)
 
 
-def with_overrides(recipe: AnyRecipe, overrides: Mapping[str, Any]) -> AnyRecipe:
-    """Return the recipe with some values replaced.
+def with_overrides(
+    recipe: AnyRecipe, overrides: Mapping[str, Any], *, strict: bool | None = None
+) -> AnyRecipe:
+    """Return the recipe with some values replaced; unless strict, text is read as what it says.
 
     Raises:
         InvalidError: a value is out of bounds or no such field exists.
 
     """
     try:
-        return RECIPES.validate_python(merge(recipe.model_dump(), overrides))
+        return RECIPES.validate_python(merge(recipe.model_dump(), overrides), strict=strict)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))

@@ -8,8 +8,10 @@ A look is taken every tenth step at most. Its sums stay on the device until they
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,9 @@ HEALTH_EVERY = 10
 
 _SAMPLE = 1024
 """Weights looked at in each tensor."""
+
+_SCORED = 32
+"""Tokens whose scores over the whole vocabulary are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,8 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._trainer = trainer
         self._weights: list[_Weight] = []
         self._modules: list[tuple[str, nn.Module]] = []
+        self._head: Any = None
+        self._head_name = ""
         self._last_look = -math.inf
         self._is_wanted = False
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
@@ -88,6 +95,8 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     ) -> None:
         self._weights = _trained(self._trainer.model)
         self._modules = _telling(self._trainer.model)
+        self._head = self._trainer.model.get_output_embeddings()
+        self._head_name = next((name for name, one in self._modules if one is self._head), "")
 
     def on_step_begin(
         self, _args: object, state: TrainerState, _control: object, **_rest: object
@@ -101,6 +110,9 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._narrow.clear()
         for name, module in self._modules:
             self._hooks.append(module.register_forward_hook(partial(self._see_output, name)))
+        if self._head_name:
+            backbone = self._trainer.model.get_decoder()
+            self._hooks.append(backbone.register_forward_hook(self._score_a_few))
 
     @torch.no_grad()
     def see_gradients(self) -> None:
@@ -145,6 +157,15 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         if first.dtype == torch.float16:
             self._narrow.add(name)
 
+    @torch.no_grad()
+    def _score_a_few(self, _module: nn.Module, _inputs: object, output: Sequence[Tensor]) -> None:
+        """Show the head some tokens: the loss is computed past it, so it would tell nothing."""
+        states, kind = output[0].flatten(0, 1), output[0].device.type
+        # A narrow copy of the head's weight made here would have no gradient: it must not be kept.
+        casts = torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=False)
+        with casts:
+            self._head(states[:: -(-len(states) // _SCORED)])
+
     def _found(self, sums: list[float], norms: list[float], peaks: list[float]) -> Findings:
         assert self._before is not None  # noqa: S101 -- its caller has just read it
         broken = [
@@ -158,6 +179,8 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             "nonfinite_grads": len(broken),
             "activation_max": math.inf if lost else max(peaks),
         }
+        if math.isfinite(scores := outputs.get(self._head_name, math.nan)):
+            metrics["logit_max"] = scores
         # A step with such a gradient changes nothing, or everything; a rate of zero nothing.
         if not broken:
             metrics |= _shares(sums, has_rate=self._learning_rate() > 0)

@@ -1,12 +1,9 @@
 """What a run's numbers say of its number format: each signal with its meaning and what to do."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studio.db.tables import Run
-from studio.recipe.precision import PRECISIONS
 from studio.web import words
-from studio.web.choices import Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +31,8 @@ MEANINGS: dict[str, str] = {
     "keep weights in float32.",
     "activation_max": "The largest number that came out of a layer. Float16 ends at 65,504; near "
     "it, choose bfloat16.",
+    "logit_max": "The largest score (logit) that the model gives a token, among some it was shown. "
+    "Usual is 10 to 50; if it grows and grows, lower the learning rate.",
     "loss_scale": "What the loss is multiplied by so that small gradients survive float16. If it "
     "falls below 1, float16 has failed.",
     "skipped_steps": "Steps left out because a gradient was no number. A few at the start are "
@@ -41,12 +40,15 @@ MEANINGS: dict[str, str] = {
 }
 """The signals in the order in which they are shown."""
 
-CHARTED = ("grad_underflow_share", "lost_update_share", "update_ratio", "activation_max")
+CHARTED = (
+    "grad_underflow_share",
+    "lost_update_share",
+    "update_ratio",
+    "activation_max",
+    "logit_max",
+)
 COUNTED = frozenset({"nonfinite_losses", "nonfinite_grads"})
 """Shown as a number: a curve of them is a line at zero."""
-
-_BROKEN = frozenset({"non_finite", "nan_weights", "loss_scale_collapsed", "updates_lost"})
-"""How a run fails when its numbers break."""
 
 
 def signals(run: Run) -> list[Signal]:
@@ -60,13 +62,3 @@ def signals(run: Run) -> list[Signal]:
         for name, meaning in MEANINGS.items()
         if name in run.metrics
     ]
-
-
-def repair(run: Run, options: Sequence[Option]) -> Option | None:
-    """Return the precision in which a run whose numbers broke is most likely to go well."""
-    if run.error_code not in _BROKEN:
-        return None
-    mode = PRECISIONS[run.recipe.precision]
-    wider = ("bf16", "fp32") if mode.scaler or mode.weights != "float32" else ("fp32",)
-    usable = {option.mode.name: option for option in options if not option.refusal}
-    return next((usable[name] for name in wider if name != mode.name and name in usable), None)

@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2_fragments import render_block
 
 from studio import paths
+from studio.recipe.dotted import flatten
 from studio.web import words
 
 
@@ -60,7 +61,7 @@ def _jinja() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters.update(words.FILTERS)
+    jinja.filters.update(words.FILTERS, dotted=flatten)
     jinja.globals.update(static=static_url, now=lambda: datetime.now(UTC))
     return jinja
 

@@ -26,6 +26,7 @@ METRICS: dict[str, str] = {
     "update_ratio": "Size of an update",
     "lost_update_share": "Updates lost to rounding",
     "activation_max": "Largest activation",
+    "logit_max": "Largest score of a token",
 }
 
 _RAISED = str.maketrans(

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarnin
 SIGNALS = [
     "activation_max",
     "grad_underflow_share",
+    "logit_max",
     "lost_update_share",
     "nonfinite_grads",
     "nonfinite_losses",
@@ -72,8 +73,11 @@ def test_a_healthy_run_is_measured_and_raises_no_alarm(
     assert first["grad_underflow_share"] < 0.01
 
 
-def test_losses_are_the_same_without_health(model: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"precision": "fp16", "optimisation__max_steps": 12}
+@pytest.mark.parametrize("mode", ["bf16", "fp16"])
+def test_losses_are_the_same_without_health(
+    model: Path, tmp_path: Path, mode: PrecisionName
+) -> None:
+    changes: dict[str, Any] = {"precision": mode, "optimisation__max_steps": 12}
     with_health = tiny.train(tmp_path / "with", model, **changes)
     without = tiny.train(tmp_path / "without", model, **changes, numerics__health=False)
 
@@ -87,6 +91,21 @@ def test_looks_are_taken_on_logging_steps_alone(model: Path, tmp_path: Path) -> 
     )
 
     assert looks(run) == [4, 16]
+
+
+def test_the_largest_score_is_that_of_the_head(model: Path, tmp_path: Path) -> None:
+    """A head made a hundred times as strong scores a hundred times as high."""
+    strong = AutoModelForCausalLM.from_pretrained(model)
+    with torch.no_grad():
+        strong.lm_head.weight.mul_(100)
+    strong.save_pretrained(tmp_path / "model")
+    tiny.tokenizer().save_pretrained(tmp_path / "model")
+
+    usual = tiny.train(tmp_path / "usual", model, optimisation__max_steps=1)
+    run = tiny.train(tmp_path / "run", tmp_path / "model", optimisation__max_steps=1)
+
+    high, low = tiny.series(run, "logit_max")[0], tiny.series(usual, "logit_max")[0]
+    assert high == pytest.approx(100 * low, rel=1e-3)
 
 
 def test_no_hook_stays_on_the_model(model: Path, tmp_path: Path) -> None:

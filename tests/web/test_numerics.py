@@ -6,7 +6,8 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.events import Alarmed, Failed
-from studio.services import queue
+from studio.recipe.dotted import flatten
+from studio.services import queue, runs
 from tests.factories import make_running, progressed
 from tests.reading import Node, read
 
@@ -17,6 +18,9 @@ ALARM = Alarmed(
     step=3,
     module="layers.1.mlp",
 )
+
+
+SLOWER = "Run again with a learning rate of 2e-05"
 
 
 def section(client: TestClient, path: str = "/runs/1") -> Node:
@@ -56,7 +60,11 @@ def test_the_section_can_be_drawn_anew_alone(client: TestClient, engine: Engine)
 
 @pytest.mark.parametrize(
     ("precision", "offered"),
-    [("fp16", ["Run again in bfloat16 mixed"]), ("bf16", ["Run again in float32"]), ("fp32", [])],
+    [
+        ("fp16", ["Run again in bfloat16 mixed", "Run again in float32", SLOWER]),
+        ("bf16", ["Run again in float32", SLOWER]),
+        ("fp32", [SLOWER]),
+    ],
 )
 def test_a_failure_of_numbers_offers_a_wider_format(
     client: TestClient, engine: Engine, precision: str, offered: list[str]
@@ -66,6 +74,46 @@ def test_a_failure_of_numbers_offers_a_wider_format(
         queue.fail(db, run, Failed(code="non_finite", message="No number."))
 
     assert repairs(client) == offered
+
+
+def test_a_repair_is_the_same_run_with_one_change(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, "tone", precision="fp32", optimisation={"seed": 7})
+        queue.fail(db, run, Failed(code="non_finite", message="No number."))
+
+    form = read(client.get("/runs/1").text).one(id="failure").one("form")
+    change = {one.attributes["name"]: one.attributes["value"] for one in form.all("input")}
+    answer = client.post(form.attributes["action"], data=change)
+
+    with unit_of_work(engine) as db:
+        old, new = runs.get(db, 1), runs.get(db, 2)
+        told = flatten(new.recipe.model_dump()), flatten(old.recipe.model_dump())
+    assert (answer.url.path, new.name) == ("/runs/2", "tone")
+    assert {name: told[0][name] for name in told[0] if told[0][name] != told[1][name]} == {
+        "optimisation.learning_rate": 2e-5
+    }
+
+
+def test_an_alarm_of_a_run_that_goes_on_offers_its_repair(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        queue.follow(db, make_running(db, precision="fp16"), [ALARM], 10)
+
+    assert [button.text for button in section(client).all("button")] == [
+        "Run again in bfloat16 mixed",
+        "Run again in float32",
+        SLOWER,
+    ]
+
+
+def test_a_repair_is_offered_in_one_place(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, precision="fp16")
+        queue.follow(db, run, [ALARM], 10)
+        queue.fail(db, run, Failed(code="non_finite", message="No number."))
+
+    assert section(client).all("button") == []
 
 
 def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None:

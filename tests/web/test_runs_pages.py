@@ -119,6 +119,7 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
         "Updates lost to rounding",
         "Size of an update",
         "Largest activation",
+        "Largest score of a token",
     ]
 
 

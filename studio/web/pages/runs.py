@@ -10,12 +10,12 @@ from fastapi.responses import Response
 from studio.db.tables import Run, Sample
 from studio.hardware import detect
 from studio.recipe import yaml
-from studio.recipe.dotted import flatten, merge
+from studio.recipe.dotted import flatten
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
-from studio.services import artifacts, compare, experiments, metrics, progress, queue, runs
+from studio.services import artifacts, compare, experiments, metrics, progress, queue, repairs, runs
 from studio.web import choices, numerics, words
-from studio.web.deps import DB, Config
+from studio.web.deps import DB, Config, Posted
 from studio.web.render import block, go, page
 
 router = APIRouter(prefix="/runs", include_in_schema=False)
@@ -81,9 +81,8 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         made=progress.of(run),
         position=queue.position(db, run),
         precisions=precisions,
-        repair=numerics.repair(run, precisions),
-        signals=numerics.signals(run),
-        alarms=runs.alarms(db, run_id),
+        repairs=repairs.of(run.error_code, run.recipe, detect()),
+        **_numerics(db, run),
         plots=_plots(metrics.keys(db, [run_id])),
         answers=_answers(compare.samples(db, [run_id])),
         resolved=_resolved(run),
@@ -102,8 +101,7 @@ def row(request: Request, run_id: int, db: DB) -> Response:
 @router.get("/{run_id}/numerics")
 def health(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
-    signals, alarms = numerics.signals(run), runs.alarms(db, run_id)
-    return block(request, "runs/show.html", "numerics", run=run, signals=signals, alarms=alarms)
+    return block(request, "runs/show.html", "numerics", run=run, **_numerics(db, run))
 
 
 @router.post("/{run_id}/cancel")
@@ -119,25 +117,23 @@ def rename(request: Request, run_id: int, db: DB, name: Annotated[str, Form()] =
 
 
 @router.post("/{run_id}/again")
-def again(
-    request: Request, run_id: int, db: DB, precision: Annotated[str, Form()] = ""
-) -> Response:
-    """Run the same recipe once more, in another precision if one is named."""
-    run = runs.get(db, run_id)
-    change = {"precision": precision} if precision else {}
-    made = runs.submit(
-        db,
-        experiments.get(db, run.experiment_id),
-        merge(run.recipe.model_dump(), change),
-    )
-    made.name = run.name
-    return go(request, f"/runs/{made.id}")
+def again(request: Request, run_id: int, db: DB, posted: Posted) -> Response:
+    """Run the same recipe once more, with whatever values are posted in place of its own."""
+    return go(request, f"/runs/{runs.again(db, run_id, posted).id}")
 
 
 @router.post("/{run_id}/delete")
 def delete(request: Request, run_id: int, db: DB, config: Config) -> Response:
     runs.delete(db, run_id, config.runs)
     return go(request, "/")
+
+
+def _numerics(db: DB, run: Run) -> dict[str, Any]:
+    """Gather what the section on numerics shows. What mends a failure stands beside that."""
+    alarms = runs.alarms(db, run.id or 0)
+    offered = (repairs.of(one.data["code"], run.recipe, detect()) for one in alarms)
+    mends = {} if run.error_code else {one.title: one for some in offered for one in some}
+    return {"signals": numerics.signals(run), "alarms": alarms, "mends": list(mends.values())}
 
 
 def _plots(told: Sequence[str]) -> list[Plot]:
