@@ -21,6 +21,9 @@ The default is to turn for ever. Alone on a machine that is 4 % faster; beside t
 the same work took 72 s instead of 43.
 """
 
+OPTIONAL = ("bitsandbytes", "torchao")
+"""Packages that some recipes need, and most do not."""
+
 _QUERY = "index,name,memory.total,compute_cap"
 
 
@@ -43,6 +46,8 @@ class Hardware:
     gpus: tuple[Gpu, ...] = ()
     torch: str = ""
     """Version of the installed torch, or nothing when the training packages are absent."""
+    packages: frozenset[str] = frozenset()
+    """The optional packages that are installed."""
 
     @property
     def device(self) -> Literal["cuda", "cpu"]:
@@ -74,13 +79,14 @@ def detect() -> Hardware:
         native_bf16=bool(BF16_FLAGS & flags),
         gpus=tuple(_gpus()),
         torch=_version("torch"),
+        packages=frozenset(name for name in OPTIONAL if _version(name)),
     )
 
 
 def versions() -> dict[str, str]:
     """Return the version of each package a run's numbers may depend on; absent ones left out."""
     names = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "safetensors")
-    return {name: found for name in names if (found := _version(name))}
+    return {name: found for name in (*names, *OPTIONAL) if (found := _version(name))}
 
 
 def _version(package: str) -> str:

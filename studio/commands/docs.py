@@ -10,9 +10,19 @@ from pydantic import BaseModel
 from studio.db.session import connect
 from studio.methods import METHODS
 from studio.recipe.knobs import knob_of, sections_in
+from studio.recipe.precision import PRECISIONS, Precision
 from studio.settings import Settings
 from studio.web.app import create_app
 
+_PRECISIONS = """
+## Precisions
+
+The last two columns are for models sharded over several GPUs (FSDP): the format in which each GPU
+gathers the others' weights, and the one in which their gradients are summed.
+
+| precision | name | weights | products read, give | optimizer | bytes | gathered | summed |
+|---|---|---|---|---|---|---|---|
+"""
 _HEAD = "| knob | name | default | what it does |\n|---|---|---|---|"
 
 
@@ -24,11 +34,12 @@ def write(folder: Path) -> None:
 
 
 def knobs() -> str:
-    """Return every setting of every method as tables, in Markdown."""
+    """Return every setting of every method, and every precision, as tables, in Markdown."""
     parts = ["# Knobs\n\nWritten by `make docs` from `studio/recipe` and `studio/methods`.\n"]
     for method in METHODS.values():
         parts += [f"\n## {method.title} (`{method.name}`)\n\n{method.summary}\n"]
         parts += _tables(method.recipe, "")
+    parts += [_PRECISIONS, *(_row(mode) for mode in PRECISIONS.values())]
     return "".join(parts)
 
 
@@ -50,6 +61,20 @@ def _tables(section: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in section.model_fields.items():
         for inner in sections_in(field.annotation):
             yield from _tables(inner, f"{prefix}{name}.")
+
+
+def _row(mode: Precision) -> str:
+    cells = (
+        mode.title,
+        f"`{mode.name}`",
+        mode.weights,
+        f"{mode.products}, {mode.compute}",
+        f"{mode.optimizer}, {mode.optimizer_states}",
+        f"{mode.bytes_per_parameter}",
+        mode.param_dtype,
+        mode.reduce_dtype,
+    )
+    return f"| {' | '.join(cells)} |\n"
 
 
 def _rows(section: type[BaseModel], prefix: str) -> Iterator[str]:

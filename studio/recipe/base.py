@@ -13,7 +13,7 @@ from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
 from studio.recipe.knobs import Knob, Section
 from studio.recipe.numerics import Numerics
 from studio.recipe.optimisation import Optimisation
-from studio.recipe.precision import PrecisionName
+from studio.recipe.precision import PRECISIONS, PrecisionName
 
 VERSION: Literal[1] = 1
 
@@ -39,3 +39,8 @@ class Recipe(Section):
     early_stopping: EarlyStopping = EarlyStopping()
     samples: Samples = Samples()
     numerics: Numerics = Numerics()
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """The optional packages it cannot be trained without."""
+        return frozenset(filter(None, (PRECISIONS[self.precision].package,)))

@@ -25,7 +25,7 @@ def conflict(recipe: Recipe) -> Conflict | None:
 
 def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
     mode, adapter, optim = PRECISIONS[recipe.precision], recipe.adapter, recipe.optimisation.optim
-    if mode.rounding is not None and isinstance(adapter, Lora):
+    if mode.is_for_all_weights and isinstance(adapter, Lora):
         yield Conflict(
             message=f"{mode.title} is about the weights trained, and an adapter's are float32.",
             hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",

@@ -6,8 +6,8 @@ from typing import Literal
 DType = Literal["float32", "bfloat16", "float16"]
 """What a number may be kept in."""
 
-Operand = Literal["float32", "tf32", "bfloat16", "float16"]
-"""What a matrix product may read: TF32 lives nowhere but in there."""
+Operand = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+"""What a matrix product may read: TF32 and the 8 bits live nowhere but in there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,4 +25,6 @@ FORMATS: dict[Operand, Format] = {
     "tf32": Format(exponent=8, mantissa=10, largest=3.4011621e38, step=2**-10),
     "bfloat16": Format(exponent=8, mantissa=7, largest=3.3895314e38, step=2**-7),
     "float16": Format(exponent=5, mantissa=10, largest=65504.0, step=2**-10),
+    "float8_e4m3fn": Format(exponent=4, mantissa=3, largest=448.0, step=2**-3),
+    "float8_e5m2": Format(exponent=5, mantissa=2, largest=57344.0, step=2**-2),
 }

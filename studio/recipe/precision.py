@@ -21,8 +21,10 @@ PrecisionName = Literal[
     "bf16_pure",
     "bf16_stochastic",
     "bf16_kahan",
+    "fp8",
 ]
 
+ADA = (8, 9)
 AMPERE = (8, 0)
 VOLTA = (7, 0)
 _SPLIT = "its compute capability, 8.0 or newer; on processors, the flags avx512_bf16 and amx_bf16"
@@ -42,6 +44,8 @@ class Precision:
     """What comes out of a matrix product."""
     matmul: Operand = "float32"
     """What goes into a matrix product."""
+    matmul_of_gradients: Operand | None = None
+    """What goes into it of a gradient, on the way back; None is as on the way forth."""
     gradients: DType = "float32"
     optimizer_states: DType = "float32"
     master: DType | None = None
@@ -55,6 +59,17 @@ class Precision:
     bytes_per_parameter: int = 16
     """Weight, gradient, all that AdamW keeps, and the 16-bit copy that autocast keeps."""
 
+    reduce_dtype: DType = "float32"
+    """Sharded over several GPUs (FSDP), what their gradients are summed in.
+
+    A sum of many short numbers loses digits: each format of products keeps it wide, as
+    TransformerEngine advises.
+    """
+
+    package: str = ""
+    """The optional package it needs, if any."""
+    extra: str = ""
+    """The extra of ours that installs the package."""
     needs: str = "any"
     """The hardware it is meant for, in words."""
     detected: str = "nothing to detect"
@@ -74,15 +89,42 @@ class Precision:
         """The format that products are cast to on the fly, where that is not the weights' own."""
         return self.compute if self.compute != self.weights else None
 
+    @property
+    def products(self) -> str:
+        """What goes into a matrix product, in words."""
+        back = self.matmul_of_gradients
+        return f"{self.matmul} ({back} of gradients)" if back else self.matmul
+
+    @property
+    def param_dtype(self) -> DType:
+        """Sharded over several GPUs (FSDP), what each gathers the others' weights in."""
+        return self.compute
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether linear layers are exchanged for others, which cast what they read."""
+        return self.matmul.startswith("float8")
+
+    @property
+    def is_for_all_weights(self) -> bool:
+        """Whether it is about the weights trained: none for adapters, which are float32."""
+        return self.rounding is not None or self.is_float8
+
     def refusal(self, hardware: Hardware) -> str:
         """Say why this machine cannot run the mode, or nothing if it can."""
+        if self.package and self.package not in hardware.packages:
+            return (
+                f"needs the package {self.package}, which is not installed: "
+                f"pip install 'mantissa-studio[{self.extra}]'"
+            )
         if hardware.device == "cpu":
             only = f"needs {self.needs}; here runs train on the processor"
             return only if self.is_gpu_only else ""
         if self.capability is None or hardware.capability >= self.capability:
             return ""
         oldest = min(hardware.gpus, key=lambda gpu: gpu.capability)
-        lack = "does not have it" if self.is_gpu_only else "only emulates it"
+        is_absent = self.is_gpu_only or self.is_float8
+        lack = "does not have it" if is_absent else "only emulates it"
         return (
             f"needs compute capability {_dotted(self.capability)} or newer; "
             f"{oldest.name} has {_dotted(oldest.capability)}, which {lack}"
@@ -93,7 +135,10 @@ class Precision:
         if self.matmul == "bfloat16" and self.compute == "float32":
             return "emulated wherever the hardware does not round by itself: right, but slower"
         if hardware.device != "cpu":
-            return ""
+            # https://docs.pytorch.org/ao/stable/workflows/training.html: casting has its price.
+            return "only large layers get faster: small ones lose time" if self.is_float8 else ""
+        if self.is_float8:
+            return "processors emulate 8 bits: right numbers, but slow"
         if self.compute == "float16":
             return "no processor computes float16 fast: right numbers, about 30 times the time"
         if self.compute == "bfloat16" and not hardware.native_bf16:
@@ -214,6 +259,21 @@ _TABLE = (
         needs="NVIDIA Ampere or newer; processors emulate it or have it",
         detected=_SPLIT,
         capability=AMPERE,
+    ),
+    Precision(
+        name="fp8",
+        title="float8 mixed",
+        summary="Linear layers multiply 8 bits, gradients as e5m2; all else is bfloat16 mixed.",
+        compute="bfloat16",
+        matmul="float8_e4m3fn",
+        matmul_of_gradients="float8_e5m2",
+        bytes_per_parameter=18,
+        package="torchao",
+        extra="fp8",
+        needs="torchao, and NVIDIA Ada, Hopper or newer; processors emulate it",
+        detected="its compute capability, 8.9 or newer; then by each layer's own product",
+        capability=ADA,
+        trainer_flags={"bf16": True, "fp16": False},
     ),
 )
 PRECISIONS: dict[PrecisionName, Precision] = {mode.name: mode for mode in _TABLE}

@@ -38,6 +38,11 @@ if __name__ == "__main__":
     stop = Stop()
     stop.listen()
 
+    from studio.rundir import RunDir  # heavy import
+    from studio.runner.spare import spare  # heavy import
+
+    spare(RunDir(Path(sys.argv[1])))
+
     from studio.runner.session import execute  # heavy import
 
     sys.exit(execute(Path(sys.argv[1]), stop))

@@ -16,7 +16,7 @@ from studio.recipe.dotted import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.plans import BYTES, held
 from studio.weights import families, samples
-from studio.weights.facts import ModelFacts
+from studio.weights.facts import FLOAT8_SIDES, ModelFacts
 
 NAMED = 3
 """How many layers a message names; the rest are counted."""
@@ -137,12 +137,23 @@ def _halves_clash(case: _Case) -> str:
     return f"{case.facts.family} models cannot compute in bfloat16 on float16 weights ({source})."
 
 
+def _has_odd_sides(case: _Case) -> str:
+    layers = case.facts.odd_layers
+    if not layers or not case.mode.is_float8:
+        return ""
+    return (
+        f"{case.mode.title} cannot multiply {listed(layers)}: a product of 8 bits takes no layer "
+        f"whose sides are not multiples of {FLOAT8_SIDES}."
+    )
+
+
 _RULES: tuple[_Rule, ...] = (
     _hardware_lacks,
     _weights_overflow,
     _family_overflows,
     _mixes_float64,
     _halves_clash,
+    _has_odd_sides,
 )
 
 

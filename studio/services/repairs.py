@@ -43,7 +43,7 @@ def _wider(recipe: AnyRecipe) -> Iterator[Repair]:
     """Offer the formats with more room: the range of float32 first, then all of it."""
     mode = PRECISIONS[recipe.precision]
     wider: tuple[PrecisionName, ...] = ("fp32",)
-    if mode.scaler or mode.weights != "float32":
+    if mode.scaler or mode.weights != "float32" or mode.is_float8:
         wider = ("bf16", "fp32")
     for name in wider:
         if name != mode.name:

@@ -20,7 +20,7 @@ from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.formats import DType
 from studio.recipe.precision import PRECISIONS
-from studio.training import matmuls, models
+from studio.training import float8, matmuls, models
 from studio.training.undisturbed import undisturbed
 
 NONE = "none"
@@ -86,7 +86,8 @@ def audit(trainer: Trainer) -> tuple[Numbers, dict[str, Any]]:
     parameters = [p for p in trainer.model.parameters() if p.is_floating_point()]
     trained = [p for p in parameters if p.requires_grad]
     frozen = [p for p in parameters if not p.requires_grad]
-    seen = _Seen.by(trainer.model_wrapped, trainer.args.device)
+    with float8.watched(trainer.model, trainer.mode) as readings:
+        seen = _Seen.by(trainer.model_wrapped, trainer.args.device)
     states, master = states_of(_after_a_step(trainer.optimizer))
     scaler = trainer.accelerator.scaler
     numbers = Numbers(
@@ -95,7 +96,7 @@ def audit(trainer: Trainer) -> tuple[Numbers, dict[str, Any]]:
         # As its weight, says torch; the first step will show.
         gradients=names(p.dtype for p in trained),
         compute=seen.compute,
-        matmul=seen.matmul,
+        matmul=readings.matmul or seen.matmul,
         autocast=seen.autocast,
         scaler=scaler is not None and scaler.is_enabled(),
         optimizer=_title(trainer.optimizer),
@@ -106,6 +107,7 @@ def audit(trainer: Trainer) -> tuple[Numbers, dict[str, Any]]:
     return numbers, {
         "attention_kernel": seen.attention_kernel,
         "trained_tensors": f"{len(trained)}, all in the optimizer",
+        **readings.told,
         "formats": _by_layer(trainer.model),
     }
 

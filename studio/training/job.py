@@ -11,7 +11,7 @@ from studio.recipe.base import Recipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
-from studio.training import audit, data, models, templates
+from studio.training import audit, data, float8, models, templates
 from studio.training.data import Examples
 
 
@@ -42,6 +42,8 @@ class Job:
         weights = models.weights_format(config, mode, recipe.adapter)
         planned = audit.plan(recipe, weights, config)
         model = models.load_model(spec.model, config, weights)
+        if mode.is_float8:
+            float8.convert(model, mode)
         enter("tokenising")
         templates.install(tokenizer, recipe.data.chat_template)
         template = templates.Template(tokenizer)

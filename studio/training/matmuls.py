@@ -15,7 +15,7 @@ from studio.recipe.precision import Precision
 _FLAGS: dict[Operand, str] = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 """Torch's words for what a product of float32 may read. They are leave, not an order."""
 
-_SIZE = 256
+SIZE = 256
 """Wide enough that no library takes a short cut around its usual kernel."""
 
 
@@ -38,18 +38,31 @@ def operand(
     inputs: torch.dtype = torch.float32,
     weights: torch.dtype = torch.float32,
 ) -> Operand:
-    """Find out what a product reads, by numbers that only wider formats can hold.
+    """Find out what a plain product reads."""
+    ones = torch.ones(SIZE, SIZE, device=device, dtype=weights)
+    return read_by(lambda fine: torch.nn.functional.linear(fine, ones), device, inputs)
+
+
+def read_by(
+    product: Callable[[Tensor], Tensor], device: torch.device, inputs: torch.dtype = torch.float32
+) -> Operand:
+    """Find out what a product with a matrix of ones reads, by numbers only wider formats can hold.
 
     Each result is a sum of `1 + e` and `-1`: what is left of it is what was read of `e`.
+
+    Tensors of 8 bits are scaled first, so that `1 + e` becomes the largest number there is, or a
+    power of two stays one. Either way e4m3 holds 9/128, which is more than half a step of its own
+    and less than half a step of e5m2's, and neither holds 1/32.
     """
 
     def left_of(value: float) -> float:
-        fine = torch.tensor([value, -1.0], device=device).repeat(_SIZE, _SIZE // 2)
-        ones = torch.ones(_SIZE, _SIZE, device=device, dtype=weights)
-        return torch.nn.functional.linear(fine.to(inputs), ones)[0, 0].item()
+        fine = torch.tensor([value, -1.0], device=device).repeat(SIZE, SIZE // 2)
+        return product(fine.to(inputs))[0, 0].item()
 
     if left_of(1 + 2**-12) != 0:
         return "float32"
+    if left_of(1 + 2**-5) == 0:
+        return "float8_e4m3fn" if left_of(1 + 9 * 2**-7) != 0 else "float8_e5m2"
     if left_of(1 + 2**-9) == 0:
         return "bfloat16"
     return "tf32" if left_of(2.0**17) < float("inf") else "float16"

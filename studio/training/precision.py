@@ -15,7 +15,7 @@ from transformers import Trainer, TrainerCallback
 
 from studio.errors import TrainingError
 from studio.recipe.precision import Precision
-from studio.training import matmuls
+from studio.training import float8, matmuls
 from studio.training.audit import Numbers, audit, names, orphans, states_of, strays
 
 _NAMED = 3
@@ -36,7 +36,8 @@ class RealPrecision(Trainer):  # type: ignore[misc] # upstream is untyped
             accelerator.scaler = torch.amp.GradScaler("cpu")
 
     def train(self, *args: object, **kwargs: object) -> object:
-        with matmuls.reading(self.mode, self.args.device) as self.is_emulated:
+        with matmuls.reading(self.mode, self.args.device) as is_emulated:
+            self.is_emulated = is_emulated or float8.is_emulated(self.model)
             return super().train(*args, **kwargs)
 
 

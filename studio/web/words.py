@@ -94,7 +94,7 @@ def setting(value: object) -> str:
 def magnitude(value: float) -> str:
     """Write a very large or very small number as a power of ten, any other plainly."""
     if 1e-4 <= abs(value) < 1e6:  # noqa: PLR2004 -- plain digits read well between these
-        return number(float(f"{value:.2g}") if abs(value) < 1 else value)
+        return number(float(f"{value:.3g}") if abs(value) < 1 else value)
     digits, _e, power = f"{value:.1e}".partition("e")
     return f"{digits} \N{MULTIPLICATION SIGN} 10{str(int(power)).translate(_RAISED)}"
 

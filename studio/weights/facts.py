@@ -15,7 +15,12 @@ from studio.weights.samples import Spread
 
 CONFIG_LIMIT = 4 * 2**20
 _FAMILY = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+_MIXTURE = re.compile(r"\.(gate|router|experts)\.")
+"""In the names of experts, and of what chooses among them: no linear layers once loaded."""
+
 _MATRIX = 2
+FLOAT8_SIDES = 16
+"""Products of 8 bits take matrices whose sides are multiples of this (`torch._scaled_mm`)."""
 _TRAINABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
 
 
@@ -32,6 +37,8 @@ class ModelFacts:
     stored: Mapping[str, float] = field(default_factory=dict)
     """Share of the parameters by the format they are stored in."""
     float64_layers: tuple[str, ...] = ()
+    odd_layers: tuple[str, ...] = ()
+    """The linear layers, but for the output, with a side that products of 8 bits cannot take."""
     linear_features: int = 0
     """Inputs and outputs of all linear layers but the output: an adapter has `r` of each."""
     spread: Spread = field(default_factory=Spread)
@@ -78,12 +85,14 @@ def read(folder: Path) -> ModelFacts:
     config = _config(folder / "config.json")
     tensors = [one for file in headers.files(folder) for one in headers.tensors(file)]
     weights = [one for one in tensors if one.is_float]
+    linear = [one for one in weights if _is_linear(one, config)]
     return replace(
         _told(config),
         parameters=sum(one.size for one in weights),
         stored=_shares(weights),
         float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
-        linear_features=sum(sum(one.shape) for one in weights if _is_linear(one, config)),
+        odd_layers=tuple(one.name for one in linear if _is_odd(one)),
+        linear_features=sum(sum(one.shape) for one in linear),
         spread=samples.spread(weights),
     )
 
@@ -151,6 +160,11 @@ def _is_linear(tensor: Tensor, config: Mapping[str, Any]) -> bool:
         and tensor.name.endswith("weight")
         and tables.isdisjoint(tensor.shape)
     )
+
+
+def _is_odd(tensor: Tensor) -> bool:
+    is_layer = _MIXTURE.search(tensor.name) is None
+    return is_layer and any(side % FLOAT8_SIDES for side in tensor.shape)
 
 
 def _positions(tensor: Tensor, config: Mapping[str, Any]) -> tuple[object, ...]:

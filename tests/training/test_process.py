@@ -118,6 +118,17 @@ def test_a_leaking_variable_changes_no_precision(model: Path, tmp_path: Path) ->
     assert isinstance(tiny.last(run), Finished)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_a_log_tells_nothing_of_packages(precision: str, model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, precision=precision)
+
+    assert start(run).wait(120) == 0
+
+    log = run.log.read_text(encoding="utf-8")
+    assert [line for line in log.splitlines() if "torchao" in line or "bitsandbytes" in line] == []
+    assert "is an Enum subclass" not in log
+
+
 def test_a_model_is_fetched_from_the_hub_by_name(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", HUB_MODEL, base_model=HUB_MODEL, adapter__kind="lora")
 

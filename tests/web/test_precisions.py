@@ -83,6 +83,26 @@ def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) ->
     ]
 
 
+def test_the_interface_tells_what_gpus_would_exchange(client: TestClient) -> None:
+    modes = {mode["name"]: mode for mode in client.get("/api/v1/precisions").json()["data"]}
+
+    names = ("matmul", "matmul_of_gradients", "param_dtype", "reduce_dtype", "package")
+    assert {name: modes["fp8"][name] for name in names} == {
+        "matmul": "float8_e4m3fn",
+        "matmul_of_gradients": "float8_e5m2",
+        "param_dtype": "bfloat16",
+        "reduce_dtype": "float32",
+        "package": "torchao",
+    }
+
+
+def test_the_table_of_this_machine_has_what_gpus_would_exchange(client: TestClient) -> None:
+    rows = read(client.get("/settings").text).all("tr")
+    (found,) = [row for row in rows if row.all("th") and row.all("th")[0].text == "float8 mixed"]
+
+    assert [cell.text for cell in found.all("td")[-2:]] == ["bfloat16", "float32"]
+
+
 def test_the_interface_tells_each_row(client: TestClient) -> None:
     modes = {mode["name"]: mode for mode in client.get("/api/v1/precisions").json()["data"]}
 

@@ -10,7 +10,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils as upstream
 
 from studio.methods.sft import SFTRecipe
-from studio.training import checkpoints, data, models, optimizers
+from studio.training import checkpoints, data, models, optimizers, sharding
 from studio.training.guard import Guarded
 from studio.training.job import Job
 from studio.training.precision import RealPrecision
@@ -32,6 +32,7 @@ def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
         disable_tqdm=True,
         report_to=[],
     )
+    sharding.install(job.mode, args)
     return AnswerTrainer(job, args, checkpoints.callbacks(recipe.early_stopping))
 
 

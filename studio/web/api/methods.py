@@ -39,11 +39,19 @@ class PrecisionOut(Out):
     optimizer_states: str
     matmul: str
     """What a matrix product reads; `compute` is what comes out of it."""
+    matmul_of_gradients: str | None
+    """What it reads of a gradient, where that is another format."""
     optimizer: str
     master: str | None
     """The format of the optimizer's own copy of the weights, if it keeps one."""
     scaler: bool
     bytes_per_parameter: int
+    param_dtype: str
+    """Sharded over several GPUs (FSDP), what each gathers the others' weights in."""
+    reduce_dtype: str
+    """Sharded over several GPUs (FSDP), what their gradients are summed in."""
+    package: str
+    """The optional package it needs, if any."""
     needs: str
     detected: str
     available: bool
@@ -95,8 +103,8 @@ def _known(name: str) -> Method:
 
 
 def _example(one: Method, model: str, mode: Precision) -> AnyRecipe:
-    """Return the plainest recipe in a mode; one that rounds weights its own way trains them all."""
-    adapter = {} if mode.rounding is None else {"adapter": {"kind": "full"}}
+    """Return the plainest recipe in a mode; one that is about all weights trains them all."""
+    adapter = {"adapter": {"kind": "full"}} if mode.is_for_all_weights else {}
     names = {"base_model": model or "any", "dataset": "any", "precision": mode.name}
     return RECIPES.validate_python({"method": one.name} | names | adapter)
 

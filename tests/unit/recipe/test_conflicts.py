@@ -43,6 +43,18 @@ def test_another_optimizer_than_the_modes_own_is_refused() -> None:
     )
 
 
+def test_an_adapter_has_no_layers_for_products_of_eight_bits() -> None:
+    assert found(precision="fp8") == Conflict(
+        message="float8 mixed is about the weights trained, and an adapter's are float32.",
+        hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
+        param="precision",
+    )
+
+
+def test_products_of_eight_bits_go_with_any_optimizer() -> None:
+    assert found(precision="fp8", optimisation={"optim": "sgd"}, **FULL) is None
+
+
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
 def test_any_adamw_means_the_modes_own(optim: str) -> None:
     assert found(precision="bf16_dual", optimisation={"optim": optim}, **FULL) is None

@@ -2,19 +2,30 @@
 
 import pytest
 
-from studio.hardware import Gpu, Hardware
+from studio.hardware import OPTIONAL, Gpu, Hardware
 from studio.recipe.formats import FORMATS
 from studio.recipe.precision import PRECISIONS, Precision, PrecisionName
 
 
-def machine(capability: tuple[int, int] | None = None, *, native_bf16: bool = True) -> Hardware:
+def machine(
+    capability: tuple[int, int] | None = None,
+    *,
+    native_bf16: bool = True,
+    packages: frozenset[str] = frozenset(OPTIONAL),
+) -> Hardware:
     gpus = (
         ()
         if capability is None
         else (Gpu(index=0, name="Card", memory_bytes=2**34, capability=capability),)
     )
     return Hardware(
-        processor="P", cores=2, memory_bytes=2**34, native_bf16=native_bf16, gpus=gpus, torch="2.13"
+        processor="P",
+        cores=2,
+        memory_bytes=2**34,
+        native_bf16=native_bf16,
+        gpus=gpus,
+        torch="2.13",
+        packages=packages,
     )
 
 
@@ -57,7 +68,13 @@ def test_emulated_products_say_so() -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("bf16", "bfloat16"), ("fp32", None), ("fp32_bf16_matmul", None), ("bf16_pure", None)],
+    [
+        ("bf16", "bfloat16"),
+        ("fp32", None),
+        ("fp32_bf16_matmul", None),
+        ("bf16_pure", None),
+        ("fp8", "bfloat16"),
+    ],
 )
 def test_only_mixed_modes_cast_on_the_fly(name: PrecisionName, expected: str | None) -> None:
     assert PRECISIONS[name].autocast == expected
@@ -88,6 +105,38 @@ def test_an_emulated_bf16_is_cautioned_against() -> None:
     )
 
 
+def test_eight_bits_are_refused_on_a_card_without_them() -> None:
+    assert PRECISIONS["fp8"].refusal(machine((8, 6))) == (
+        "needs compute capability 8.9 or newer; Card has 8.6, which does not have it"
+    )
+
+
+def test_a_missing_package_is_named_with_what_installs_it() -> None:
+    assert PRECISIONS["fp8"].refusal(machine((9, 0), packages=frozenset())) == (
+        "needs the package torchao, which is not installed: pip install 'mantissa-studio[fp8]'"
+    )
+
+
+def test_eight_bits_are_emulated_on_a_processor_and_said_to_be() -> None:
+    assert PRECISIONS["fp8"].caution(machine()) == (
+        "processors emulate 8 bits: right numbers, but slow"
+    )
+
+
+def test_a_product_of_eight_bits_has_its_own_format_and_its_gradients_another() -> None:
+    mode = PRECISIONS["fp8"]
+
+    assert (mode.format.largest, mode.format.step) == (448.0, 2**-3)
+    assert mode.products == "float8_e4m3fn (float8_e5m2 of gradients)"
+
+
+@pytest.mark.parametrize("mode", PRECISIONS.values(), ids=lambda mode: mode.name)
+def test_sharded_weights_travel_as_they_compute_and_gradients_are_summed_wide(
+    mode: Precision,
+) -> None:
+    assert (mode.param_dtype, mode.reduce_dtype) == (mode.compute, "float32")
+
+
 def test_a_gpu_without_cuda_torch_counts_as_none() -> None:
     gpu = Gpu(index=0, name="Card", memory_bytes=2**34, capability=(9, 0))
     hardware = Hardware(
@@ -98,7 +147,15 @@ def test_a_gpu_without_cuda_torch_counts_as_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("float32", 32), ("tf32", 19), ("bfloat16", 16), ("float16", 16)]
+    ("name", "bits"),
+    [
+        ("float32", 32),
+        ("tf32", 19),
+        ("bfloat16", 16),
+        ("float16", 16),
+        ("float8_e4m3fn", 8),
+        ("float8_e5m2", 8),
+    ],
 )
 def test_bits_add_up(name: str, bits: int) -> None:
     form = {str(key): value for key, value in FORMATS.items()}[name]

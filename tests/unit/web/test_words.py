@@ -65,7 +65,8 @@ def test_a_setting_reads_as_a_word(value: object, text: str) -> None:
     ("value", "text"),
     [
         (65504.0, "65\N{NARROW NO-BREAK SPACE}504"),
-        (2**-7, "0.0078"),
+        (2**-3, "0.125"),
+        (2**-7, "0.00781"),
         (3.4028235e38, "3.4 \N{MULTIPLICATION SIGN} 10\u00b3\u2078"),
         (2**-23, "1.2 \N{MULTIPLICATION SIGN} 10\u207b\u2077"),
     ],

@@ -120,6 +120,24 @@ def test_an_adapter_counts_the_layers_between(tmp_path: Path) -> None:
     assert found.linear_features == 8 + 8 + 24 + 8
 
 
+def test_layers_that_eight_bits_cannot_multiply_are_named(tmp_path: Path) -> None:
+    shapes = {
+        "model.embed_tokens.weight": ("BF16", [100, 32]),
+        "model.layers.0.self_attn.q_proj.weight": ("BF16", [48, 32]),
+        "model.layers.0.mlp.up_proj.weight": ("BF16", [40, 32]),
+        "model.layers.0.mlp.down_proj.weight": ("BF16", [32, 40]),
+        "model.layers.0.mlp.gate.weight": ("BF16", [4, 32]),
+        "model.layers.0.input_layernorm.weight": ("BF16", [33]),
+        "lm_head.weight": ("BF16", [100, 32]),
+    }
+    found = facts.read(folders.write_empty(tmp_path, shapes, vocab_size=100))
+
+    assert found.odd_layers == (
+        "model.layers.0.mlp.up_proj.weight",
+        "model.layers.0.mlp.down_proj.weight",
+    )
+
+
 def test_a_sample_stays_small_however_many_tensors(tmp_path: Path) -> None:
     shapes = {f"a{i}": ("BF16", [1000]) for i in range(20_000)}
     found = facts.read(folders.write_empty(tmp_path, shapes))

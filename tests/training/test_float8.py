@@ -1,0 +1,219 @@
+"""Products of 8 bits, through whole runs: what is read, what learns, what is saved and refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTrainedConfig
+
+from studio.errors import TrainingError
+from studio.events import Alarmed, Failed, Finished, Started
+from studio.rundir import RunDir
+from studio.runner import stages
+from studio.training import float8, matmuls
+from studio.training.stopping import Stop
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+CPU = torch.device("cpu")
+PLAIN = """
+import sys
+sys.modules["torchao"] = None
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+print(sorted({str(p.dtype) for p in model.parameters()}))
+"""
+
+
+def prepared(model: Path, root: Path, precision: str = "fp8") -> stages.Stages:
+    run = tiny.write_run(root, model, precision=precision)
+    return stages.prepare(run, run.events.append, Stop())
+
+
+def unmade(made: stages.Stages) -> str:
+    """Return why a run would not train."""
+    with pytest.raises(TrainingError) as caught:
+        made.trainer.train()
+    return caught.value.message
+
+
+@pytest.fixture(scope="module")
+def runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
+    """Train the same run with products of 16 and of 8 bits."""
+    root = tmp_path_factory.mktemp("eight")
+    steps = {"optimisation__max_steps": 30}
+    return {
+        name: tiny.train(root / name, model, precision=name, **steps) for name in ("bf16", "fp8")
+    }
+
+
+@pytest.fixture(scope="module")
+def audited(runs: dict[str, RunDir]) -> dict[str, Any]:
+    audit: dict[str, Any] = tiny.said(runs["fp8"], Started)[0].resolved["audit"]
+    return audit
+
+
+# --- what is read -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("is_to_the_brim", [True, False])
+def test_numbers_tell_a_format_of_eight_bits(dtype: torch.dtype, *, is_to_the_brim: bool) -> None:
+    ones = torch.ones(matmuls.SIZE, matmuls.SIZE)
+
+    def product(fine: torch.Tensor) -> torch.Tensor:
+        scale = torch.finfo(dtype).max / fine.abs().max() if is_to_the_brim else 256
+        return (fine * scale).to(dtype).float() @ ones
+
+    assert matmuls.read_by(product, CPU) == str(dtype).removeprefix("torch.")
+
+
+def test_an_audit_counts_the_layers_that_read_eight_bits(audited: dict[str, Any]) -> None:
+    names = ("linear_layers", "linear_gradients", "matmul", "compute", "matmul_emulated")
+
+    assert {name: audited[name] for name in names} == {
+        "linear_layers": "14 of 15 read float8_e4m3fn",
+        "linear_gradients": "float8_e5m2",
+        "matmul": "float8_e4m3fn",
+        "compute": "bfloat16",
+        "matmul_emulated": True,
+    }
+
+
+def test_one_layer_left_as_it_was_is_found_out(model: Path, tmp_path: Path) -> None:
+    made = prepared(model, tmp_path / "run")
+    mlp = made.trainer.model.model.layers[1].mlp
+    plain = nn.Linear(mlp.up_proj.in_features, mlp.up_proj.out_features, bias=False)
+    plain.weight = mlp.up_proj.weight
+    mlp.up_proj = plain
+
+    assert unmade(made).endswith(
+        "otherwise: matmul should be float8_e4m3fn and is bfloat16 and float8_e4m3fn."
+    )
+
+
+def test_gradients_read_in_another_format_are_found_out(model: Path, tmp_path: Path) -> None:
+    made = prepared(model, tmp_path / "run")
+    layer = made.trainer.model.model.layers[0].mlp.up_proj
+    layer.config = Float8LinearConfig.from_recipe_name("rowwise")
+
+    assert "float8_e4m3fn of gradients" in unmade(made)
+
+
+def test_layers_as_they_were_are_found_out(model: Path, tmp_path: Path) -> None:
+    made = prepared(model, tmp_path / "run", precision="bf16")
+    wanted = prepared(model, tmp_path / "wanted")
+    wanted.trainer.model = wanted.trainer.model_wrapped = made.trainer.model
+
+    assert unmade(wanted).endswith("matmul should be float8_e4m3fn and is bfloat16.")
+
+
+def test_a_conversion_that_hides_weights_from_the_optimizer_is_found_out(
+    model: Path, tmp_path: Path
+) -> None:
+    """Upstream's own way: float8 all-gather puts new tensors where the optimizer holds the old."""
+    made = prepared(model, tmp_path / "run", precision="bf16")
+    made.trainer.create_optimizer()
+    theirs = Float8LinearConfig(emulate=True, enable_fsdp_float8_all_gather=True)
+    convert_to_float8_training(made.trainer.model.model, config=theirs)
+
+    assert unmade(made) == (
+        "14 weights would not be trained; the first is model.layers.0.self_attn.q_proj.weight."
+    )
+
+
+# --- what learns, and what is saved ---------------------------------------------------------------
+
+
+def test_it_learns_what_sixteen_bits_do(runs: dict[str, RunDir]) -> None:
+    wide, narrow = (tiny.series(runs[name], "loss") for name in ("bf16", "fp8"))
+
+    assert isinstance(tiny.last(runs["fp8"]), Finished)
+    assert sum(narrow[-5:]) / 5 == pytest.approx(sum(wide[-5:]) / 5, abs=0.1)
+    assert narrow[-1] < 0.5 * narrow[0]
+
+
+def test_a_sound_run_raises_no_alarm(runs: dict[str, RunDir]) -> None:
+    assert tiny.said(runs["fp8"], Alarmed) == []
+
+
+def test_every_converted_weight_changes(runs: dict[str, RunDir], model: Path) -> None:
+    before = load_file(model / "model.safetensors")
+    after = load_file(runs["fp8"].artifacts / "model.safetensors")
+
+    assert before.keys() == after.keys()
+    assert [name for name in before if torch.equal(before[name], after[name])] == []
+
+
+def test_what_is_saved_needs_no_package(runs: dict[str, RunDir]) -> None:
+    command = [sys.executable, "-c", PLAIN, str(runs["fp8"].artifacts)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "['torch.float32']"
+
+
+def test_what_is_saved_is_what_was_trained(model: Path, tmp_path: Path) -> None:
+    made = prepared(model, tmp_path / "run")
+    made.learn()
+    made.save([])
+
+    plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+    plain.load_state_dict(made.trainer.model.state_dict())
+    saved = AutoModelForCausalLM.from_pretrained(made.job.dir.artifacts)
+    pad = made.job.tokenizer.pad_token_id
+    losses = [tiny.loss_of(one, made.job.validation, pad) for one in (saved, plain)]
+    assert losses[0] == losses[1]
+    assert losses[0] != tiny.loss_of(
+        AutoModelForCausalLM.from_pretrained(model), made.job.validation, pad
+    )
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def small(**sides: int) -> PreTrainedConfig:
+    config = tiny.llama()
+    config.update(sides)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            small(intermediate_size=40),
+            (
+                "model.layers.0.mlp.gate_proj, model.layers.0.mlp.up_proj, "
+                "model.layers.0.mlp.down_proj and 3 more: a product of 8 bits takes no layer whose "
+                "sides are not multiples of 16."
+            ),
+        ),
+        (
+            GPT2Config(vocab_size=320, n_embd=32, n_layer=1, n_head=2, n_positions=128),
+            "This model has no linear layer that could multiply 8 bits.",
+        ),
+    ],
+    ids=["odd sides", "no linear layers"],
+)
+def test_a_model_that_cannot_is_refused_in_words(
+    config: PreTrainedConfig, message: str, tmp_path: Path
+) -> None:
+    model = tiny.write_model(tmp_path / "model", config)
+
+    run = tiny.train(tmp_path / "run", model, precision="fp8")
+
+    failed = tiny.said(run, Failed)[0]
+    assert (failed.code, failed.message) == ("float8_unfit", message)
+
+
+def test_the_output_stays_out(model: Path) -> None:
+    loaded = AutoModelForCausalLM.from_pretrained(model)
+
+    assert loaded.lm_head not in float8.layers(loaded).values()
