@@ -5,6 +5,7 @@ in a newline, so a reader that meets half a line waits for the rest. Non-finite 
 the strings "NaN" and "Infinity": JSON has no word for them, and they must not turn into zero.
 """
 
+import errno
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -98,6 +99,14 @@ class Failed(_Event):
     message: str
     hint: str = ""
 
+
+NO_ROOM = Failed(
+    code="disk_full",
+    message="The disk is full.",
+    hint="Delete old runs or models, then start the run anew.",
+)
+NO_ROOM_EXIT = errno.ENOSPC
+"""The exit code of a training process that has no room left even for its last event."""
 
 Event = Annotated[
     Started | Progressed | Sampled | Phase | Alarmed | Finished | Stopped | Failed,

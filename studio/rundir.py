@@ -7,6 +7,21 @@ from pydantic import BaseModel, ConfigDict
 
 from studio.events import EventLog
 
+MANIFEST = "manifest.json"
+
+
+class DataFacts(BaseModel):
+    """What tells a data set from every other."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: str
+    sha256: str
+    """Of the file as it was brought."""
+    train_rows: int
+    """Usable ones."""
+    validation_rows: int
+
 
 class JobSpec(BaseModel):
     """What the recipe's names mean on this machine."""
@@ -21,6 +36,10 @@ class JobSpec(BaseModel):
     """Rows as JSON lines, each `{"messages": [{"role", "content"}, ...]}`."""
     validation: Path | None
     """Rows of the same kind; None when a share of `train` is to be held back."""
+    attempt: int = 1
+    """How often the run has been launched, this time included."""
+    dataset: DataFacts | None = None
+    """For the manifest; training needs the rows alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +73,8 @@ class RunDir:
     def artifacts(self) -> Path:
         """What the run is for: the trained model or adapter, its tokenizer, its card."""
         return self.root / "artifacts"
+
+    @property
+    def manifest(self) -> Path:
+        """All it takes to repeat the run, and to trust it."""
+        return self.artifacts / MANIFEST

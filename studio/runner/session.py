@@ -1,18 +1,30 @@
 """One run, told in events: whatever happens, the last of them says how it ended."""
 
+import errno
 import shutil
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from studio.events import Event, Finished, Stopped
+from studio.events import NO_ROOM_EXIT, Event, Finished, Stopped
 from studio.rundir import RunDir
 from studio.training.stopping import Stop, StopRequested
 
 
 def execute(root: Path, stop: Stop) -> int:
-    """Train the run in a folder. Return the exit code: 1 if it failed, else 0."""
-    run = RunDir(root)
+    """Train the run in a folder. Return the exit code: 0 unless it failed.
+
+    Without room for its last event, the exit code says so in its place.
+    """
+    try:
+        return _execute(RunDir(root), stop)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return NO_ROOM_EXIT
+
+
+def _execute(run: RunDir, stop: Stop) -> int:
     log = run.events
 
     def say(event: Event) -> None:

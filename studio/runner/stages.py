@@ -5,19 +5,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
+from platform import python_version
 from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 from transformers.utils import logging as upstream_logging
 
-from studio import hardware
+from studio import __version__, hardware, manifest
 from studio.errors import TrainingError
 from studio.events import Event, Phase, Sampled
 from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
-from studio.rundir import RunDir
+from studio.rundir import MANIFEST, RunDir
 from studio.training import artifacts, card
 from studio.training.guard import Guard, broken_weights, refuse_broken_weights
 from studio.training.health import Health
@@ -106,6 +108,16 @@ class Stages:
             artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
             text = card.write(self.job.spec.name, self.recipe, facts, metrics, samples)
             (folder / "README.md").write_text(text, encoding="utf-8")
+            self._write_manifest(folder)
+
+    def _write_manifest(self, folder: Path) -> None:
+        """Write what the folder's files are and how they came about; last, for it names them."""
+        recipe = self.recipe.model_dump(mode="json")
+        known = manifest.of(self.job.spec, recipe, self.reporter.resolved, self.reporter.results())
+        location, config = self.job.spec.model, self._model.config
+        revision = getattr(config, "_commit_hash", None)
+        whole = manifest.finished(known, location=location, revision=revision, folder=folder)
+        (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")
 
     def _rescue(self, why: TrainingError) -> None:
         """Keep the weights of a run that its guard has ended: no step that broke was taken."""
@@ -163,7 +175,8 @@ def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe)
         "dropped_rows": job.train.dropped + job.validation.dropped,
         "truncated_rows": job.train.truncated + job.validation.truncated,
         "train_tokens": job.train.tokens,
-        "versions": hardware.versions(),
+        "versions": {"mantissa-studio": __version__, "python": python_version()}
+        | hardware.versions(),
         "seed": recipe.optimisation.seed,
     }
 

@@ -13,6 +13,8 @@ from sqlmodel import Session, col, delete, func, insert, select, update
 
 from studio.db.tables import LIVE, Metric, Run, RunStatus, Sample, Worker
 from studio.events import (
+    NO_ROOM,
+    NO_ROOM_EXIT,
     Alarmed,
     Event,
     Failed,
@@ -197,6 +199,8 @@ def split(value: float) -> dict[str, Any]:
 
 
 def _obituary(exit_code: int | None) -> dict[str, str]:
+    if exit_code == NO_ROOM_EXIT:
+        return NO_ROOM.model_dump(include={"code", "message", "hint"})
     if exit_code == -signal.SIGKILL:
         return {
             "code": "killed",

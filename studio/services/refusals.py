@@ -128,13 +128,12 @@ def _mixes_float64(case: _Case) -> str:
 
 def _halves_clash(case: _Case) -> str:
     source = families.MIXED_HALVES.get(case.facts.family)
-    if (
-        source is None
-        or held(case.recipe, case.facts) != "float16"
-        or case.mode.compute != "bfloat16"
-    ):
+    weights, compute = _formats(case)
+    if source is None or {weights, compute} != {"float16", "bfloat16"}:
         return ""
-    return f"{case.facts.family} models cannot compute in bfloat16 on float16 weights ({source})."
+    return (
+        f"{case.facts.family} models cannot compute in {compute} on {weights} weights ({source})."
+    )
 
 
 def _has_odd_sides(case: _Case) -> str:

@@ -5,8 +5,10 @@ looks at the model, at the optimizer, and at what a small forward pass computes 
 """
 
 import copy
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,7 +38,9 @@ class Numbers:
     """What a plan and an audit must agree on."""
 
     weights: str
-    """The frozen model's, or where all is trained, all."""
+    """The frozen model's, or where all is trained, all; but for those kept in float32."""
+    kept_in_float32: tuple[str, ...]
+    """Parts of the model that its family never loads in 16 bits, by a part of their names."""
     trained: str
     gradients: str
     compute: str
@@ -54,7 +58,7 @@ class Numbers:
         """Name what is otherwise than in these numbers, in words."""
         wanted, there = asdict(self), asdict(found)
         return "; ".join(
-            f"{name.replace('_', ' ')} should be {wanted[name]} and is {there[name]}"
+            f"{name.replace('_', ' ')} should be {_word(wanted[name])} and is {_word(there[name])}"
             for name in wanted
             if wanted[name] != there[name]
         )
@@ -68,6 +72,7 @@ def plan(recipe: Recipe, weights: DType, config: PreTrainedConfig) -> Numbers:
     trained = "float32" if lora else mode.gradients
     return Numbers(
         weights=weights,
+        kept_in_float32=models.kept_in_float32(config, weights),
         trained="float32" if lora else mode.weights,
         gradients=trained,
         compute=mode.compute,
@@ -81,17 +86,20 @@ def plan(recipe: Recipe, weights: DType, config: PreTrainedConfig) -> Numbers:
     )
 
 
-def audit(trainer: Trainer) -> tuple[Numbers, dict[str, Any]]:
+def audit(trainer: Trainer, planned: Numbers) -> tuple[Numbers, dict[str, Any]]:
     """Look at the weights, at the optimizer, and at what a small forward pass computes in."""
-    parameters = [p for p in trainer.model.parameters() if p.is_floating_point()]
+    everything = [p for p in trainer.model.parameters() if p.is_floating_point()]
+    wide = kept(trainer.model, planned)
+    parameters = [p for p in everything if p not in wide]
     trained = [p for p in parameters if p.requires_grad]
     frozen = [p for p in parameters if not p.requires_grad]
     with float8.watched(trainer.model, trainer.mode) as readings:
         seen = _Seen.by(trainer.model_wrapped, trainer.args.device)
-    states, master = states_of(_after_a_step(trainer.optimizer))
+    states, master = states_of(_after_a_step(trainer.optimizer, wide), wide)
     scaler = trainer.accelerator.scaler
     numbers = Numbers(
         weights=names(p.dtype for p in frozen or trained),
+        kept_in_float32=_kept_indeed(trainer.model, planned),
         trained=names(p.dtype for p in trained),
         # As its weight, says torch; the first step will show.
         gradients=names(p.dtype for p in trained),
@@ -106,7 +114,7 @@ def audit(trainer: Trainer) -> tuple[Numbers, dict[str, Any]]:
     )
     return numbers, {
         "attention_kernel": seen.attention_kernel,
-        "trained_tensors": f"{len(trained)}, all in the optimizer",
+        "trained_tensors": f"{sum(p.requires_grad for p in everything)}, all in the optimizer",
         **readings.told,
         "formats": _by_layer(trainer.model),
     }
@@ -121,22 +129,30 @@ def orphans(trainer: Trainer) -> list[str]:
 
 def strays(trainer: Trainer, planned: Numbers) -> list[str]:
     """Return the weights of a format that no plan speaks of, each with its format."""
-    known = {planned.weights, planned.trained}
+    usual, wide = {planned.weights, planned.trained}, kept(trainer.model, planned)
     return [
         f"{name} is {names({p.dtype})}"
         for name, p in trainer.model.named_parameters()
-        if p.is_floating_point() and names({p.dtype}) not in known
+        if p.is_floating_point() and names({p.dtype}) not in ({"float32"} if p in wide else usual)
     ]
 
 
-def states_of(optimizer: torch.optim.Optimizer) -> tuple[str, str]:
+def kept(model: nn.Module, planned: Numbers) -> set[Tensor]:
+    """Return the weights that the plan leaves in float32 whatever the others are."""
+    named = model.named_parameters()
+    return {p for name, p in named if any(_is_in(name, part) for part in planned.kept_in_float32)}
+
+
+def states_of(
+    optimizer: torch.optim.Optimizer, without: AbstractSet[Tensor] = frozenset()
+) -> tuple[str, str]:
     """Return the formats of what an optimizer keeps: its states, and its copy of the weights."""
-    kept: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
-    for state in optimizer.state.values():
+    found: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
+    for state in (state for weight, state in optimizer.state.items() if weight not in without):
         for name, value in state.items():
             if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
-                kept[name == "master"].add(value.dtype)
-    return names(kept[False]), names(kept[True])
+                found[name == "master"].add(value.dtype)
+    return names(found[False]), names(found[True])
 
 
 def names(formats: Iterable[torch.dtype]) -> str:
@@ -144,11 +160,33 @@ def names(formats: Iterable[torch.dtype]) -> str:
     return " and ".join(sorted(found)) or NONE
 
 
-def _after_a_step(optimizer: Any) -> torch.optim.Optimizer:  # noqa: ANN401 -- accelerate's wrapper is untyped
+def _word(value: object) -> str:
+    return " and ".join(value) or NONE if isinstance(value, tuple) else str(value)
+
+
+def _is_in(name: str, part: str) -> bool:
+    """Whether upstream means this weight by a part of its name; an adapter has put a word in."""
+    return bool(re.search(part.replace("*", ".*"), name.replace(".base_layer", "")))
+
+
+def _kept_indeed(model: nn.Module, planned: Numbers) -> tuple[str, ...]:
+    """Return those parts that are to be kept in float32 of which nothing is otherwise."""
+    held = [*model.named_parameters(), *model.named_buffers()]
+    narrow = [name for name, one in held if one.is_floating_point() and one.element_size() < 4]  # noqa: PLR2004 -- bytes
+    return tuple(
+        part for part in planned.kept_in_float32 if not any(_is_in(name, part) for name in narrow)
+    )
+
+
+def _after_a_step(
+    optimizer: Any,  # noqa: ANN401 -- accelerate's wrapper is untyped
+    without: AbstractSet[Tensor],
+) -> torch.optim.Optimizer:
     """Return a copy of the optimizer that has made a step with a small weight of each format."""
     twin: torch.optim.Optimizer = copy.copy(getattr(optimizer, "optimizer", optimizer))
     groups = twin.param_groups
-    formats = {(p.dtype, p.device) for group in groups for p in group["params"]}
+    params = (p for group in groups for p in group["params"] if p not in without)
+    formats = {(p.dtype, p.device) for p in params}
     weights = [torch.zeros(2, 2, dtype=dtype, device=device) for dtype, device in formats]
     for weight in weights:
         weight.requires_grad_().grad = torch.zeros_like(weight)

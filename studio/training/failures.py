@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from safetensors import SafetensorError
 
 from studio.errors import StudioError
-from studio.events import Failed
+from studio.events import NO_ROOM, Failed
 
 _LOG = "The run's log has the details."
 
@@ -56,13 +56,13 @@ _TABLE = (
         hint="Lower the batch size, shorten the longest example, or choose a smaller model.",
     ),
     _known(
-        "disk_full",
+        NO_ROOM.code,
         OSError,
         SafetensorError,
         RuntimeError,
         says=r"No space left on device|os error 28|Errno 28",
-        message="The disk is full.",
-        hint="Delete old runs or models, then start the run anew.",
+        message=NO_ROOM.message,
+        hint=NO_ROOM.hint,
     ),
     _known(
         "gated_model",

@@ -55,7 +55,7 @@ class Job:
             plan=planned,
             model=model,
             tokenizer=tokenizer,
-            adapter=models.adapter_config(recipe.adapter),
+            adapter=models.adapter_config(recipe.adapter, config.model_type),
             template=template,
             train=train,
             validation=validation,

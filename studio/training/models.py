@@ -20,6 +20,7 @@ from studio.errors import TrainingError
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.formats import DType
 from studio.recipe.precision import Precision
+from studio.weights import families
 
 
 def load_config(name: str) -> PreTrainedConfig:
@@ -79,11 +80,23 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def adapter_config(adapter: Lora | FullFineTune) -> LoraConfig | None:
+def kept_in_float32(config: PreTrainedConfig, weights: DType) -> tuple[str, ...]:
+    """Return the parts that a family keeps in float32 where the others are loaded in 16 bits."""
+    family = _family(config)
+    # Asked of the class: it reads no more than two lists, and the model is yet to be loaded.
+    kept = family._get_dtype_plan(family, getattr(torch, weights))  # noqa: SLF001 -- no public name
+    return tuple(sorted(kept))
+
+
+def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | None:
     """Return peft's name for the adapter; None trains every weight."""
     if isinstance(adapter, FullFineTune):
         return None
-    return LoraConfig(task_type="CAUSAL_LM", **adapter.model_dump(exclude={"kind", "base_dtype"}))
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        exclude_modules=[*families.NO_ADAPTER.get(family, ())] or None,
+        **adapter.model_dump(exclude={"kind", "base_dtype"}),
+    )
 
 
 def widen_trained(model: nn.Module) -> None:
@@ -103,12 +116,16 @@ def _refuse_missing_folder(name: str) -> None:
 
 def attention(config: PreTrainedConfig) -> str:
     """Return the fastest attention every machine has; families without it name their own."""
+    return "sdpa" if _family(config)._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word
+
+
+def _family(config: PreTrainedConfig) -> type[PreTrainedModel]:
     try:
-        family = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        family: type[PreTrainedModel] = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     except KeyError as error:
         raise TrainingError(
             "unsupported_architecture",
             f"{config.model_type} models do not write text, or not in a way that can be trained.",
             hint="Choose a causal language model.",
         ) from error
-    return "sdpa" if family._supports_sdpa else "eager"  # noqa: SLF001 -- upstream has no other word
+    return family

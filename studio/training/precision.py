@@ -16,7 +16,7 @@ from transformers import Trainer, TrainerCallback
 from studio.errors import TrainingError
 from studio.recipe.precision import Precision
 from studio.training import float8, matmuls
-from studio.training.audit import Numbers, audit, names, orphans, states_of, strays
+from studio.training.audit import Numbers, audit, kept, names, orphans, states_of, strays
 
 _NAMED = 3
 """Weights out of line that are named; more would tell no more."""
@@ -62,7 +62,7 @@ class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyp
             )
         # Looked at first: a weight out of line could keep the model from computing at all.
         self._refuse("; ".join(strays(self._trainer, self.plan)[:_NAMED]))
-        self.found, self._details = audit(self._trainer)
+        self.found, self._details = audit(self._trainer, self.plan)
         self._refuse(self.plan.differences(self.found))
         if self._scaler is not None:
             self.loss_scale = self._scaler.get_scale()
@@ -100,9 +100,10 @@ class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyp
         if not optimizer.state:
             return
         self._first_step_seen = True
-        held = (p for group in optimizer.param_groups for p in group["params"])
+        wide = kept(self._trainer.model, self.plan)
+        held = (p for group in optimizer.param_groups for p in group["params"] if p not in wide)
         gradients = names(p.grad.dtype for p in held if p.grad is not None)
-        states, master = states_of(optimizer)
+        states, master = states_of(optimizer, wide)
         found = replace(self.plan, gradients=gradients, optimizer_states=states, master=master)
         self._refuse(self.plan.differences(found))
 

@@ -88,6 +88,8 @@ def setting(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | float):
         return number(value)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(setting, value)) or NOTHING
     return str(value)
 
 

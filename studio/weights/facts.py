@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError
-from studio.weights import headers, samples
+from studio.weights import families, headers, samples
 from studio.weights.headers import Tensor
 from studio.weights.samples import Spread
 
@@ -40,7 +40,7 @@ class ModelFacts:
     odd_layers: tuple[str, ...] = ()
     """The linear layers, but for the output, with a side that products of 8 bits cannot take."""
     linear_features: int = 0
-    """Inputs and outputs of all linear layers but the output: an adapter has `r` of each."""
+    """Inputs and outputs of the layers that get an adapter: it has `r` of each."""
     spread: Spread = field(default_factory=Spread)
 
     @property
@@ -92,7 +92,7 @@ def read(folder: Path) -> ModelFacts:
         stored=_shares(weights),
         float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
         odd_layers=tuple(one.name for one in linear if _is_odd(one)),
-        linear_features=sum(sum(one.shape) for one in linear),
+        linear_features=sum(sum(one.shape) for one in weights if _is_adapted(one, config)),
         spread=samples.spread(weights),
     )
 
@@ -150,6 +150,11 @@ def _shares(tensors: Sequence[Tensor]) -> dict[str, float]:
         counted[one.dtype] += one.size
     total = counted.total()
     return {dtype: count / total for dtype, count in counted.most_common() if count}
+
+
+def _is_adapted(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+    layer = tensor.name.removesuffix(".weight").rpartition(".")[2]
+    return _is_linear(tensor, config) and layer not in families.NO_ADAPTER.get(_family(config), ())
 
 
 def _is_linear(tensor: Tensor, config: Mapping[str, Any]) -> bool:

@@ -80,5 +80,17 @@ FLOAT32_PARAMETERS: dict[str, str] = {
 }
 """Families whose recurrence diverges when its parameters are held in 16 bits, and who says so."""
 
+NO_ADAPTER: dict[str, tuple[str, ...]] = {
+    "mamba": ("dt_proj", "out_proj", "x_proj"),
+    "falcon_mamba": ("dt_proj", "out_proj", "x_proj"),
+    "mamba2": ("out_proj",),
+    "falcon_h1": ("out_proj",),
+    "nemotron_h": ("out_proj",),
+}
+"""Layers whose weights a family's kernels read past the layer: an adapter there would never learn.
+
+peft refuses `out_proj`; the others are seen in the families' own code in transformers.
+"""
+
 MIXED_HALVES: dict[str, str] = {"rwkv": "BlinkDL/RWKV-LM#155"}
-"""Families that cannot compute in bfloat16 on float16 weights, even frozen ones."""
+"""Families that cannot compute in one 16-bit format on weights of the other, even frozen ones."""

@@ -20,7 +20,7 @@ from studio.events import Failed
 from studio.hardware import Hardware, detect
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
-from studio.services import datasets, models, queue, runs
+from studio.services import datasets, folders, manifests, models, queue, runs
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.process import Process
@@ -47,6 +47,7 @@ class Loop:
     command: tuple[str, ...] = process.RUNNER
     hardware: Hardware = field(default_factory=detect)
     followed: dict[int, Followed] = field(default_factory=dict)
+    _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _beat_at: float = float("-inf")
 
     @property
@@ -96,6 +97,7 @@ class Loop:
     def tick(self) -> None:
         """Do once all that is to be done now."""
         self._beat()
+        self._fail_unlaunched()
         for run_id, followed in list(self.followed.items()):
             self._follow(run_id, followed)
         while len(self.followed) < self.slots and self._take_next():
@@ -160,7 +162,7 @@ class Loop:
 
     def _launch(self, run_id: int) -> None:
         try:
-            with unit_of_work(self.engine) as db:
+            with folders.room(), unit_of_work(self.engine) as db:
                 run = runs.get(db, run_id)
                 folder = self._prepare(db, run)
                 run.gpu = self._free_gpu()
@@ -168,7 +170,7 @@ class Loop:
                 self.followed[run_id] = Followed(started, run.gpu)
                 queue.launched(run, started.pid, started.started)
         except (StudioError, OSError) as error:
-            self._fail(run_id, error)
+            self._give_up(run_id, error)
 
     def _prepare(self, db: Session, run: Run) -> RunDir:
         """Write the run's folder: the recipe, and what its names mean on this machine."""
@@ -183,17 +185,27 @@ class Loop:
             model=models.require(db, run.recipe.base_model),
             train=train,
             validation=validation,
+            attempt=run.attempt,
+            dataset=manifests.facts_of(db, run.recipe.dataset),
         )
         folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
         folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
         return folder
 
-    def _fail(self, run_id: int, error: StudioError | OSError) -> None:
+    def _give_up(self, run_id: int, error: StudioError | OSError) -> None:
         told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
         log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
-        with unit_of_work(self.engine) as db:
-            why = Failed(code=told.code, message=told.message, hint=told.hint)
-            queue.fail(db, runs.get(db, run_id), why)
+        if started := self.followed.pop(run_id, None):
+            started.process.kill()
+        self._unlaunched[run_id] = Failed(code=told.code, message=told.message, hint=told.hint)
+        self._fail_unlaunched()
+
+    def _fail_unlaunched(self) -> None:
+        """Tell why runs were not launched; on a full disk, again and again until it is written."""
+        for run_id, why in list(self._unlaunched.items()):
+            with unit_of_work(self.engine) as db:
+                queue.fail(db, runs.get(db, run_id), why)
+            del self._unlaunched[run_id]
 
     def _free_gpu(self) -> int | None:
         used = {followed.gpu for followed in self.followed.values()}

@@ -1,5 +1,6 @@
 """What people asked of other systems, and did not get: each asked of ours, through a whole run."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,19 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from transformers import AutoModelForCausalLM, LlamaConfig
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, LlamaConfig, RwkvConfig
 
 from studio.errors import TrainingError
-from studio.events import Failed, Finished, Started
-from studio.recipe.precision import PrecisionName
+from studio.events import Alarmed, Failed, Finished, Started
+from studio.hardware import Gpu, Hardware, detect
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.rundir import RunDir
 from studio.runner import stages
 from studio.runner.session import execute
+from studio.services import advice
+from studio.services.refusals import refusals
 from studio.training.stopping import Stop
 from tests.training import tiny
 
@@ -23,6 +29,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five")
 Tune = Callable[..., RunDir]
+
+LOUD = "model.layers.1.mlp.down_proj"
+AMPERE = Hardware(
+    processor="A processor",
+    cores=8,
+    memory_bytes=2**35,
+    native_bf16=False,
+    gpus=(Gpu(index=0, name="A100", memory_bytes=2**35, capability=(8, 0)),),
+    torch="2.13.0+cu130",
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +125,33 @@ def test_rounded_products_change_the_loss_but_not_where_it_ends(tune: Tune) -> N
     assert last(rounded) == pytest.approx(last(wide), abs=0.02)
 
 
+def test_products_that_secretly_read_eight_bits_are_found_out(taught: Path, tmp_path: Path) -> None:
+    """Show that the two tests above could fail: a kernel that cheats is no float32."""
+    with _Reading(torch.float8_e4m3fn):
+        run = tiny.train(tmp_path / "run", taught, precision="fp32")
+
+    assert "matmul should be float32 and is" in tiny.said(run, Failed)[0].message
+
+
+class _Reading(TorchDispatchMode):
+    """A machine whose every matrix product reads a narrow format."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # upstream is untyped
+        self.dtype = dtype
+
+    def __torch_dispatch__(
+        self,
+        function: Any,  # noqa: ANN401 -- an operator of torch
+        _types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        if function.overloadpacket in {torch.ops.aten.mm, torch.ops.aten.addmm}:
+            args = tuple(one.to(self.dtype).to(one.dtype) for one in args)
+        return function(*args, **(kwargs or {}))
+
+
 # --- TransformerEngine: bfloat16 weights, with and without a master ------------------------------
 
 FINE = {"optimisation__learning_rate": 2e-5, "optimisation__max_steps": 60}
@@ -136,6 +179,44 @@ def test_weights_states_and_master_are_as_promised(
     precision: str, expected: list[str], tune: Tune
 ) -> None:
     assert audited(tune(precision, **FINE), "weights", "optimizer_states", "master") == expected
+
+
+# --- RWKV-LM: float32, float16 and bfloat16 by one setting, a stray float64 found in time ---------
+
+
+@pytest.fixture(scope="module")
+def rwkv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = RwkvConfig(
+        vocab_size=320, hidden_size=64, num_hidden_layers=2, context_length=128, eos_token_id=2
+    )
+    return tiny.write_model(tmp_path_factory.mktemp("rwkv") / "rwkv", config)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_rwkv_ends_where_float32_does(precision: PrecisionName, rwkv: Path, tune: Tune) -> None:
+    wide, narrow = (tune(one, rwkv, optimisation__max_steps=20) for one in ("fp32", precision))
+
+    assert audited(narrow, "compute") == [PRECISIONS[precision].compute]
+    assert tiny.series(narrow, "loss")[0] != tiny.series(wide, "loss")[0]
+    assert last(narrow) == pytest.approx(last(wide), rel=0.01)
+    assert drop(wide) > 0.5
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_float64_layer_is_refused_by_name(precision: str, rwkv: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(rwkv)
+    model.rwkv.blocks[1].attention.key.double()
+    model.save_pretrained(tmp_path)
+
+    (refused,) = refusals(recipe(precision), advice.facts(tmp_path), detect())
+
+    assert refused.message.startswith("rwkv.blocks.1.attention.key.weight is stored in float64")
+    assert refused.repair == {"precision": "fp32"}
+
+
+def recipe(precision: str) -> AnyRecipe:
+    asked = {"base_model": "x", "dataset": "y", "precision": precision, "adapter": {"kind": "full"}}
+    return RECIPES.validate_python(asked)
 
 
 # --- H2O LLM Studio: mixed precision off, float16 or bfloat16 -------------------------------------
@@ -177,22 +258,48 @@ def loud(taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a model whose activations only bfloat16 and float32 can hold."""
     folder = tmp_path_factory.mktemp("loud") / "model"
     model = AutoModelForCausalLM.from_pretrained(taught, dtype=torch.bfloat16)
-    model.model.layers[1].mlp.down_proj.weight.data.mul_(3e5)
+    model.get_submodule(LOUD).weight.data.mul_(3e6)
     model.save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
     return folder
 
 
-def test_what_float16_cannot_hold_is_told(loud: Path, tune: Tune) -> None:
-    failed = tiny.said(tune("fp16", loud, numerics__guard="stop"), Failed)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_the_native_format_is_read_from_the_files(dtype: str, taught: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(taught, dtype=getattr(torch, dtype))
+    model.save_pretrained(tmp_path)
 
-    assert [event.code for event in failed] == ["non_finite"]
+    found = advice.facts(tmp_path)
+
+    assert (found.native, found.stored) == (dtype, {dtype: 1.0})
+
+
+def test_a_model_of_bfloat16_is_steered_to_bfloat16(loud: Path) -> None:
+    advised = advice.advise(recipe("fp16"), advice.facts(loud), AMPERE)
+
+    assert advised.mode.name == "bf16"
+    assert "weights are bfloat16" in advised.sentence
+    assert any("often overflow float16" in warning for warning in advised.warnings)
+
+
+def test_what_float16_cannot_hold_is_told_with_its_place(loud: Path, tune: Tune) -> None:
+    run = tune("fp16", loud, numerics__guard="stop")
+
+    first, ended = tiny.said(run, Alarmed)[0], tiny.said(run, Failed)[0]
+    assert (first.code, first.module) == ("activations_overflow", LOUD)
+    assert (ended.code, ended.message) == (
+        "non_finite",
+        f"The loss has been no number for 10 steps; it began in {LOUD}.",
+    )
+    assert not any(map(math.isfinite, tiny.series(run, "loss")))
+    assert tiny.series(run, "loss_scale")[-1] == 2.0 ** (16 - 10)
 
 
 def test_bfloat16_trains_it(loud: Path, tune: Tune) -> None:
     run = tune("bf16", loud)
 
     assert isinstance(tiny.last(run), Finished)
+    assert tiny.series(run, "nonfinite_losses")[-1] == 0
     assert drop(run) > 0
 
 

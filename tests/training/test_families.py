@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import (
+    Ernie4_5_MoeConfig,
     Gemma3TextConfig,
     GPT2Config,
     LlamaConfig,
+    MambaConfig,
     MistralConfig,
     Phi3Config,
     PreTrainedConfig,
@@ -16,7 +20,10 @@ from transformers import (
     RwkvConfig,
 )
 
+from studio.errors import TrainingError
 from studio.events import Finished, Started
+from studio.runner import stages
+from studio.training.stopping import Stop
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -39,12 +46,13 @@ FAMILIES: dict[str, PreTrainedConfig] = {
     "gemma3": Gemma3TextConfig(**SIZE, query_pre_attn_scalar=16),
     "mistral": MistralConfig(**SIZE),
     "phi3": Phi3Config(**SIZE),
+    "mamba": MambaConfig(vocab_size=320, hidden_size=32, num_hidden_layers=2, state_size=8),
     "gpt2": GPT2Config(vocab_size=320, n_embd=32, n_layer=2, n_head=2, n_positions=128),
     "rwkv": RwkvConfig(
         vocab_size=320, hidden_size=32, num_hidden_layers=7, context_length=128, eos_token_id=2
     ),
 }
-ATTENTION = dict.fromkeys(FAMILIES, "sdpa") | {"rwkv": "eager"}
+ATTENTION = dict.fromkeys(FAMILIES, "sdpa") | {"rwkv": "eager", "mamba": "eager"}
 
 
 @pytest.mark.parametrize("adapter", ["lora", "full"])
@@ -65,6 +73,62 @@ def test_a_family_trains(family: str, adapter: str, tmp_path: Path) -> None:
     resolved = tiny.said(run, Started)[0].resolved
     assert (resolved["compute"], resolved["attention"]) == ("bfloat16", ATTENTION[family])
     assert tiny.series(run, "loss")[0] != tiny.series(run, "loss")[1]
+
+
+KEEPING = Ernie4_5_MoeConfig(
+    **SIZE,
+    num_experts=2,
+    moe_num_experts=2,
+    moe_k=1,
+    moe_intermediate_size=32,
+    moe_layer_start_index=0,
+)
+"""A family that leaves the gates of its experts in float32 in any 16-bit format."""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "bf16_pure"},
+        {"precision": "bf16_dual"},
+        {"precision": "bf16", "adapter__kind": "lora", "adapter__base_dtype": "bfloat16"},
+    ],
+    ids=lambda changes: changes["precision"],
+)
+def test_what_a_family_keeps_in_float32_is_planned_and_found(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = tiny.write_model(tmp_path / "model", KEEPING)
+    run = tiny.train(tmp_path / "run", model, **changes)
+
+    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    resolved = tiny.said(run, Started)[0].resolved
+    assert resolved["plan"]["kept_in_float32"] == ["gate.weight", "moe_statics"]
+    assert resolved["audit"]["kept_in_float32"] == ["gate.weight", "moe_statics"]
+    assert resolved["audit"]["weights"] == "bfloat16"
+
+
+def test_a_layer_that_should_be_kept_in_float32_and_is_not_stops_the_run(tmp_path: Path) -> None:
+    model = tiny.write_model(tmp_path / "model", KEEPING)
+    run = tiny.write_run(tmp_path / "run", model, precision="bf16_pure")
+    made = stages.prepare(run, run.events.append, Stop())
+    made.trainer.model.model.layers[0].mlp.gate.to(torch.bfloat16)
+
+    with pytest.raises(TrainingError, match=r"layers.0.mlp.gate.weight is bfloat16"):
+        made.trainer.train()
+
+
+def test_no_adapter_stands_where_it_would_never_learn(tmp_path: Path) -> None:
+    """Mamba's kernels read the weights of most layers past the layers themselves."""
+    run = tiny.train(
+        tmp_path / "run",
+        tiny.write_model(tmp_path / "model", FAMILIES["mamba"]),
+        adapter__kind="lora",
+    )
+
+    adapter = load_file(run.artifacts / "adapter_model.safetensors")
+    learnt = {name.split(".")[-3]: bool(one.any()) for name, one in adapter.items() if "_B" in name}
+    assert learnt == {"in_proj": True}
 
 
 def test_rwkv_is_saved_as_it_was_measured(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from studio.events import Alarmed, Progressed
-from studio.recipe.precision import PrecisionName
+from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.rundir import RunDir
 from studio.runner import stages
 from studio.training.stopping import Stop
@@ -26,6 +26,13 @@ SIGNALS = [
     "update_ratio",
 ]
 BAD = "model.layers.1.mlp.down_proj"
+HEALTHY = [
+    (mode.name, adapter)
+    for mode in PRECISIONS.values()
+    for adapter in ("full", "lora")
+    if not mode.is_gpu_only and (adapter == "full" or mode.rounding is None)
+]
+"""Every mode, in full and beside a frozen model, but for what is refused before the start."""
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +60,7 @@ def alarms(run: RunDir) -> list[str]:
     return [alarm.code for alarm in tiny.said(run, Alarmed)]
 
 
-@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("adapter", ["full", "lora"])
+@pytest.mark.parametrize(("mode", "adapter"), HEALTHY)
 def test_a_healthy_run_is_measured_and_raises_no_alarm(
     model: Path, tmp_path: Path, mode: PrecisionName, adapter: str
 ) -> None:
@@ -69,8 +75,9 @@ def test_a_healthy_run_is_measured_and_raises_no_alarm(
     first = tiny.said(run, Progressed)[0].metrics
     assert sorted(set(first) & set(SIGNALS)) == SIGNALS
     assert (looks(run), alarms(run), tiny.last(run).kind) == ([1, 11], [], "finished")
-    assert first["lost_update_share"] < 0.01
     assert first["grad_underflow_share"] < 0.01
+    # Where 16-bit weights are rounded, some share is lost, or kept elsewhere: that is their way.
+    assert first["lost_update_share"] < (0.01 if PRECISIONS[mode].rounding is None else 1)
 
 
 @pytest.mark.parametrize("mode", ["bf16", "fp16"])
@@ -127,6 +134,20 @@ def test_the_module_where_numbers_end_is_named(exploding: Path, tmp_path: Path) 
     assert tiny.series(run, "nonfinite_losses")[0] == 1
 
 
+def test_a_loss_scale_that_falls_without_end_is_told(exploding: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run",
+        exploding,
+        precision="fp16",
+        numerics__guard="warn",
+        optimisation__max_steps=24,
+    )
+
+    assert tiny.series(run, "loss_scale")[-1] == 2.0 ** (16 - 24)
+    assert tiny.series(run, "skipped_steps")[-1] == tiny.series(run, "nonfinite_losses")[-1] == 24
+    assert alarms(run) == ["activations_overflow", "non_finite", "loss_scale_collapsed"]
+
+
 def test_bfloat16_has_room_for_what_float16_has_not(exploding: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", exploding, precision="bf16")
 
@@ -143,17 +164,25 @@ def test_a_layer_near_the_end_of_float16_is_named(model: Path, tmp_path: Path) -
     ]
 
 
-def test_gradients_that_round_to_zero_are_seen(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scale", "is_lost", "expected"),
+    [(1.0, True, ["gradients_underflow"]), (2.0**16, False, [])],
+    ids=["unscaled", "scaled"],
+)
+def test_gradients_that_round_to_zero_are_seen(
+    *, model: Path, tmp_path: Path, scale: float, is_lost: bool, expected: list[str]
+) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
     made = stages.prepare(run, run.events.append, Stop())
-    made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
     compute = made.trainer.compute_loss
     made.trainer.compute_loss = lambda *args, **given: compute(*args, **given) * 1e-5
 
     made.trainer.train()
 
-    assert tiny.series(run, "grad_underflow_share")[0] > 0.5
-    assert alarms(run) == ["gradients_underflow"]
+    share = tiny.series(run, "grad_underflow_share")[0]
+    assert (share > 0.5, share < 0.01) == (is_lost, not is_lost)
+    assert alarms(run) == expected
 
 
 def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
@@ -177,6 +206,27 @@ def test_updates_that_16_bits_cannot_hold_are_seen(model: Path, tmp_path: Path) 
 
     assert tiny.series(run, "lost_update_share")[0] > 0.5
     assert alarms(run) == ["updates_lost"]
+
+
+@pytest.mark.parametrize("mode", ["bf16", "bf16_dual", "bf16_stochastic", "bf16_kahan"])
+def test_the_same_small_updates_are_no_trouble_where_they_are_kept(
+    model: Path, tmp_path: Path, mode: PrecisionName
+) -> None:
+    run = tiny.train(
+        tmp_path / "run",
+        model,
+        precision=mode,
+        optimisation__learning_rate=1e-5,
+        optimisation__max_steps=12,
+    )
+
+    assert (alarms(run), tiny.last(run).kind) == ([], "finished")
+
+
+def test_float32_weights_keep_small_updates(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", model, precision="bf16", optimisation__learning_rate=1e-5)
+
+    assert tiny.series(run, "lost_update_share")[0] < 0.01
 
 
 def test_no_update_is_lost_while_the_rate_is_zero(model: Path, tmp_path: Path) -> None:

@@ -9,7 +9,11 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from studio import manifest
 from studio.events import Failed, Finished, Phase, Progressed, Sampled, Started, Stopped
+from studio.manifest import Manifest
+from studio.methods import RECIPES
+from studio.recipe import yaml
 from studio.rundir import RunDir
 from studio.runner.session import execute
 from studio.training import data
@@ -150,7 +154,7 @@ def test_an_adapter_reloads_as_it_was(model: Path, lora: RunDir) -> None:
 
 
 def test_artifacts_are_all_there_and_nothing_else(full: RunDir, lora: RunDir) -> None:
-    records = {"README.md", "recipe.yaml", "samples.json", "metrics.json"}
+    records = {"README.md", "recipe.yaml", "samples.json", "metrics.json", "manifest.json"}
     reader = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     weights = {"model.safetensors", "config.json", "generation_config.json"}
     adapter = {"adapter_model.safetensors", "adapter_config.json"}
@@ -172,6 +176,37 @@ def test_numbers_are_kept_for_programs(full: RunDir) -> None:
 
     assert kept["eval_loss"] == tiny.said(full, Finished)[0].metrics["eval_loss"]
     assert kept["resolved"]["train_rows"] == 29
+
+
+def test_the_manifest_names_each_file_by_its_hash(full: RunDir) -> None:
+    kept = Manifest.model_validate_json(full.manifest.read_text(encoding="utf-8"))
+
+    others = sorted(path for path in full.artifacts.iterdir() if path != full.manifest)
+    assert [(one.name, one.bytes, one.sha256) for one in kept.artifacts] == [
+        (path.name, path.stat().st_size, manifest.sha256(path)) for path in others
+    ]
+
+
+def test_the_manifest_tells_what_it_takes_to_repeat_the_run(full: RunDir, model: Path) -> None:
+    kept = Manifest.model_validate_json(full.manifest.read_text(encoding="utf-8"))
+
+    recipe = RECIPES.validate_python(kept.recipe)
+    assert recipe == RECIPES.validate_python(yaml.load(full.recipe.read_text()), strict=False)
+    weights = {"model.safetensors": manifest.sha256(model / "model.safetensors")}
+    assert (kept.is_finished, kept.base_model.sha256) == (True, weights)
+    assert (kept.seed, kept.metrics) == (
+        recipe.optimisation.seed,
+        tiny.said(full, Finished)[0].metrics,
+    )
+    assert set(kept.versions) >= {"mantissa-studio", "python", "torch", "transformers"}
+
+
+def test_the_manifest_tells_what_was_asked_planned_and_measured(full: RunDir) -> None:
+    kept = Manifest.model_validate_json(full.manifest.read_text(encoding="utf-8")).precision
+
+    resolved = tiny.said(full, Started)[0].resolved
+    assert (kept.resolved, kept.audited) == (resolved["plan"], resolved["audit"])
+    assert kept.requested == "fp32"
 
 
 def test_early_stopping_keeps_the_best_weights(model: Path, tmp_path: Path) -> None:

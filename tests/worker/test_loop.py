@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Run, RunStatus
+from studio.rundir import DataFacts, JobSpec
 from studio.services import artifacts, metrics, queue, runs
 from studio.settings import Settings
 from studio.worker import process
@@ -75,6 +76,18 @@ def test_a_run_goes_from_the_queue_to_its_end(
     assert [file.name for file in artifacts.listing(settings.runs / "1" / "artifacts")] == [
         "README.md"
     ]
+
+
+def test_a_launch_notes_what_the_manifest_needs(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    until(start("succeed"), submit(engine), ended)
+
+    spec = JobSpec.model_validate_json((settings.runs / "1" / "job.json").read_text())
+    assert (spec.attempt, spec.dataset) == (
+        1,
+        DataFacts(name="starter", sha256="0" * 64, train_rows=40, validation_rows=0),
+    )
 
 
 def test_every_number_is_told_once(engine: Engine, start: Start) -> None:

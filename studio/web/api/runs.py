@@ -4,12 +4,13 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, Response
 
 from studio.db.tables import RunStatus
+from studio.manifest import Manifest
 from studio.methods import AnyRecipe
 from studio.rundir import RunDir
-from studio.services import artifacts, experiments, metrics, runs
+from studio.services import artifacts, experiments, manifests, metrics, runs
 from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, RunOut, page_of, run_out
 from studio.web.deps import DB, Config
 
@@ -132,6 +133,13 @@ def log(run_id: int, db: DB, config: Config, after: After = None, limit: Limit =
     """Lines of the log after a byte offset; without one, the last lines."""
     part = artifacts.log_part(_folder(db, config, run_id).log, after, limit)
     return LogOut(lines=part.lines, next_offset=part.next_offset)
+
+
+@router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
+def manifest(run_id: int, db: DB, config: Config) -> Response:
+    """All it takes to repeat the run, and to trust it; what is known so far while it goes on."""
+    told = manifests.of(db, runs.get(db, run_id), _folder(db, config, run_id))
+    return Response(told, media_type="application/json")
 
 
 @router.get("/{run_id}/artifacts")

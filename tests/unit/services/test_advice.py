@@ -183,12 +183,18 @@ def test_no_row_offers_what_never_trained() -> None:
     assert (halves, set(scaled)) == ([], {"float32"})
 
 
-def test_a_frozen_model_in_float16_is_refused_where_the_family_mixes_them() -> None:
-    recipe = make_recipe(precision="bf16", adapter=HALF)
+@pytest.mark.parametrize(
+    ("precision", "base", "clash"),
+    [("bf16", "float16", "bfloat16 on float16"), ("fp16", "bfloat16", "float16 on bfloat16")],
+)
+def test_two_halves_are_refused_where_the_family_cannot_mix_them(
+    precision: str, base: str, clash: str
+) -> None:
+    recipe = make_recipe(precision=precision, adapter={"kind": "lora", "base_dtype": base})
     found = only_refusal(recipe, model("float32", family="rwkv"))
 
     assert (found.message, found.param) == (
-        "rwkv models cannot compute in bfloat16 on float16 weights (BlinkDL/RWKV-LM#155).",
+        f"rwkv models cannot compute in {clash} weights (BlinkDL/RWKV-LM#155).",
         "adapter.base_dtype",
     )
 

@@ -1,5 +1,6 @@
 """Claiming, following and settling runs."""
 
+import errno
 import math
 from concurrent.futures import ThreadPoolExecutor
 
@@ -123,6 +124,17 @@ def test_a_failure_is_told_in_words(db: Session) -> None:
         "disk_full",
         "The disk is full.",
         "Free it.",
+    )
+
+
+def test_an_exit_code_tells_of_a_disk_too_full_for_words(db: Session) -> None:
+    run = make_running(db)
+    queue.settle(db, run, errno.ENOSPC)
+
+    assert (run.error_code, run.error_message, run.error_hint) == (
+        "disk_full",
+        "The disk is full.",
+        "Delete old runs or models, then start the run anew.",
     )
 
 

@@ -138,6 +138,16 @@ def test_layers_that_eight_bits_cannot_multiply_are_named(tmp_path: Path) -> Non
     )
 
 
+def test_layers_that_get_no_adapter_are_not_counted(tmp_path: Path) -> None:
+    shapes = {
+        "backbone.layers.0.mixer.in_proj.weight": ("BF16", [24, 8]),
+        "backbone.layers.0.mixer.out_proj.weight": ("BF16", [8, 24]),
+    }
+    found = facts.read(folders.write_empty(tmp_path, shapes, vocab_size=100, model_type="mamba"))
+
+    assert found.linear_features == 24 + 8
+
+
 def test_a_sample_stays_small_however_many_tensors(tmp_path: Path) -> None:
     shapes = {f"a{i}": ("BF16", [1000]) for i in range(20_000)}
     found = facts.read(folders.write_empty(tmp_path, shapes))

@@ -1,0 +1,135 @@
+"""A disk that is really full: a small one of memory, filled to its last block while a studio lives.
+
+What people read is a sentence, what was acknowledged stays, and with room all goes on.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.living import Studio, run_of, steps_of, stop_everything, submit
+from tests.patience import until
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount the small disk"),
+    pytest.mark.skipif(not shutil.which("mount"), reason="there is no mount on this machine"),
+]
+
+MOUNT, UNMOUNT = (shutil.which(name) or "" for name in ("mount", "umount"))
+SIZE = "28m"
+BLOCK = 64 * 1024
+FULL = "The disk is full; nothing was saved."
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Mount a disk of memory."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place)]
+    mounted = subprocess.run([MOUNT, *options], capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no small disk can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run([UNMOUNT, "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def studio(disk: Path, starter_home: Path) -> Iterator[Studio]:
+    made = Studio.copied(starter_home, disk / "home")
+    made.start()
+    yield made
+    stop_everything(made)
+
+
+def fill(disk: Path) -> Path:
+    """Leave not a byte. Return the file to delete for room."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (BLOCK, 1):
+            try:
+                while file.write(b"x" * size) == size:
+                    pass
+            except OSError:
+                continue
+    return ballast
+
+
+def upload(studio: Studio, name: str, rows: int) -> httpx2.Response:
+    text = "".join(
+        f'{{"prompt": "{name} {row}?", "completion": "{row}."}}\n' for row in range(rows)
+    )
+    return studio.api.post("/datasets", files={"file": (f"{name}.jsonl", text.encode())})
+
+
+def error_of(answer: httpx2.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["message"]
+
+
+def named(studio: Studio) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in studio.api.get("/datasets").json()["data"]}
+
+
+def test_uploads_go_on_until_the_disk_is_full_and_after(studio: Studio, disk: Path) -> None:
+    kept: list[str] = []
+    rows = 20_000
+    while (answer := upload(studio, f"data-{len(kept)}", rows)).status_code == httpx2.codes.CREATED:
+        kept.append(answer.json()["name"])
+    ballast = fill(disk)
+    refused = upload(studio, "one-more", 10)
+
+    assert error_of(answer) == error_of(refused) == (507, FULL)
+    assert len(kept) > 0
+    assert set(named(studio)) == {"starter", *kept}
+    ballast.unlink()
+    assert upload(studio, "at-last", 10).status_code == httpx2.codes.CREATED
+    assert {named(studio)[name]["train_rows"] for name in kept} == {rows}
+
+
+def test_a_full_disk_is_told_to_people_and_pages_still_show(studio: Studio, disk: Path) -> None:
+    number = submit(studio, max_steps=1)
+    until(lambda: run_of(studio, number)["status"] == "succeeded", seconds=120)
+    fill(disk)
+    address = f"{studio.url}/runs/{number}"
+
+    again = httpx2.post(f"{address}/again", headers={"Origin": studio.url}, trust_env=False)
+
+    assert (again.status_code, FULL in again.text) == (507, True)
+    assert httpx2.get(address, trust_env=False).status_code == httpx2.codes.OK
+
+
+def test_a_run_on_a_full_disk_ends_in_words_and_the_next_one_trains(
+    studio: Studio, disk: Path
+) -> None:
+    number = submit(studio, max_steps=100_000)
+    waiting = submit(studio, max_steps=1)
+    until(lambda: run_of(studio, number)["step"] >= 3, seconds=120)
+    ballast = fill(disk)
+    seen = steps_of(studio, number)
+    until(lambda: not is_training(studio, number), seconds=120)
+    ballast.unlink()
+    until(lambda: run_of(studio, number)["status"] == "failed")
+
+    assert run_of(studio, number)["error"] == {
+        "code": "disk_full",
+        "message": "The disk is full.",
+        "hint": "Delete old runs or models, then start the run anew.",
+    }
+    assert steps_of(studio, number)[: len(seen)] == seen
+    until(lambda: run_of(studio, waiting)["status"] in {"succeeded", "failed"}, seconds=120)
+    assert (run_of(studio, waiting)["error"] or {"code": "disk_full"})["code"] == "disk_full"
+    second = submit(studio, max_steps=1)
+    until(lambda: run_of(studio, second)["status"] == "succeeded", seconds=120)
+
+
+def is_training(studio: Studio, number: int) -> bool:
+    """Whether a process still works in the run's folder."""
+    folder = str(studio.home / "runs" / str(number)).encode()
+    return any(folder in path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
