@@ -164,7 +164,8 @@ class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         # A narrow copy of the head's weight made here would have no gradient: it must not be kept.
         casts = torch.autocast(kind, enabled=torch.is_autocast_enabled(kind), cache_enabled=False)
         with casts:
-            self._head(states[:: -(-len(states) // _SCORED)])
+            # As families do it whose states are wider than their weights.
+            self._head(states[:: -(-len(states) // _SCORED)].to(self._head.weight.dtype))
 
     def _found(self, sums: list[float], norms: list[float], peaks: list[float]) -> Findings:
         assert self._before is not None  # noqa: S101 -- its caller has just read it
