@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, Lt
 
 from studio.recipe.knobs import Knob, Section
+from studio.recipe.quantised import QUANTISED, Quantised
 
 
 class Lora(Section, title="LoRA adapter"):
@@ -33,16 +34,26 @@ class Lora(Section, title="LoRA adapter"):
     """Scale by the root of the rank: worth trying from rank 64 on."""
 
     base_dtype: Annotated[
-        Literal["native", "float32", "bfloat16", "float16"],
-        Knob("Frozen model kept in", advanced=True),
+        Literal["native", "float32", "bfloat16", "float16", "int8", "nf4"],
+        Knob(
+            "Frozen model kept in",
+            titles={"native": "As it was saved"}
+            | {name: row.title for name, row in QUANTISED.items()},
+        ),
     ] = "native"
-    """Native keeps it as it was saved, where the precision allows; 16 bits halve its memory.
+    """As it was saved is best where it fits; 8 or 4 bits take half or a quarter of 16's memory."""
 
-    The adapter itself is always trained in float32.
-    """
+    @property
+    def quantised(self) -> Quantised | None:
+        """What the frozen model is quantised to, if it is."""
+        return QUANTISED.get(self.base_dtype)
 
 
 class FullFineTune(Section, title="Full fine-tune"):
     """Train every weight. Learns most, needs most memory, and wants a lower learning rate."""
 
     kind: Literal["full"] = "full"
+
+    @property
+    def quantised(self) -> None:
+        """Nothing: rounded weights cannot take small steps."""

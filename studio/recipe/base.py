@@ -43,4 +43,6 @@ class Recipe(Section):
     @property
     def packages(self) -> frozenset[str]:
         """The optional packages it cannot be trained without."""
-        return frozenset(filter(None, (PRECISIONS[self.precision].package,)))
+        quantised = self.adapter.quantised
+        needed = {PRECISIONS[self.precision].package, quantised.package if quantised else ""}
+        return frozenset(needed - {""})

@@ -39,9 +39,16 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
         )
     if isinstance(adapter, Lora) and mode.autocast is None:
         dtype = adapter.base_dtype
-        if dtype not in ("native", mode.weights):
+        if dtype not in ("native", mode.weights) and adapter.quantised is None:
             yield Conflict(
                 message=f"A frozen model in {dtype} computes in {dtype}, not in {mode.compute}.",
                 hint="Keep the frozen model native, or choose a mixed precision.",
                 param="adapter.base_dtype",
             )
+    if adapter.quantised is not None and mode.matmul != mode.compute:
+        yield Conflict(
+            message=f"{mode.title} is about products of float32 weights, and "
+            f"{adapter.quantised.name} weights have products of their own.",
+            hint="Choose float32, or keep the frozen model native.",
+            param="precision",
+        )

@@ -1,6 +1,7 @@
 """Knobs: the fields a person turns. The type says what is legal, the docstring what it does."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
@@ -15,6 +16,8 @@ class Knob:
     label: str
     unit: str = ""
     advanced: bool = False
+    titles: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What choices are called on a page, where their names do not say enough."""
 
 
 class Section(BaseModel):
@@ -33,9 +36,9 @@ class Section(BaseModel):
     )
 
 
-def knob_of(field: FieldInfo) -> Knob | None:
+def knob_of(info: FieldInfo) -> Knob | None:
     """Return the field's knob, or None for a field that no person sets."""
-    return next((item for item in field.metadata if isinstance(item, Knob)), None)
+    return next((item for item in info.metadata if isinstance(item, Knob)), None)
 
 
 def sections_in(annotation: Any) -> list[type[Section]]:  # noqa: ANN401 -- annotations have no narrower type

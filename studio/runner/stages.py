@@ -20,7 +20,7 @@ from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
 from studio.rundir import MANIFEST, RunDir
-from studio.training import artifacts, card
+from studio.training import artifacts, card, quantised
 from studio.training.guard import Guard, broken_weights, refuse_broken_weights
 from studio.training.health import Health
 from studio.training.job import Job
@@ -167,7 +167,8 @@ def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe)
         "device": args.device.type,
         "device_name": _device_name(args.device),
         "attention": trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name
-        "parameters": sum(p.numel() for p in parameters),
+        "parameters": sum(map(quantised.count, parameters)),
+        "weight_bytes": quantised.stored_bytes(trainer.model),
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "effective_batch_size": args.train_batch_size * args.gradient_accumulation_steps,
         "train_rows": len(job.train.conversations),

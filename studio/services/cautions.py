@@ -76,6 +76,16 @@ def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
     return ""
 
 
+def _quantising(recipe: AnyRecipe, facts: ModelFacts) -> str:
+    row = recipe.adapter.quantised
+    if row is None or row.name not in facts.rounding:
+        return ""
+    return (
+        f"{row.title} moves weights by {100 * facts.rounding[row.name]:.2g} % of their size (root "
+        "mean square over a sample of this model's): it starts a little worse than it was saved."
+    )
+
+
 def _float16_loss(recipe: AnyRecipe, facts: ModelFacts) -> str:
     share = facts.spread.below_float16
     if held(recipe, facts) != "float16" or facts.native == "float16" or share < TELLING_SHARE:
@@ -123,6 +133,7 @@ _CAUTIONS: tuple[Callable[[AnyRecipe, ModelFacts], str], ...] = (
     _float16_risk,
     _float16_loss,
     _recurrence,
+    _quantising,
     _disagreement,
     _mixture,
     _rounding_float64,

@@ -40,8 +40,10 @@ class Plan:
     """What will be: each format by what is held in it."""
 
     precision: str
-    weights: DType
+    weights: str
     """Of the base model. A full fine-tune trains them, an adapter leaves them as they are."""
+    rest: DType | None
+    """Of what a quantised model keeps as it is: embeddings, norms, the output. Else None."""
     trained: DType
     """Of the weights that learn."""
     compute: DType
@@ -59,10 +61,12 @@ class Plan:
 def plan(recipe: AnyRecipe, facts: ModelFacts) -> Plan:
     mode = PRECISIONS[recipe.precision]
     is_adapter = isinstance(recipe.adapter, Lora)
+    quantised = recipe.adapter.quantised
     batch = recipe.optimisation.per_device_train_batch_size
     return Plan(
         precision=mode.name,
-        weights=held(recipe, facts),
+        weights=quantised.name if quantised else held(recipe, facts),
+        rest=held(recipe, facts) if quantised else None,
         trained=learns_in(recipe, facts),
         compute=mode.compute,
         gradients="float32" if is_adapter else mode.gradients,
@@ -77,14 +81,16 @@ def plan(recipe: AnyRecipe, facts: ModelFacts) -> Plan:
 
 
 def held(recipe: AnyRecipe, facts: ModelFacts) -> DType:
-    """Return the format the base model's weights are loaded in."""
+    """Return the format the base model's weights are loaded in; quantised ones, what is not."""
     mode = PRECISIONS[recipe.precision]
+    if recipe.adapter.quantised is not None:
+        return mode.compute
     if mode.autocast is None or not isinstance(recipe.adapter, Lora):
         return mode.weights
-    if recipe.adapter.base_dtype != "native":
-        return recipe.adapter.base_dtype
+    asked = recipe.adapter.base_dtype
     # The loader goes by the config, whatever the tensors are.
-    return next((one for one in BYTES if one == facts.declared), mode.weights)
+    wanted = facts.declared if asked == "native" else asked
+    return next((one for one in BYTES if one == wanted), mode.weights)
 
 
 def learns_in(recipe: AnyRecipe, facts: ModelFacts) -> DType:
@@ -109,7 +115,7 @@ def _sizes(recipe: AnyRecipe, facts: ModelFacts) -> Sizes:
     trained = _trained(recipe, facts)
     if isinstance(recipe.adapter, Lora):
         return Sizes(
-            weights=facts.parameters * BYTES[held(recipe, facts)],
+            weights=_frozen(recipe, facts),
             adapter=trained * BYTES["float32"],
             gradients=trained * BYTES["float32"],
             optimizer=trained * BYTES["float32"] * STATES[recipe.optimisation.optim],
@@ -124,6 +130,15 @@ def _sizes(recipe: AnyRecipe, facts: ModelFacts) -> Sizes:
         copies=trained * _copy(mode, mode.weights),
         compensation=trained * _compensation(mode),
     )
+
+
+def _frozen(recipe: AnyRecipe, facts: ModelFacts) -> int:
+    """Return the bytes of the model beside an adapter."""
+    row, width = recipe.adapter.quantised, BYTES[held(recipe, facts)]
+    if row is None:
+        return facts.parameters * width
+    narrow = facts.linear_parameters * row.bytes_per_weight + facts.linear_rows * row.bytes_per_row
+    return round(narrow) + (facts.parameters - facts.linear_parameters) * width
 
 
 def _states(recipe: AnyRecipe) -> int:

@@ -105,7 +105,14 @@ def _weights_overflow(case: _Case) -> str:
     return (
         f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
         f"{samples.LARGEST_FLOAT16:,.0f}, where float16 ends; the largest is {spread.largest:,.0f}."
+        f"{_passage(case)}"
     )
+
+
+def _passage(case: _Case) -> str:
+    row = case.recipe.adapter.quantised
+    is_passed = row is not None and row.is_made_of_float16
+    return f" {row.title} weights are made of float16." if row is not None and is_passed else ""
 
 
 def _family_overflows(case: _Case) -> str:
@@ -128,7 +135,7 @@ def _mixes_float64(case: _Case) -> str:
 
 def _halves_clash(case: _Case) -> str:
     source = families.MIXED_HALVES.get(case.facts.family)
-    weights, compute = _formats(case)
+    weights, compute = held(case.recipe, case.facts), case.mode.compute
     if source is None or {weights, compute} != {"float16", "bfloat16"}:
         return ""
     return (
@@ -146,8 +153,55 @@ def _has_odd_sides(case: _Case) -> str:
     )
 
 
+def listed(names: tuple[str, ...]) -> str:
+    """Name a few things, and count the rest."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _cannot_quantise(case: _Case) -> str:
+    row = case.recipe.adapter.quantised
+    reason = row.refusal(case.hardware) if row is not None else ""
+    return f"{row.title} {reason}." if row is not None and reason else ""
+
+
+def _is_quantised_already(case: _Case) -> str:
+    how = case.facts.quantised
+    if not how:
+        return ""
+    return (
+        f"This model is stored quantised already ({how}), and only models that the studio "
+        "quantises itself can be trained beside: choose the one it was made from."
+    )
+
+
+def _reads_packed(case: _Case) -> str:
+    family = case.facts.family
+    if family not in families.NO_ADAPTER or case.recipe.adapter.quantised is None:
+        return ""
+    return (
+        f"{family} models read weights past their layers, and would read quantised ones as they "
+        "are packed."
+    )
+
+
+def _keeps_experts(case: _Case) -> str:
+    row, facts = case.recipe.adapter.quantised, case.facts
+    if row is None or not facts.expert_parameters:
+        return ""
+    share = facts.expert_parameters / facts.parameters
+    return (
+        f"{share:.0%} of this model are experts, which are no linear layers and would stay in "
+        f"{held(case.recipe, facts)}: {row.title} would save next to nothing."
+    )
+
+
 _RULES: tuple[_Rule, ...] = (
     _hardware_lacks,
+    _is_quantised_already,
+    _cannot_quantise,
+    _reads_packed,
+    _keeps_experts,
     _weights_overflow,
     _family_overflows,
     _mixes_float64,
@@ -156,12 +210,8 @@ _RULES: tuple[_Rule, ...] = (
 )
 
 
-def listed(names: tuple[str, ...]) -> str:
-    """Name a few things, and count the rest."""
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 def _formats(case: _Case) -> list[Any]:
     """Return the formats the model's own weights pass through."""
-    return [held(case.recipe, case.facts), case.mode.compute]
+    row = case.recipe.adapter.quantised
+    passed = ["float16"] if row is not None and row.is_made_of_float16 else []
+    return [held(case.recipe, case.facts), case.mode.compute, *passed]

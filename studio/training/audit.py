@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import PreTrainedConfig, Trainer
+from transformers import PreTrainedConfig, PreTrainedModel, Trainer
 from transformers.pytorch_utils import Conv1D
 
 from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.formats import DType
 from studio.recipe.precision import PRECISIONS
-from studio.training import float8, matmuls, models
+from studio.training import float8, matmuls, models, quantised
 from studio.training.undisturbed import undisturbed
 
 NONE = "none"
@@ -30,6 +30,8 @@ _PROBE_TOKENS = 8
 _OPTIMIZERS = {"adafactor": "Adafactor", "sgd": "SGD"}
 """What the recipe's optimizers are called, where that is not AdamW."""
 
+_MATRIX = 2
+_LORA = "lora_"
 _ATTENTION = "_scaled_dot_product_"
 
 
@@ -38,9 +40,11 @@ class Numbers:
     """What a plan and an audit must agree on."""
 
     weights: str
-    """The frozen model's, or where all is trained, all; but for those kept in float32."""
+    """The frozen model's, or where all is trained, all. Of a quantised model its linear layers'."""
     kept_in_float32: tuple[str, ...]
     """Parts of the model that its family never loads in 16 bits, by a part of their names."""
+    rest: str
+    """Of a quantised model: embeddings, norms, and the output."""
     trained: str
     gradients: str
     compute: str
@@ -70,13 +74,16 @@ def plan(recipe: Recipe, weights: DType, config: PreTrainedConfig) -> Numbers:
     lora = isinstance(recipe.adapter, Lora)
     optim = recipe.optimisation.optim
     trained = "float32" if lora else mode.gradients
+    row = recipe.adapter.quantised
+    is_read_in_int8 = row is not None and row.is_read_in_int8 and torch.cuda.is_available()
     return Numbers(
-        weights=weights,
+        weights=row.name if row else weights,
         kept_in_float32=models.kept_in_float32(config, weights),
+        rest=weights if row else NONE,
         trained="float32" if lora else mode.weights,
         gradients=trained,
         compute=mode.compute,
-        matmul=mode.matmul,
+        matmul="int8" if is_read_in_int8 else mode.matmul,
         autocast=mode.autocast or NONE,
         scaler=mode.scaler,
         optimizer=_OPTIMIZERS.get(optim, mode.optimizer),
@@ -88,18 +95,18 @@ def plan(recipe: Recipe, weights: DType, config: PreTrainedConfig) -> Numbers:
 
 def audit(trainer: Trainer, planned: Numbers) -> tuple[Numbers, dict[str, Any]]:
     """Look at the weights, at the optimizer, and at what a small forward pass computes in."""
-    everything = [p for p in trainer.model.parameters() if p.is_floating_point()]
     wide = kept(trainer.model, planned)
-    parameters = [p for p in everything if p not in wide]
-    trained = [p for p in parameters if p.requires_grad]
-    frozen = [p for p in parameters if not p.requires_grad]
+    learning = [p for p in trainer.model.parameters() if p.requires_grad]
+    trained = [p for p in learning if p not in wide]
+    weights, rest = _frozen(trainer.model, wide)
     with float8.watched(trainer.model, trainer.mode) as readings:
         seen = _Seen.by(trainer.model_wrapped, trainer.args.device)
     states, master = states_of(_after_a_step(trainer.optimizer, wide), wide)
     scaler = trainer.accelerator.scaler
     numbers = Numbers(
-        weights=names(p.dtype for p in frozen or trained),
+        weights=weights if weights != NONE else names(p.dtype for p in trained),
         kept_in_float32=_kept_indeed(trainer.model, planned),
+        rest=rest,
         trained=names(p.dtype for p in trained),
         # As its weight, says torch; the first step will show.
         gradients=names(p.dtype for p in trained),
@@ -114,9 +121,10 @@ def audit(trainer: Trainer, planned: Numbers) -> tuple[Numbers, dict[str, Any]]:
     )
     return numbers, {
         "attention_kernel": seen.attention_kernel,
-        "trained_tensors": f"{sum(p.requires_grad for p in everything)}, all in the optimizer",
+        "trained_tensors": f"{len(learning)}, all in the optimizer",
         **readings.told,
         "formats": _by_layer(trainer.model),
+        **_quantised(trainer.model),
     }
 
 
@@ -129,7 +137,8 @@ def orphans(trainer: Trainer) -> list[str]:
 
 def strays(trainer: Trainer, planned: Numbers) -> list[str]:
     """Return the weights of a format that no plan speaks of, each with its format."""
-    usual, wide = {planned.weights, planned.trained}, kept(trainer.model, planned)
+    usual = {planned.weights, planned.rest, planned.trained}
+    wide = kept(trainer.model, planned)
     return [
         f"{name} is {names({p.dtype})}"
         for name, p in trainer.model.named_parameters()
@@ -155,7 +164,7 @@ def states_of(
     return names(found[False]), names(found[True])
 
 
-def names(formats: Iterable[torch.dtype]) -> str:
+def names(formats: Iterable[torch.dtype | str]) -> str:
     found = {str(dtype).removeprefix("torch.") for dtype in formats}
     return " and ".join(sorted(found)) or NONE
 
@@ -176,6 +185,33 @@ def _kept_indeed(model: nn.Module, planned: Numbers) -> tuple[str, ...]:
     return tuple(
         part for part in planned.kept_in_float32 if not any(_is_in(name, part) for name in narrow)
     )
+
+
+def _frozen(model: PreTrainedModel, wide: AbstractSet[Tensor]) -> tuple[str, str]:
+    """Return the formats of the weights beside an adapter, and of what is not quantised of them."""
+    frozen = [p for p in model.parameters() if not p.requires_grad and p not in wide]
+    floats = names(p.dtype for p in frozen if p.is_floating_point())
+    if not any(map(quantised.is_quantised, frozen)):
+        return floats, NONE
+    # Matrices in stacks are weights as well, and no library has quantised them yet.
+    stacks = [p for p in frozen if p.dim() > _MATRIX and min(p.shape) > 1]
+    inner = [layer.weight for layer in _linear(model) if layer is not model.get_output_embeddings()]
+    return names(map(quantised.format_of, inner + stacks)), floats
+
+
+def _linear(model: nn.Module) -> list[Any]:
+    """Return the linear layers of the model itself."""
+    found = model.named_modules()
+    return [one for path, one in found if isinstance(one, nn.Linear | Conv1D) and _LORA not in path]
+
+
+def _quantised(model: nn.Module) -> dict[str, str]:
+    layers = _linear(model)
+    found = [layer.weight for layer in layers if quantised.is_quantised(layer.weight)]
+    if not found:
+        return {}
+    formats = names(map(quantised.format_of, found))
+    return {"quantised_layers": f"{len(found)} of {len(layers)} linear layers are {formats}"}
 
 
 def _after_a_step(
@@ -203,10 +239,10 @@ def _title(optimizer: Any) -> str:  # noqa: ANN401 -- accelerate's wrapper is un
 
 def _by_layer(model: nn.Module) -> dict[str, str]:
     """Return the weights' formats by the kind of layer that holds them."""
-    found: dict[str, set[torch.dtype]] = defaultdict(set)
+    found: dict[str, set[str]] = defaultdict(set)
     for path, module in model.named_modules():
-        kind = "adapter" if "lora_" in path else type(module).__name__
-        found[kind].update(p.dtype for p in module.parameters(recurse=False))
+        kind = "adapter" if _LORA in path else type(module).__name__
+        found[kind].update(map(quantised.format_of, module.parameters(recurse=False)))
     return {kind: names(formats) for kind, formats in found.items() if formats}
 
 
@@ -241,6 +277,10 @@ class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is u
         self.compute = names({output.dtype})
         if torch.is_autocast_enabled(kind):
             self.autocast = names({torch.get_autocast_dtype(kind)})
+        if quantised.is_quantised(weight):
+            product = quantised.product_like(layer, matmuls.SIZE, self._device)
+            self.matmul = matmuls.read_by(product, self._device, inputs[0].dtype)
+        elif torch.is_autocast_enabled(kind):
             self.matmul = matmuls.operand(self._device)
         else:
             self.matmul = matmuls.operand(self._device, inputs[0].dtype, weight.dtype)

@@ -56,13 +56,12 @@ def write(
 ) -> str:
     """Write the card of a finished run. It names no folder of the machine it was trained on."""
     base = _public(recipe.base_model)
-    trained = "a LoRA adapter" if isinstance(recipe.adapter, Lora) else "every weight"
     return _CARD.format(
         front=yaml.safe_dump(_front(recipe), sort_keys=False),
         name=name,
         base=f"`{base}`",
         dataset=recipe.dataset,
-        trained=f"{trained}, {resolved['trainable_parameters']:,} parameters",
+        trained=f"{_trained(recipe)}, {resolved['trainable_parameters']:,} parameters",
         results=_table({key: f"{value:,.4g}" for key, value in metrics.items()}),
         precision=_table({key: resolved[key] for key in _PRECISION}),
         data=_table({key: f"{resolved[key]:,}" for key in _DATA}),
@@ -79,6 +78,13 @@ def write_of_failure(name: str, step: int, message: str) -> str:
         f"This run failed at step {step}, so these weights are no result. {message}\n\n"
         "They are those of the last step that changed them before its numbers broke.\n"
     )
+
+
+def _trained(recipe: Recipe) -> str:
+    if not isinstance(recipe.adapter, Lora):
+        return "every weight"
+    row = recipe.adapter.quantised
+    return f"a LoRA adapter beside the model in {row.title}" if row else "a LoRA adapter"
 
 
 _PRECISION = ("weights", "compute", "gradients", "optimizer_states", "scaler", "device")

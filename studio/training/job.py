@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from peft import LoraConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from studio import hardware
 from studio.errors import TrainingError
 from studio.recipe.base import Recipe
 from studio.recipe.conflicts import conflict
@@ -35,13 +36,18 @@ class Job:
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
         if found := conflict(recipe):
             raise TrainingError("conflict", found.message, hint=found.hint)
+        row = recipe.adapter.quantised
+        if row is not None and (lack := row.refusal(hardware.detect())):
+            raise TrainingError(
+                "conflict", f"{row.title} {lack}.", hint="Keep the frozen model as it was saved."
+            )
         mode = PRECISIONS[recipe.precision]
         enter("loading")
         tokenizer = models.load_tokenizer(spec.model)
         config = models.load_config(spec.model)
         weights = models.weights_format(config, mode, recipe.adapter)
         planned = audit.plan(recipe, weights, config)
-        model = models.load_model(spec.model, config, weights)
+        model = models.load_model(spec.model, config, weights, row)
         if mode.is_float8:
             float8.convert(model, mode)
         enter("tokenising")

@@ -37,7 +37,7 @@ def operand(
     device: torch.device,
     inputs: torch.dtype = torch.float32,
     weights: torch.dtype = torch.float32,
-) -> Operand:
+) -> str:
     """Find out what a plain product reads."""
     ones = torch.ones(SIZE, SIZE, device=device, dtype=weights)
     return read_by(lambda fine: torch.nn.functional.linear(fine, ones), device, inputs)
@@ -45,10 +45,12 @@ def operand(
 
 def read_by(
     product: Callable[[Tensor], Tensor], device: torch.device, inputs: torch.dtype = torch.float32
-) -> Operand:
+) -> str:
     """Find out what a product with a matrix of ones reads, by numbers only wider formats can hold.
 
     Each result is a sum of `1 + e` and `-1`: what is left of it is what was read of `e`.
+
+    Whole numbers with a scale miss even an `e` that bfloat16 holds.
 
     Tensors of 8 bits are scaled first, so that `1 + e` becomes the largest number there is, or a
     power of two stays one. Either way e4m3 holds 9/128, which is more than half a step of its own
@@ -64,7 +66,7 @@ def read_by(
     if left_of(1 + 2**-5) == 0:
         return "float8_e4m3fn" if left_of(1 + 9 * 2**-7) != 0 else "float8_e5m2"
     if left_of(1 + 2**-9) == 0:
-        return "bfloat16"
+        return "bfloat16" if left_of(1 + 2**-7) == SIZE // 2 * 2**-7 else "int8"
     return "tf32" if left_of(2.0**17) < float("inf") else "float16"
 
 

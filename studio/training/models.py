@@ -1,5 +1,7 @@
 """Loading a model and its tokenizer, in the number format a mode asks for."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +22,8 @@ from studio.errors import TrainingError
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.formats import DType
 from studio.recipe.precision import Precision
+from studio.recipe.quantised import Quantised
+from studio.training import quantised
 from studio.weights import families
 
 
@@ -36,28 +40,34 @@ def load_config(name: str) -> PreTrainedConfig:
 def weights_format(
     config: PreTrainedConfig, mode: Precision, adapter: Lora | FullFineTune
 ) -> DType:
-    """Return the format to load weights in.
+    """Return the format to load weights in, or of quantised weights what is not quantised.
 
     Where nothing is cast on the fly, the weights' format is the one computed in: the mode's own.
     """
+    if adapter.quantised is not None:
+        return mode.compute
     if isinstance(adapter, FullFineTune) or mode.autocast is None:
         return mode.weights
-    if adapter.base_dtype != "native":
-        return adapter.base_dtype
-    stored = str(config.dtype).removeprefix("torch.")
-    return next((dtype for dtype in get_args(DType) if dtype == stored), mode.weights)
+    stored, asked = str(config.dtype).removeprefix("torch."), adapter.base_dtype
+    wanted = stored if asked == "native" else asked
+    return next((dtype for dtype in get_args(DType) if dtype == wanted), mode.weights)
 
 
-def load_model(name: str, config: PreTrainedConfig, weights: DType) -> PreTrainedModel:
+def load_model(
+    name: str, config: PreTrainedConfig, weights: DType, row: Quantised | None = None
+) -> PreTrainedModel:
     """Load a folder or a hub model with weights in a format, running none of its code."""
-    return AutoModelForCausalLM.from_pretrained(
+    model = AutoModelForCausalLM.from_pretrained(
         name,
         config=config,
+        quantization_config=None if row is None else quantised.config(row, weights),
         dtype=getattr(torch, weights),
         attn_implementation=attention(config),
         use_safetensors=True,
         trust_remote_code=False,
     )
+    quantised.settle(model)
+    return model
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -97,6 +107,19 @@ def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | No
         exclude_modules=[*families.NO_ADAPTER.get(family, ())] or None,
         **adapter.model_dump(exclude={"kind", "base_dtype"}),
     )
+
+
+@contextmanager
+def kept_wide(model: nn.Module) -> Iterator[None]:
+    """Make what is trained beside a frozen model float32, and keep it from what upstream does.
+
+    TRL rounds the adapter of a quantised model to bfloat16.
+    """
+    widen_trained(model)
+    wide = [(one, one.data) for one in model.parameters() if one.requires_grad]
+    yield
+    for parameter, data in wide:
+        parameter.data = data.to(parameter.device)
 
 
 def widen_trained(model: nn.Module) -> None:

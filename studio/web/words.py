@@ -27,6 +27,8 @@ METRICS: dict[str, str] = {
     "lost_update_share": "Updates lost to rounding",
     "activation_max": "Largest activation",
     "logit_max": "Largest score of a token",
+    "rest": "Weights beside quantised layers",
+    "weight_bytes": "Memory of the weights",
 }
 
 _RAISED = str.maketrans(

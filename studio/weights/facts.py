@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError
-from studio.weights import families, headers, samples
+from studio.weights import families, headers, rounding, samples
 from studio.weights.headers import Tensor
 from studio.weights.samples import Spread
 
@@ -41,7 +41,14 @@ class ModelFacts:
     """The linear layers, but for the output, with a side that products of 8 bits cannot take."""
     linear_features: int = 0
     """Inputs and outputs of the layers that get an adapter: it has `r` of each."""
+    linear_parameters: int = 0
+    linear_rows: int = 0
+    """Outputs of all linear layers but the output."""
+    expert_parameters: int = 0
+    """Of a mixture of experts: what is loaded as stacks of matrices, which are no layers."""
     spread: Spread = field(default_factory=Spread)
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    """What a quantised format would change of the linear layers, relative to their size."""
 
     @property
     def has_weights(self) -> bool:
@@ -93,7 +100,11 @@ def read(folder: Path) -> ModelFacts:
         float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
         odd_layers=tuple(one.name for one in linear if _is_odd(one)),
         linear_features=sum(sum(one.shape) for one in weights if _is_adapted(one, config)),
+        linear_parameters=sum(one.size for one in linear),
+        linear_rows=sum(one.shape[0] for one in linear),
+        expert_parameters=sum(one.size for one in weights if ".experts." in one.name),
         spread=samples.spread(weights),
+        rounding=rounding.errors(linear),
     )
 
 

@@ -95,6 +95,13 @@ def spread(tensors: Sequence[Tensor]) -> Spread:
     )
 
 
+def values(tensor: Tensor, most: int) -> tuple[float, ...]:
+    """Return some neighbouring weights from the middle of a tensor."""
+    with tensor.file.open("rb") as opened:
+        raw = _as_float32(tensor.dtype, _read(opened, tensor, most))
+    return struct.unpack(f"<{len(raw) // 4}f", raw)
+
+
 def _chosen(tensors: list[Tensor]) -> list[Tensor]:
     """Return all tensors, or evenly spread ones where there are too many to look at."""
     stride = -(-len(tensors) * FEWEST // ALTOGETHER)

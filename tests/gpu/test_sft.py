@@ -24,6 +24,16 @@ ADAPTED = [mode.name for mode in PRECISIONS.values() if not mode.is_for_all_weig
 """Modes an adapter goes with."""
 
 CASES = [(name, "full") for name in PRECISIONS] + [(name, "lora") for name in ADAPTED]
+QUANTISED: list[tuple[str, PrecisionName, str]] = [
+    ("int8", "bf16", "int8"),
+    ("int8", "fp16", "int8"),
+    ("int8", "fp32", "int8"),
+    ("nf4", "bf16", "bfloat16"),
+    ("nf4", "fp16", "float16"),
+    ("nf4", "fp32", "float32"),
+]
+"""What is frozen, the precision, and what its products read."""
+
 OPERANDS: list[tuple[PrecisionName, str]] = [
     ("fp32", "float32"),
     ("fp32_tf32", "tf32"),
@@ -81,3 +91,22 @@ def test_a_product_of_narrow_numbers_shows_it(dtype: torch.dtype) -> None:
     found = matmuls.operand(torch.device("cuda"), dtype, dtype)
 
     assert found == str(dtype).removeprefix("torch.")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("kind", "name", "matmul"), QUANTISED)
+def test_an_adapter_learns_beside_a_quantised_model(
+    kind: str, name: PrecisionName, matmul: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("bitsandbytes")
+    model = tiny.write_model(tmp_path / "model", tiny.llama())
+    lora = {"adapter__kind": "lora", "adapter__base_dtype": kind}
+
+    run = tiny.train(tmp_path / "run", model, precision=name, samples__prompts=1, **lora)
+
+    assert isinstance(tiny.last(run), Finished), (run.root / "events.jsonl").read_text()
+    audit = tiny.said(run, Started)[0].resolved["audit"]
+    found = [audit[key] for key in ("weights", "trained", "compute", "matmul")]
+    assert found == [kind, "float32", PRECISIONS[name].compute, matmul]
+    losses = tiny.series(run, "loss")
+    assert losses[-1] < losses[0]

@@ -69,6 +69,16 @@ TABLE = """
   lora      float32    fp32_bf16_matmul  trains    trains    trains    trains    trains
   lora      bfloat16   fp32_bf16_matmul  uncast    uncast    uncast    uncast    uncast
   lora      float16    fp32_bf16_matmul  uncast    uncast    uncast    uncast    uncast
+  lora      int8       bf16              trains    trains    trains    packed    trains
+  lora      int8       fp16              trains    trains    overflow  packed    trains
+  lora      int8       fp32              trains    trains    trains    packed    trains
+  lora      int8       fp32_tf32         dense     dense     dense     dense     dense
+  lora      int8       fp32_bf16_matmul  dense     dense     dense     dense     dense
+  lora      nf4        bf16              trains    trains    trains    packed    trains
+  lora      nf4        fp16              trains    trains    overflow  packed    trains
+  lora      nf4        fp32              trains    trains    trains    packed    trains
+  lora      nf4        fp32_tf32         dense     dense     dense     dense     dense
+  lora      nf4        fp32_bf16_matmul  dense     dense     dense     dense     dense
   lora      any        bf16_dual         rounds    rounds    rounds    rounds    rounds
   lora      any        bf16_pure         rounds    rounds    rounds    rounds    rounds
   lora      any        bf16_stochastic   rounds    rounds    rounds    rounds    rounds
@@ -81,6 +91,8 @@ REFUSED = {
     "clash": "rwkv models cannot compute in",
     "uncast": "A frozen model in",
     "rounds": "is about the weights trained, and an adapter's are float32.",
+    "packed": "mamba models read weights past their layers",
+    "dense": "is about products of float32 weights",
     "odd": "a product of 8 bits takes no layer whose sides are not multiples of 16",
 }
 """Why a cell is refused before the start: a part of the sentence."""
@@ -90,6 +102,7 @@ STOPPED = {
     "clash": "Two number formats met where this model allows but one.",
     "uncast": REFUSED["uncast"],
     "rounds": REFUSED["rounds"],
+    "dense": REFUSED["dense"],
     "odd": REFUSED["odd"],
 }
 """How the runner ends what is refused, if it comes there all the same.

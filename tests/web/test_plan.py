@@ -48,6 +48,7 @@ def test_a_plan_says_what_will_be_loaded(client: TestClient, model: str) -> None
     assert plan == {
         "precision": "bf16",
         "weights": "float32",
+        "rest": None,
         "trained": "float32",
         "compute": "bfloat16",
         "gradients": "float32",
@@ -66,6 +67,14 @@ def test_a_plan_says_what_will_be_loaded(client: TestClient, model: str) -> None
         },
         "effective_batch": 8,
     }
+
+
+def test_a_plan_of_a_quantised_model_says_what_stays_as_it_is(
+    client: TestClient, model: str
+) -> None:
+    plan = planned(client, base_model=model, adapter={"kind": "lora", "base_dtype": "nf4"})["plan"]
+
+    assert (plan["weights"], plan["rest"], plan["compute"]) == ("nf4", "bfloat16", "bfloat16")
 
 
 def test_a_plan_says_what_stands_against_it(client: TestClient, overflowing: str) -> None:
@@ -182,3 +191,16 @@ def test_what_is_refused_there_is_refused_at_start(client: TestClient, overflowi
             "the largest is 70,000. Use bfloat16 mixed."
         ),
     )
+
+
+def test_the_form_names_quantised_formats_in_words(client: TestClient) -> None:
+    choice = read(client.get("/new").text).one(id="adapter-base_dtype")
+
+    assert {one.attributes["value"]: one.text for one in choice.all("option")} == {
+        "native": "As it was saved",
+        "float32": "float32",
+        "bfloat16": "bfloat16",
+        "float16": "float16",
+        "int8": "8-bit (LLM.int8)",
+        "nf4": "4-bit (NF4)",
+    }

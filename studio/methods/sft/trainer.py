@@ -1,8 +1,10 @@
 """Supervised fine-tuning on the torch side: a loss over the answers, and nothing computed twice."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from peft import get_peft_model
 from torch import Tensor, nn
 from transformers import TrainerCallback
 from transformers.trainer_utils import EvalLoopOutput
@@ -43,19 +45,18 @@ class AnswerTrainer(Guarded, RealPrecision, SFTTrainer):  # type: ignore[misc] #
 
     def __init__(self, job: Job, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         self.mode = job.mode
-        super().__init__(
-            model=job.model,
-            args=args,
-            train_dataset=job.train.data,
-            eval_dataset=job.validation.data,
-            processing_class=job.tokenizer,
-            data_collator=data.Collator(job.tokenizer.pad_token_id),
-            peft_config=job.adapter,
-            callbacks=callbacks,
-            optimizer_cls_and_kwargs=optimizers.choice(job.mode, args),
-        )
-        if job.adapter is not None:
-            models.widen_trained(self.model)
+        model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
+        with models.kept_wide(model) if job.adapter else nullcontext():
+            super().__init__(
+                model=model,
+                args=args,
+                train_dataset=job.train.data,
+                eval_dataset=job.validation.data,
+                processing_class=job.tokenizer,
+                data_collator=data.Collator(job.tokenizer.pad_token_id),
+                callbacks=callbacks,
+                optimizer_cls_and_kwargs=optimizers.choice(job.mode, args),
+            )
         # Upstream counts the answers' tokens only for models that take the count themselves.
         self.model_accepts_loss_kwargs = True
         _score_answers_only(self.model.get_base_model() if job.adapter else self.model)

@@ -37,6 +37,8 @@ class PlanOut(Out):
     precision: str
     weights: str
     """Of the base model."""
+    rest: str | None
+    """Of what a quantised model keeps as it is: embeddings, norms, the output; else null."""
     trained: str
     """Of the weights that learn."""
     compute: str

@@ -179,6 +179,8 @@ def _fact(name: str, asked: dict[str, Any], ran: object) -> Fact:
     return Fact(
         name=name.rpartition(".")[2] if "." in name else words.metric(name),
         asked=words.setting(wanted),
-        ran=words.setting(ran),
+        ran=words.size(ran)
+        if isinstance(ran, int) and name.endswith("_bytes")
+        else words.setting(ran),
         differs=name in asked and wanted != ran,
     )

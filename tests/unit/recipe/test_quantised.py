@@ -1,0 +1,90 @@
+"""What quantised formats say of themselves: what they need, and what they go with."""
+
+from dataclasses import replace
+
+import pytest
+
+from studio.hardware import Gpu, Hardware
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.conflicts import conflict
+from studio.recipe.precision import PRECISIONS, PrecisionName
+from studio.recipe.quantised import QUANTISED
+
+BARE = Hardware(processor="A processor", cores=2, memory_bytes=0, native_bf16=True)
+PROCESSOR = replace(BARE, packages=frozenset({"bitsandbytes"}))
+VOLTA = replace(
+    PROCESSOR,
+    torch="2.13.0+cu126",
+    gpus=(Gpu(index=0, name="Tesla V100", memory_bytes=0, capability=(7, 0)),),
+)
+
+
+def beside(base_dtype: str, precision: PrecisionName = "bf16") -> AnyRecipe:
+    adapter = {"kind": "lora", "base_dtype": base_dtype}
+    told = {"base_model": "m", "dataset": "d", "method": "sft", "precision": precision}
+    return RECIPES.validate_python(told | {"adapter": adapter})
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_a_processor_keeps_weights_in_any_of_them(name: str) -> None:
+    assert QUANTISED[name].refusal(PROCESSOR) == ""
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_a_missing_package_is_named_with_its_command(name: str) -> None:
+    assert QUANTISED[name].refusal(BARE) == (
+        "needs the package bitsandbytes, which is not installed: "
+        "pip install 'mantissa-studio[quantised]'"
+    )
+
+
+def test_an_older_gpu_has_kernels_for_4_bits_alone() -> None:
+    assert {name: row.refusal(VOLTA) for name, row in QUANTISED.items()} == {
+        "int8": "needs a GPU of compute capability 7.5 or newer; Tesla V100 has 7.0",
+        "nf4": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("base_dtype", "packages"),
+    [("native", set()), ("bfloat16", set()), ("int8", {"bitsandbytes"}), ("nf4", {"bitsandbytes"})],
+)
+def test_a_recipe_names_the_packages_it_needs(base_dtype: str, packages: set[str]) -> None:
+    assert beside(base_dtype).packages == packages
+
+
+def test_a_full_fine_tune_needs_none() -> None:
+    told = {"base_model": "m", "dataset": "d", "method": "sft", "adapter": {"kind": "full"}}
+
+    assert RECIPES.validate_python(told).packages == frozenset()
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+def test_they_go_with_precisions_that_read_what_they_compute(
+    name: str, precision: PrecisionName
+) -> None:
+    assert conflict(beside(name, precision)) is None
+
+
+@pytest.mark.parametrize("precision", ["fp32_tf32", "fp32_bf16_matmul"])
+def test_they_do_not_go_with_products_of_another_kind(precision: PrecisionName) -> None:
+    found = conflict(beside("nf4", precision))
+
+    assert found is not None
+    assert (found.message, found.param) == (
+        (
+            f"{PRECISIONS[precision].title} is about products of float32 weights, and nf4 weights "
+            "have products of their own."
+        ),
+        "precision",
+    )
+
+
+def test_an_nf4_weight_takes_half_a_byte_and_its_share_of_the_scales() -> None:
+    weights = 64 * 256
+
+    taken = QUANTISED["nf4"].bytes_per_weight * weights
+
+    # 256 blocks with a byte of scale each, and four bytes for all of them.
+    assert taken == weights / 2 + 256 + 4
