@@ -54,7 +54,7 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     watch = PrecisionWatch(trainer, job.plan)
     trainer.guard = _guard(recipe, job, trainer)
     resolve = partial(_resolved, trainer, watch, job, recipe)
-    reporter = Reporter(say, stop, watch, trainer.guard, resolve)
+    reporter = Reporter(say, stop, watch, trainer.guard, job.gauge, resolve)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)
     trainer.add_callback(reporter)
@@ -176,6 +176,9 @@ def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe)
         "dropped_rows": job.train.dropped + job.validation.dropped,
         "truncated_rows": job.train.truncated + job.validation.truncated,
         "train_tokens": job.train.tokens,
+        "longest_example": job.train.longest,
+        "longest_answer": job.train.longest_answer,
+        **job.gauge.told(),
         "versions": {"mantissa-studio": __version__, "python": python_version()}
         | hardware.versions(),
         "seed": recipe.optimisation.seed,

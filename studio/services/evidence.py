@@ -42,6 +42,8 @@ class Trial:
     """Validation loss by step; NaN where it was not finite."""
     tokens_per_second: float | None = None
     peak_memory_bytes: float | None = None
+    estimated_bytes: float | None = None
+    """The peak as worked out beforehand, where that may be held against the measured one."""
     skipped_steps: int = 0
     broken_steps: int = 0
     """Steps whose training loss was not finite."""
@@ -95,6 +97,8 @@ class Finding:
     memory: float | None
     """The most that any of these runs needed."""
     memory_ratio: float | None
+    memory_estimate: float | None
+    """The most that was estimated of any of these runs."""
     skipped_steps: int
     broken_steps: int
     alarms: int
@@ -197,6 +201,9 @@ def _finding(mode: str, own: Sequence[Trial], reference: Sequence[Trial]) -> Fin
         speed_ratio=None if is_reference else estimate(starmap(_speed_ratio, compared)),
         memory=memory,
         memory_ratio=None if is_reference else _ratio(memory, _most(_telling(reference))),
+        memory_estimate=max(
+            (one.estimated_bytes for one in own if one.estimated_bytes is not None), default=None
+        ),
         skipped_steps=sum(trial.skipped_steps for trial in own),
         broken_steps=sum(trial.broken_steps for trial in own),
         alarms=sum(trial.alarms for trial in own),

@@ -119,7 +119,7 @@ def _sizes(recipe: AnyRecipe, facts: ModelFacts) -> Sizes:
             adapter=trained * BYTES["float32"],
             gradients=trained * BYTES["float32"],
             optimizer=trained * BYTES["float32"] * STATES[recipe.optimisation.optim],
-            copies=trained * _copy(mode, "float32"),
+            copies=_copies(recipe, facts),
             compensation=0,
         )
     return Sizes(
@@ -127,7 +127,7 @@ def _sizes(recipe: AnyRecipe, facts: ModelFacts) -> Sizes:
         adapter=0,
         gradients=trained * BYTES[mode.gradients],
         optimizer=trained * BYTES[mode.optimizer_states] * _states(recipe),
-        copies=trained * _copy(mode, mode.weights),
+        copies=_copies(recipe, facts),
         compensation=trained * _compensation(mode),
     )
 
@@ -145,6 +145,15 @@ def _states(recipe: AnyRecipe) -> int:
     """Return how many numbers are kept for each weight; a mode may bring its own AdamW."""
     has_own = PRECISIONS[recipe.precision].rounding is not None
     return _ADAM_STATES if has_own else STATES[recipe.optimisation.optim]
+
+
+def _copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
+    """Return what autocast keeps of the linear layers until the backward pass is through them."""
+    mode = PRECISIONS[recipe.precision]
+    base = facts.linear_parameters * _copy(mode, held(recipe, facts))
+    if not isinstance(recipe.adapter, Lora):
+        return base
+    return base + _trained(recipe, facts) * _copy(mode, "float32")
 
 
 def _copy(mode: Precision, trained: DType) -> int:

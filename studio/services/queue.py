@@ -146,7 +146,7 @@ def _apply(db: Session, run: Run, event: Event) -> None:
         case Progressed():
             run.step, run.epoch, run.tokens = event.step, event.epoch, event.tokens
             run.metrics = run.metrics | event.metrics
-            run.first_step_at = run.first_step_at or event.at
+            run.first_step_at = run.first_step_at or (event.at if event.step else None)
             run.phase = ""
         case Sampled() | Alarmed():
             _keep(db, run, event)

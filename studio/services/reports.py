@@ -7,9 +7,21 @@ from dataclasses import dataclass
 from sqlmodel import Session, col, func, select
 
 from studio.db.tables import Happening, Metric, Run, RunStatus, Study
-from studio.services import answers, compare, evidence, gaps, metrics, runs, studies
+from studio.services import (
+    answers,
+    compare,
+    evidence,
+    gaps,
+    memory,
+    metrics,
+    runs,
+    studies,
+    timelines,
+)
 from studio.services.evidence import REFERENCE, Finding, Trial
+from studio.services.memory import Estimate
 from studio.services.metrics import Series
+from studio.services.timelines import Timeline
 
 _STATES: dict[RunStatus, evidence.State] = {
     RunStatus.QUEUED: "waiting",
@@ -59,6 +71,7 @@ class Report:
     findings: list[Finding]
     curves: dict[str, Gaps]
     answers: Answers | None
+    timeline: Timeline
     devices: list[str]
     """Where the runs trained; speeds of several devices cannot be compared."""
 
@@ -73,18 +86,19 @@ def of(db: Session, study_id: int) -> Report:
     ids = [run.id or 0 for run in made]
     told = {key: metrics.curves(db, ids, [key]) for key in ("eval_loss", "loss")}
     marks = Marks(_broken(db, ids), _alarms(db, ids))
-    trials = [_trial(run, told["eval_loss"], marks) for run in made]
+    trials = [_trial(run, told["eval_loss"], marks, _guess(db, run)) for run in made]
     return Report(
         study=study,
         runs=made,
         findings=evidence.findings(trials),
         curves={key: _gaps(made, key, found) for key, found in told.items()},
         answers=_answers(db, made),
+        timeline=timelines.of(db, made),
         devices=sorted({str(name) for run in made if (name := run.resolved.get("device_name"))}),
     )
 
 
-def _trial(run: Run, told: metrics.Curves, marks: Marks) -> Trial:
+def _trial(run: Run, told: metrics.Curves, marks: Marks, guess: Estimate | None) -> Trial:
     series = told.series.get((run.id or 0, "eval_loss"))
     points = zip(told.x, series.mean, strict=True) if series else ()
     validations = {round(step): value for step, value in points if value is not None}
@@ -97,10 +111,17 @@ def _trial(run: Run, told: metrics.Curves, marks: Marks) -> Trial:
         validations=validations,
         tokens_per_second=run.metrics.get("tokens_per_second"),
         peak_memory_bytes=run.metrics.get("peak_memory_bytes"),
+        estimated_bytes=guess.total if guess else None,
         skipped_steps=_whole(run.metrics.get("skipped_steps", 0)),
         broken_steps=marks.broken.get(run.id or 0, 0),
         alarms=marks.alarms.get(run.id or 0, 0),
     )
+
+
+def _guess(db: Session, run: Run) -> Estimate | None:
+    """Return what was estimated, unless it was measured with libraries and all, as once it was."""
+    has_measured = "peak_memory_bytes" in run.metrics
+    return None if has_measured and not memory.measured(run) else memory.of_run(db, run)
 
 
 def _whole(value: float) -> int:

@@ -36,6 +36,10 @@ class Examples:
     """Rows with nothing to learn in what was kept of them."""
     truncated: int
     tokens: int
+    longest: int = 0
+    """Tokens of the longest example."""
+    longest_answer: int = 0
+    """Most tokens to learn in one example."""
 
 
 def read(path: Path) -> list[Conversation]:
@@ -88,8 +92,15 @@ def tokenise(
             columns["labels"].append(labels[:max_length])
             kept.append(row)
             tokens += min(len(ids), max_length)
-    data = Dataset.from_dict(columns)
-    return Examples(data, kept, dropped=len(rows) - len(kept), truncated=truncated, tokens=tokens)
+    return Examples(
+        Dataset.from_dict(columns),
+        kept,
+        dropped=len(rows) - len(kept),
+        truncated=truncated,
+        tokens=tokens,
+        longest=max(map(len, columns["input_ids"]), default=0),
+        longest_answer=max(map(_learnt, columns["labels"]), default=0),
+    )
 
 
 def tensors(data: Dataset) -> list[dict[str, torch.Tensor]]:
@@ -123,6 +134,10 @@ def refuse_empty(examples: Examples, part: str) -> None:
             f"No row of the {part} data has an answer within the longest example.",
             hint='Raise "Longest example", or look whether the rows have assistant turns.',
         )
+
+
+def _learnt(labels: Sequence[int]) -> int:
+    return len(labels) - labels.count(IGNORED)
 
 
 def _views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:

@@ -14,6 +14,7 @@ from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
 from studio.training import audit, data, float8, models, templates
 from studio.training.data import Examples
+from studio.training.memory import Gauge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Job:
     template: templates.Template
     train: Examples
     validation: Examples
+    gauge: Gauge
 
     @classmethod
     def prepare(cls, recipe: Recipe, run: RunDir, enter: Callable[[str], None]) -> "Job":
@@ -47,6 +49,7 @@ class Job:
         config = models.load_config(spec.model)
         weights = models.weights_format(config, mode, recipe.adapter)
         planned = audit.plan(recipe, weights, config)
+        gauge = Gauge()
         model = models.load_model(spec.model, config, weights, row)
         if mode.is_float8:
             float8.convert(model, mode)
@@ -65,6 +68,7 @@ class Job:
             template=template,
             train=train,
             validation=validation,
+            gauge=gauge,
         )
 
 

@@ -1,17 +1,15 @@
 """What a trainer says while it trains: events for the studio, and a line a step for the log."""
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from studio.events import Event, Progressed, Started
 from studio.training.guard import Guard, Reading
+from studio.training.memory import Gauge
 from studio.training.precision import PrecisionWatch
 from studio.training.stopping import Stop
 
@@ -28,6 +26,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         stop: Stop,
         watch: PrecisionWatch,
         guard: Guard,
+        gauge: Gauge,
         resolve: Callable[[], dict[str, Any]],
     ) -> None:
         self.resolved: dict[str, Any] = {}
@@ -39,6 +38,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._stop = stop
         self._watch = watch
         self._guard = guard
+        self._gauge = gauge
         self._resolve = resolve
         self._pace = Pace()
         self._keeps_best = False
@@ -49,6 +49,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self.resolved = self._resolve()
         self._keeps_best = args.load_best_model_at_end
         self._say(Started(total_steps=state.max_steps, resolved=self.resolved))
+        self._gauge.set_back()
         self._pace.start()
 
     def on_step_end(
@@ -80,7 +81,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self.tokens += tokens
         metrics = {name: float(logs[name]) for name in METRICS if name in logs}
         metrics |= {"tokens_per_second": rate, "step_seconds": step_seconds}
-        metrics |= {"peak_memory_bytes": peak_memory_bytes()} | self._scaling()
+        metrics |= {"peak_memory_bytes": self._gauge.peak_bytes()} | self._scaling()
         findings = self._guard.take()
         if findings is not None:
             metrics |= findings.metrics | {"nonfinite_losses": logs["nonfinite_losses"]}
@@ -104,7 +105,9 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     ) -> None:
         self._pace.resume()
         found = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
-        self.best_eval_loss = min(self.best_eval_loss, found["eval_loss"])
+        # The untrained model's is where improvement is measured from, and is never the best kept.
+        if state.global_step:
+            self.best_eval_loss = min(self.best_eval_loss, found["eval_loss"])
         self._report(state, found)
 
     def results(self) -> dict[str, float]:
@@ -116,7 +119,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             "train_seconds": self._pace.training_seconds,
             "tokens": self.tokens,
             "tokens_per_second": self.tokens / self._pace.training_seconds,
-            "peak_memory_bytes": peak_memory_bytes(),
+            "peak_memory_bytes": self._gauge.peak_bytes(),
         } | {name: value for name, value in self._scaling().items() if name == "skipped_steps"}
 
     def _scaling(self) -> dict[str, float]:
@@ -176,14 +179,6 @@ class Pace:
         """Take up the lap after an evaluation, which began when the last step ended."""
         now = time.perf_counter()
         self._lap_began += now - max(self._step_ended, self._lap_began)
-
-
-def peak_memory_bytes() -> int:
-    """Return the most memory the run has held: the GPU's, else the process's."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated()
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _line(state: TrainerState, metrics: dict[str, float]) -> str:

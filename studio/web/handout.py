@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from studio.services.evidence import REFERENCE, Estimate, Finding, State, Versus
 from studio.services.reports import Report
+from studio.services.timelines import Incident, Kind
 from studio.web import words
-from studio.web.verdict import brief, memory, share, signed, times, verdict
+from studio.web.verdict import brief, memory, plural, share, signed, times, verdict
 
 HEADS = (
     "Precision",
@@ -18,6 +19,7 @@ HEADS = (
     "Improvement lost",
     "Tokens per second",
     "Peak memory",
+    "Estimated memory",
     "Skipped steps",
     "Broken losses",
     "Alarms",
@@ -29,6 +31,12 @@ STATES: Mapping[State, str] = {
     "waiting": "waiting",
     "failed": "failed",
     "cancelled": "cancelled",
+}
+INCIDENT_HEADS = ("Step", "Precision", "Seed", "What")
+INCIDENTS: Mapping[Kind, str] = {
+    "alarm": "alarm",
+    "skipped": "skipped",
+    "broken": "with a loss that is no number",
 }
 VERSUS: Mapping[Versus, str] = {
     "reference": "reference",
@@ -51,6 +59,7 @@ def row(one: Finding) -> list[str]:
         words.NOTHING if one.lost is None else share(one.lost),
         speed(one),
         peak(one),
+        guessed(one),
         str(one.skipped_steps),
         str(one.broken_steps),
         str(one.alarms),
@@ -99,6 +108,19 @@ def peak(one: Finding) -> str:
     return f"{words.measure(one.memory, '_bytes')} ({memory(one.memory_ratio)})"
 
 
+def guessed(one: Finding) -> str:
+    if one.memory_estimate is None:
+        return "not known"
+    return words.guessed(one.memory_estimate, one.memory)
+
+
+def incident(one: Incident) -> list[str]:
+    """Write what befell a run as the cells under `INCIDENT_HEADS`."""
+    place = str(one.first) if one.first == one.last else f"{one.first} to {one.last}"
+    told = one.text or f"{plural(one.count, 'step')} {INCIDENTS[one.kind]}"
+    return [place, one.precision, str(one.seed), told]
+
+
 def markdown(report: Report) -> str:
     """Write the report as a Markdown document."""
     study = report.study
@@ -112,6 +134,8 @@ def markdown(report: Report) -> str:
         differing = report.answers.by_mode.items()
         rows = [[mode, f"{count} of {report.answers.prompts}"] for mode, count in differing]
         parts.append(_table(("Precision", f"Answers unlike {REFERENCE}'s"), rows))
+    if report.timeline.incidents:
+        parts.append(_table(INCIDENT_HEADS, [incident(one) for one in report.timeline.incidents]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -144,6 +168,7 @@ _COLUMNS = (
     "speed_ratio_sd",
     "peak_memory_bytes",
     "memory_ratio",
+    "estimated_memory_bytes",
     "skipped_steps",
     "broken_steps",
     "alarms",
@@ -167,6 +192,7 @@ def _bare(one: Finding) -> list[object]:
         one.speed_ratio.spread if one.speed_ratio else None,
         one.memory,
         one.memory_ratio,
+        one.memory_estimate,
         one.skipped_steps,
         one.broken_steps,
         one.alarms,

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -13,9 +13,12 @@ from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.dotted import flatten
-from studio.services import advice, plans, refusals
+from studio.services import advice, memory, plans, refusals
+from studio.services.memory import Estimate
 from studio.services.plans import Plan
+from studio.web import words
 from studio.web.forms import tidy
+from studio.weights.facts import ModelFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,8 @@ class Preview:
     refusals: tuple[str, ...] = ()
     repair: Repair | None = None
     plan: Plan | None = None
+    memory: Estimate | None = None
+    parts: Mapping[str, str] = field(default_factory=lambda: words.PARTS)
 
 
 def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
@@ -58,7 +63,13 @@ def _of(db: Session, recipe: AnyRecipe) -> Preview:
         refusals=tuple(one.message for one in refused),
         repair=_repair(refused[0].hint, refused[0].repair) if refused else _switch(recipe, advised),
         plan=None if refused else plans.plan(recipe, facts),
+        memory=None if refused else _memory(recipe, facts),
     )
+
+
+def _memory(recipe: AnyRecipe, facts: ModelFacts) -> Estimate | None:
+    on_gpu = detect().device == "cuda"
+    return memory.estimate(recipe, facts, memory.load_of(recipe), on_gpu=on_gpu)
 
 
 def _switch(recipe: AnyRecipe, advised: advice.Advice) -> Repair | None:

@@ -1,7 +1,7 @@
 """How numbers, sizes, times and metrics are written on a page: one way each."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,6 +30,28 @@ METRICS: dict[str, str] = {
     "rest": "Weights beside quantised layers",
     "weight_bytes": "Memory of the weights",
 }
+
+PARTS: dict[str, str] = {
+    "weights": "Weights",
+    "adapter": "Adapter",
+    "optimizer": "Optimizer",
+    "compensation": "What rounding cuts off",
+    "gradients": "Gradients",
+    "copies": "Narrow copies of weights",
+    "activations": "Activations",
+    "scores": "Scoring the answers",
+    "scratch": "Update",
+    "runtime": "Trainer",
+}
+"""What holds memory in a step."""
+
+MEASURED: dict[str, str] = {
+    "allocated": "memory torch has allocated on the GPU",
+    "above_start": "resident memory of the training process, less what it held before it loaded "
+    "the model",
+    "whole": "resident memory of the whole training process, libraries included",
+}
+"""How the most memory held while training was measured."""
 
 _RAISED = str.maketrans(
     "-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"
@@ -110,6 +132,20 @@ def size(value: float) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
+
+
+def guessed(estimate: float, measured: float | None) -> str:
+    """Write an estimated size, and by how much it misses what was measured."""
+    if not measured:
+        return size(estimate)
+    percent = 100 * (estimate / measured - 1)
+    sign = "\N{MINUS SIGN}" if percent < 0 else "+"
+    return f"{size(estimate)} ({sign}{abs(percent):.0f}\N{NO-BREAK SPACE}%)"
+
+
+def how_measured(resolved: Mapping[str, Any]) -> str:
+    """Say in a sentence what the peak of memory is; runs of old measured the whole process."""
+    return f"Peak memory: the most {MEASURED[resolved.get('peak_memory', 'whole')]}."
 
 
 def duration(seconds: float | None) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError
-from studio.weights import families, headers, rounding, samples
+from studio.weights import families, headers, rounding, samples, shapes
 from studio.weights.headers import Tensor
 from studio.weights.samples import Spread
+from studio.weights.shapes import Shape
 
 CONFIG_LIMIT = 4 * 2**20
 _FAMILY = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
@@ -46,6 +47,8 @@ class ModelFacts:
     """Outputs of all linear layers but the output."""
     expert_parameters: int = 0
     """Of a mixture of experts: what is loaded as stacks of matrices, which are no layers."""
+    shape: Shape | None = None
+    """None where the config does not say, or says what cannot be."""
     spread: Spread = field(default_factory=Spread)
     rounding: Mapping[str, float] = field(default_factory=dict)
     """What a quantised format would change of the linear layers, relative to their size."""
@@ -133,7 +136,10 @@ def _config(path: Path) -> dict[str, Any]:
 
 def _told(config: Mapping[str, Any]) -> ModelFacts:
     return ModelFacts(
-        family=_family(config), declared=_declared(config), quantised=_quantised(config)
+        family=_family(config),
+        declared=_declared(config),
+        quantised=_quantised(config),
+        shape=shapes.read(config),
     )
 
 

@@ -72,7 +72,7 @@ def test_a_healthy_run_is_measured_and_raises_no_alarm(
         optimisation__max_steps=12,
     )
 
-    first = tiny.said(run, Progressed)[0].metrics
+    first = tiny.said(run, Progressed)[1].metrics
     assert sorted(set(first) & set(SIGNALS)) == SIGNALS
     assert (looks(run), alarms(run), tiny.last(run).kind) == ([1, 11], [], "finished")
     assert first["grad_underflow_share"] < 0.01
@@ -192,7 +192,7 @@ def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
 
     made.trainer.train()
 
-    first = tiny.said(run, Progressed)[0].metrics
+    first = tiny.said(run, Progressed)[1].metrics
     assert (first["skipped_steps"], first["nonfinite_grads"] > 0) == (1, True)
     assert set(first) & {"lost_update_share", "update_ratio"} == set()
     # The scaler searches for its scale in this way: that is no trouble.
@@ -232,5 +232,5 @@ def test_float32_weights_keep_small_updates(model: Path, tmp_path: Path) -> None
 def test_no_update_is_lost_while_the_rate_is_zero(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, optimisation__warmup_steps=2)
 
-    first = tiny.said(run, Progressed)[0].metrics
+    first = tiny.said(run, Progressed)[1].metrics
     assert set(first) & {"lost_update_share", "update_ratio"} == set()

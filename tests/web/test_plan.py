@@ -61,9 +61,9 @@ def test_a_plan_says_what_will_be_loaded(client: TestClient, model: str) -> None
             "adapter": 0,
             "gradients": 16,
             "optimizer": 32,
-            "copies": 8,
+            "copies": 0,
             "compensation": 0,
-            "total": 72,
+            "total": 64,
         },
         "effective_batch": 8,
     }
@@ -204,3 +204,60 @@ def test_the_form_names_quantised_formats_in_words(client: TestClient) -> None:
         "int8": "8-bit (LLM.int8)",
         "nf4": "4-bit (NF4)",
     }
+
+
+@pytest.fixture
+def decoder(tmp_path: Path) -> str:
+    """Lay out a Llama of 58 million weights."""
+    layer = {
+        **{f"self_attn.{name}_proj.weight": [512, 512] for name in "qkvo"},
+        **{f"mlp.{name}_proj.weight": [1376, 512] for name in ("gate", "up")},
+        "mlp.down_proj.weight": [512, 1376],
+    }
+    tables = {
+        name: ("F32", [32000, 512]) for name in ("model.embed_tokens.weight", "lm_head.weight")
+    }
+    layers = {
+        f"model.layers.{i}.{name}": ("F32", shape)
+        for i in range(8)
+        for name, shape in layer.items()
+    }
+    config = {
+        "hidden_size": 512,
+        "intermediate_size": 1376,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "vocab_size": 32000,
+    }
+    return str(folders.write_empty(tmp_path / "decoder", layers | tables, **config))
+
+
+def test_a_plan_estimates_memory_by_part(client: TestClient, decoder: str) -> None:
+    asked = {"base_model": decoder, "precision": "fp32", "adapter": {"kind": "full"}}
+    answer = client.post("/api/v1/plan", json={"recipe": {"dataset": "starter"} | asked})
+
+    memory = answer.json()["memory"]
+    assert memory["parts"]["weights"] == 58_064_896 * 4
+    assert memory["total"] == sum(memory["parts"].values())
+    assert memory["length"] == 1024
+
+
+def test_a_plan_of_a_model_nobody_counted_estimates_nothing(client: TestClient, model: str) -> None:
+    answer = client.post(
+        "/api/v1/plan", json={"recipe": {"dataset": "starter", "base_model": model}}
+    )
+
+    assert answer.json()["memory"] is None
+
+
+def test_the_form_shows_the_estimate(client: TestClient, decoder: str) -> None:
+    page = read(advised(client, base_model=decoder, precision="fp32"))
+
+    parts = page.one(class_="memory").all("dt")
+    assert sorted(part.text for part in parts) == [
+        "Activations",
+        "Optimizer",
+        "Scoring the answers",
+        "Trainer",
+        "Weights",
+    ]

@@ -245,3 +245,25 @@ def test_a_program_deletes_a_study_and_keeps_its_runs(client: TestClient, study:
         404,
         200,
     ]
+
+
+def test_what_befell_the_numbers_is_told_step_by_step(client: TestClient, study: int) -> None:
+    page = read(client.get(f"/reports/precision/{study}").text)
+    report = client.get(f"/api/v1/studies/{study}").json()
+
+    rows = page.one("div", **{"aria-label": "Events along the steps"}).one("tbody").all("tr")
+    assert [row.text for row in rows] == ["1 bf16 0 1 step with a loss that is no number"]
+    assert [(one["kind"], one["first"], one["count"]) for one in report["incidents"]] == [
+        ("broken", 1, 1)
+    ]
+    assert (
+        "| 1 | bf16 | 0 | 1 step with a loss that is no number |"
+        in client.get(f"/reports/precision/{study}?format=md").text
+    )
+
+
+def test_memory_nobody_can_estimate_is_said_to_be_unknown(client: TestClient, study: int) -> None:
+    report = client.get(f"/api/v1/studies/{study}").json()
+
+    assert [one["memory_estimate"] for one in report["findings"]] == [None, None]
+    assert "not known" in client.get(f"/reports/precision/{study}?format=md").text

@@ -17,6 +17,9 @@ from studio.training.guard import Guarded
 from studio.training.job import Job
 from studio.training.precision import RealPrecision
 
+TILE_COLUMNS = 4096
+"""Words of the vocabulary that a processor scores at once."""
+
 
 def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
     """Build the trainer of one run."""
@@ -27,6 +30,7 @@ def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
         **job.mode.trainer_flags,
         **checkpoints.strategy(recipe.early_stopping),
         eval_strategy="steps",
+        eval_on_start=True,
         max_length=recipe.data.max_length,
         dataset_kwargs={"skip_prepare_dataset": True},
         use_cpu=not torch.cuda.is_available(),
@@ -117,6 +121,9 @@ def _score_answers_only(model: nn.Module) -> None:
     torch compiles nothing. Nor do we want the entropy that it would compute beside the loss.
     """
     upstream._use_triton = lambda _device: True  # noqa: SLF001 -- asked there for this alone
+    if not torch.cuda.is_available():
+        # Without Triton a tile costs eight times its own size while it is worked on.
+        upstream._CHUNKED_LOGPROB_CHUNK_SIZE = TILE_COLUMNS  # noqa: SLF001 -- no public door
     upstream.add_fused_lm_head(model, outputs=("log_probs", "is_top1"))
 
 

@@ -11,6 +11,7 @@ from studio.db.tables import Run, RunStatus
 from studio.recipe.precision import PrecisionName
 from studio.services import experiments, reports, studies
 from studio.services.evidence import State, Versus
+from studio.services.timelines import Kind
 from studio.web.api.runs import SeriesOut
 from studio.web.api.shapes import After, Body, Limit, Listing, Out, page_of
 from studio.web.deps import DB
@@ -65,6 +66,8 @@ class FindingOut(Out):
     speed_ratio: EstimateOut | None
     memory: float | None
     memory_ratio: float | None
+    memory_estimate: float | None
+    """The peak as worked out before the run; null where that is not known."""
     skipped_steps: int
     broken_steps: int
     alarms: int
@@ -97,6 +100,19 @@ class AnswersOut(Out):
     between_seeds: int | None
 
 
+class IncidentOut(Out):
+    """An alarm, or steps whose update was skipped or whose loss was no number."""
+
+    precision: str
+    seed: int
+    run_id: int
+    kind: Kind
+    first: int
+    last: int
+    count: int
+    text: str
+
+
 class StudyRunOut(Out):
     id: int
     name: str
@@ -115,6 +131,7 @@ class ReportOut(StudyOut):
     findings: list[FindingOut]
     curves: dict[str, GapsOut]
     answers: AnswersOut | None
+    incidents: list[IncidentOut]
     devices: list[str]
     runs: list[StudyRunOut]
 
@@ -153,6 +170,7 @@ def report_out(db: Session, study_id: int) -> ReportOut:
             "findings": report.findings,
             "curves": report.curves,
             "answers": report.answers,
+            "incidents": report.timeline.incidents,
             "devices": report.devices,
             "runs": [_run(run) for run in report.runs],
         },

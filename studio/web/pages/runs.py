@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
+from sqlmodel import Session
 
 from studio.db.tables import Run, Sample
 from studio.hardware import detect
@@ -13,7 +14,17 @@ from studio.recipe import yaml
 from studio.recipe.dotted import flatten
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
-from studio.services import artifacts, compare, experiments, metrics, progress, queue, repairs, runs
+from studio.services import (
+    artifacts,
+    compare,
+    experiments,
+    memory,
+    metrics,
+    progress,
+    queue,
+    repairs,
+    runs,
+)
 from studio.web import choices, numerics, words
 from studio.web.deps import DB, Config, Posted
 from studio.web.render import block, go, page
@@ -55,6 +66,14 @@ class Answer:
     after: str = words.NOTHING
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What is said of a run's memory; nothing where it is not known."""
+
+    estimated: str
+    measured: str
+
+
 USUAL = (
     Plot(title="Loss", keys=("loss", "eval_loss"), hue=0, noisy="loss"),
     Plot(title="Learning rate", keys=("learning_rate",), hue=2),
@@ -79,6 +98,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         "runs/show.html",
         run=run,
         made=progress.of(run),
+        memory=_memory(db, run),
         position=queue.position(db, run),
         precisions=precisions,
         repairs=repairs.of(run.error_code, run.recipe, detect()),
@@ -134,6 +154,15 @@ def _numerics(db: DB, run: Run) -> dict[str, Any]:
     offered = (repairs.of(one.data["code"], run.recipe, detect()) for one in alarms)
     mends = {} if run.error_code else {one.title: one for some in offered for one in some}
     return {"signals": numerics.signals(run), "alarms": alarms, "mends": list(mends.values())}
+
+
+def _memory(db: Session, run: Run) -> Memory:
+    """Say what memory was estimated, and how that beside it was measured."""
+    guess, found = memory.of_run(db, run), run.metrics.get("peak_memory_bytes")
+    return Memory(
+        estimated=words.guessed(guess.total, memory.measured(run)) if guess else "",
+        measured=words.how_measured(run.resolved) if found else "",
+    )
 
 
 def _plots(told: Sequence[str]) -> list[Plot]:

@@ -16,7 +16,7 @@ from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
 from studio.services import experiments, reports, runs, studies
 from studio.services.evidence import REFERENCE
-from studio.web import choices, handout
+from studio.web import choices, handout, words
 from studio.web.api.studies import report_out
 from studio.web.deps import DB
 from studio.web.render import go, page
@@ -52,6 +52,17 @@ class Line:
     hue: int
     """Bound to the mode's place among all modes, whichever of them a study has."""
     dash: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of each mode, to be drawn beside each other."""
+
+    rows: Sequence[tuple[Line, float | None, float | None, str]]
+    """With what was estimated, what was measured, and both in words."""
+    most: float
+    measured: Sequence[str]
+    """How; runs of one study may have been measured in several ways."""
 
 
 @router.get("")
@@ -104,6 +115,8 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
         study=report.study,
         verdict=verdict(report),
         heads=handout.HEADS,
+        memory=_memory(report, lines),
+        incidents=[handout.incident(one) for one in report.timeline.incidents],
         rows=[(one, handout.row(one)) for one in report.findings],
         lines=lines,
         drawn=json.dumps([asdict(line) for line in lines]),
@@ -180,6 +193,18 @@ def _whole(text: str, param: str) -> int:
 def _line(mode: str) -> Line:
     place = [*map(str, PRECISIONS)].index(mode)
     return Line(key=mode, label=mode, hue=place % HUES, dash=place // HUES)
+
+
+def _memory(report: reports.Report, lines: Sequence[Line]) -> Memory:
+    """Lay what was estimated beside what was measured, mode by mode."""
+    sizes = [(one.memory_estimate, one.memory) for one in report.findings]
+    rows = [
+        (line, *pair, f"{handout.peak(one)}; estimated {handout.guessed(one)}")
+        for line, pair, one in zip(lines, sizes, report.findings, strict=True)
+    ]
+    told = {words.how_measured(run.resolved) for run in report.runs if run.resolved}
+    most = max((size for pair in sizes for size in pair if size is not None), default=1)
+    return Memory(rows=rows, most=most, measured=sorted(told))
 
 
 def _file(text: str, ending: str, study_id: int) -> Response:

@@ -47,6 +47,7 @@ def model(
         parameters=1000,
         stored={dtype: 1.0},
         linear_features=50,
+        linear_parameters=1000,
         spread=Spread(sampled=1000, largest=1.0, powers=powers or {-6: 1.0}),
     )
 

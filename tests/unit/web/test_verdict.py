@@ -7,6 +7,7 @@ from studio.db.tables import Study
 from studio.services import evidence
 from studio.services.evidence import State, Trial
 from studio.services.reports import Answers, Report
+from studio.services.timelines import Timeline
 from studio.web import handout
 from studio.web.verdict import share, verdict
 
@@ -31,6 +32,7 @@ def report(*trials: Trial, devices: tuple[str, ...] = ()) -> Report:
         findings=evidence.findings(trials),
         curves={},
         answers=Answers(seed=0, prompts=4, differing=[], by_mode={"bf16": 1}, between_seeds=None),
+        timeline=Timeline(steps=0, incidents=[]),
         devices=list(devices),
     )
 

@@ -1,0 +1,114 @@
+"""What must hold of every estimate of memory."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from studio.methods import AnyRecipe
+from studio.services.kept import FAMILIES, Load
+from studio.services.memory import estimate
+from studio.weights.facts import ModelFacts
+from studio.weights.shapes import Shape
+from tests.factories import make_recipe
+
+WIDE = ["fp32", "bf16", "fp16", "fp32_tf32"]
+NARROW = ["bf16_dual", "bf16_pure", "bf16_stochastic", "bf16_kahan"]
+
+recipes = st.builds(
+    lambda way, steps, again: make_recipe(
+        precision=way[0],
+        adapter={"kind": way[1]},
+        optimisation={
+            "gradient_accumulation_steps": steps,
+            "activation_checkpointing": again,
+        },
+    ),
+    st.sampled_from([*((mode, "full") for mode in WIDE + NARROW), *((m, "lora") for m in WIDE)]),
+    st.integers(1, 2),
+    st.booleans(),
+)
+loads = st.builds(
+    lambda batch, length, answers: Load(batch, length, min(length, answers)),
+    st.integers(1, 64),
+    st.integers(1, 4096),
+    st.integers(1, 4096),
+)
+
+
+def model(layers: int, hidden: int, family: str) -> ModelFacts:
+    shape = Shape(
+        layers=layers,
+        hidden=hidden,
+        intermediate=3 * hidden,
+        heads=4,
+        key_heads=2,
+        head_size=hidden // 4,
+        vocabulary=1000,
+        is_tied=False,
+    )
+    linear = layers * 12 * hidden * hidden
+    return ModelFacts(
+        family=family,
+        declared="float32",
+        parameters=linear + 2000 * hidden,
+        stored={"float32": 1.0},
+        linear_features=layers * 18 * hidden,
+        linear_parameters=linear,
+        shape=shape,
+    )
+
+
+models = st.builds(
+    model, st.integers(1, 64), st.integers(4, 4096), st.sampled_from(sorted(FAMILIES))
+)
+
+
+def total(recipe: AnyRecipe, facts: ModelFacts, load: Load) -> int:
+    found = estimate(recipe, facts, load, on_gpu=False)
+    assert found is not None
+    return found.total
+
+
+@given(recipes, models, loads)
+def test_an_estimate_grows_with_the_model(recipe: AnyRecipe, facts: ModelFacts, load: Load) -> None:
+    assert facts.shape is not None
+    deeper = model(facts.shape.layers + 1, facts.shape.hidden, facts.family)
+
+    assert total(recipe, deeper, load) > total(recipe, facts, load)
+
+
+@given(recipes, models, loads)
+def test_an_estimate_never_falls_with_the_batch(
+    recipe: AnyRecipe, facts: ModelFacts, load: Load
+) -> None:
+    larger = replace(load, batch=load.batch + 1)
+
+    assert total(recipe, facts, larger) >= total(recipe, facts, load)
+
+
+@given(recipes, models, loads)
+def test_an_estimate_never_falls_with_the_length(
+    recipe: AnyRecipe, facts: ModelFacts, load: Load
+) -> None:
+    longer = replace(load, length=load.length + 1)
+
+    assert total(recipe, facts, longer) >= total(recipe, facts, load)
+
+
+@given(recipes, models, loads)
+def test_an_estimate_is_the_sum_of_what_it_shows(
+    recipe: AnyRecipe, facts: ModelFacts, load: Load
+) -> None:
+    found = estimate(recipe, facts, load, on_gpu=False)
+
+    assert found is not None
+    assert found.total == sum(found.parts.values())
+    assert min(found.parts.values()) > 0
+
+
+@given(recipes, models, loads)
+def test_nothing_is_said_of_a_family_nobody_counted(
+    recipe: AnyRecipe, facts: ModelFacts, load: Load
+) -> None:
+    assert estimate(recipe, replace(facts, family="mamba"), load, on_gpu=False) is None

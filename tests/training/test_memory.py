@@ -1,0 +1,191 @@
+"""Memory as estimated, against memory as it is."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import get_peft_model
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from studio.events import Finished, Started
+from studio.methods import RECIPES
+from studio.recipe import yaml
+from studio.recipe.adapters import FullFineTune
+from studio.recipe.dotted import merge
+from studio.recipe.precision import PRECISIONS
+from studio.rundir import RunDir
+from studio.services.kept import FAMILIES, Load, Step
+from studio.services.memory import estimate, load_of
+from studio.training import models
+from studio.training.memory import ABOVE_START, Gauge
+from studio.weights import facts, shapes
+from studio.weights.facts import ModelFacts
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+CONFIGS: Mapping[str, type[PreTrainedConfig]] = {
+    "llama": LlamaConfig,
+    "mistral": MistralConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+FULL: dict[str, Any] = {"kind": "full"}
+LORA: dict[str, Any] = {"kind": "lora", "r": 4}
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fp32": ("fp32", FULL),
+    "bf16": ("bf16", FULL),
+    "bf16_pure": ("bf16_pure", FULL),
+    "fp32_lora": ("fp32", LORA),
+    "bf16_lora": ("bf16", LORA),
+    "bf16_lora16": ("bf16", LORA | {"base_dtype": "bfloat16"}),
+}
+
+
+def config(family: str, layers: int) -> PreTrainedConfig:
+    return CONFIGS[family](
+        vocab_size=64,
+        hidden_size=96,
+        intermediate_size=200,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        pad_token_id=0,
+    )
+
+
+def recipe(mode: str, adapter: dict[str, Any]) -> Any:  # noqa: ANN401 -- any method's recipe
+    changes = {"precision": mode, "adapter": adapter}
+    return RECIPES.validate_python(merge(tiny.RECIPE, changes), strict=False)
+
+
+def kept(family: str, layers: int, asked: Any, load: Load) -> int:  # noqa: ANN401 -- any method's recipe
+    """Count what autograd keeps of a batch, its weights and their copies left aside."""
+    told, mode = config(family, layers), PRECISIONS[asked.precision]
+    weights = getattr(torch, models.weights_format(told, mode, asked.adapter))
+    model = AutoModelForCausalLM.from_config(told, dtype=weights, attn_implementation="sdpa")
+    if not isinstance(asked.adapter, FullFineTune):
+        model = get_peft_model(model, models.adapter_config(asked.adapter, family))
+        models.widen_trained(model)
+    # Told apart by their first side: no weight has as many rows as the batch has tokens.
+    found: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if load.length in tensor.shape or load.tokens in tensor.shape:
+            storage = tensor.untyped_storage()
+            found[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    ids = torch.randint(1, 64, (load.batch, load.length))
+    mask = torch.ones_like(ids)
+    if load.is_padded:
+        mask[1:, -1] = 0
+    narrow = torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode.autocast is not None)
+    inner = model.base_model.model if hasattr(model, "peft_config") else model
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), narrow:
+        held = inner.model(input_ids=ids, attention_mask=mask, use_cache=False)
+    assert held.last_hidden_state.requires_grad
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, batch: int) -> None:
+    asked, load = recipe(*WAYS[way]), Load(batch, 37, 37)
+    told = config(family, 1)
+    known = ModelFacts(family=family, declared="float32", shape=shapes.read(told.to_dict()))
+    assert known.shape is not None
+
+    one_more = kept(family, 3, asked, load) - kept(family, 2, asked, load)
+
+    assert Step(asked, known, known.shape, load, on_gpu=False).layer == one_more
+
+
+MIDDLING = LlamaConfig(
+    vocab_size=16000,
+    hidden_size=512,
+    intermediate_size=1376,
+    num_hidden_layers=6,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+)
+
+
+@pytest.fixture(scope="module")
+def middling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model of 34 million weights: enough for its memory to stand out."""
+    return tiny.write_model(tmp_path_factory.mktemp("middling") / "model", MIDDLING)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"precision": "fp32"},
+        {"precision": "bf16"},
+        {"precision": "bf16_pure"},
+        {"precision": "bf16", "adapter__kind": "lora"},
+        {"precision": "fp32", "optimisation__activation_checkpointing": True},
+    ],
+    ids=["fp32", "bf16", "bf16_pure", "lora", "checkpointed"],
+)
+def test_a_run_holds_what_was_estimated(
+    middling: Path, tmp_path: Path, knobs: dict[str, object]
+) -> None:
+    run = tiny.write_run(tmp_path / "run", middling, **knobs, numerics__health=False)
+    rows = [talk(i) for i in range(20)]
+    tiny.write_rows(run.root / "train.jsonl", rows)
+    # Else freed pieces of large blocks stay with the process, and count as held.
+    frugal = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+    subprocess.run(
+        [sys.executable, "-m", "studio.runner", str(run.root)],
+        env=os.environ | frugal,
+        check=True,
+    )
+
+    started, finished = tiny.said(run, Started)[0].resolved, tiny.said(run, Finished)[0]
+    assert started["peak_memory"] == ABOVE_START
+    assert guess(run, middling, started) == pytest.approx(
+        finished.metrics["peak_memory_bytes"], rel=0.1
+    )
+
+
+def talk(number: int) -> dict[str, Any]:
+    question = {"role": "user", "content": f"Count from {number}."}
+    counted = " ".join(map(str, range(number, number + 60)))
+    return {"messages": [question, {"role": "assistant", "content": counted}]}
+
+
+def guess(run: RunDir, model: Path, told: dict[str, Any]) -> int:
+
+    asked = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
+    load = load_of(asked, told["longest_example"], told["longest_answer"])
+    found = estimate(asked, facts.read(model), load, on_gpu=False)
+    assert found is not None
+    return found.total
+
+
+def test_the_gauge_counts_what_came_after_it() -> None:
+    gauge = Gauge()
+    gauge.set_back()
+    block = torch.ones(25_000_000)
+    gone = gauge.peak_bytes()
+    del block
+    gauge.set_back()
+
+    assert gone >= 100_000_000
+    assert gauge.peak_bytes() < 50_000_000
