@@ -18,7 +18,7 @@ FROM python:3.11-slim-bookworm AS web
 ENV PYTHONUNBUFFERED=1 \
     STUDIO_HOME=/data
 RUN useradd --uid 10001 --create-home studio \
- && install --directory --owner studio --group studio /data
+ && install --directory --mode 0700 --owner studio --group studio /data
 COPY constraints.txt /etc/studio/
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     pip install --no-cache-dir --constraint /etc/studio/constraints.txt /wheels/*.whl

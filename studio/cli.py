@@ -1,4 +1,4 @@
-"""The `studio` command: serve · worker · train · doctor."""
+"""The `studio` command: serve · worker · train · backup · restore · doctor."""
 
 import signal
 import sys
@@ -10,11 +10,13 @@ import typer
 
 import studio
 from studio import logs
+from studio.commands import backup as keeping
 from studio.commands import docs, doctor
 from studio.commands import serve as serving
 from studio.commands import train as training
 from studio.errors import StudioError
-from studio.services import home
+from studio.services import home, locks
+from studio.services.backups import Choice
 from studio.settings import Settings
 from studio.worker.loop import Loop
 
@@ -35,6 +37,12 @@ Changes = Annotated[
     list[str],
     typer.Option("--set", help="Change a value: --set precision=fp32", metavar="KEY=VALUE"),
 ]
+BackupFile = Annotated[Path, typer.Argument(help="A file that ends in .zip, or a folder to make.")]
+Models = Annotated[bool, typer.Option(help="Take the base models along, which may be large.")]
+Checkpoints = Annotated[bool, typer.Option(help="Take the runs' checkpoints along.")]
+Backup = Annotated[Path, typer.Argument(help="What `studio backup` made.")]
+Into = Annotated[Path | None, typer.Option(help="The folder to fill; by default STUDIO_HOME.")]
+Force = Annotated[bool, typer.Option(help="Fill a home in use before; what it held is set aside.")]
 RunName = Annotated[str, typer.Option(help="What to call it; by default the file's name.")]
 
 
@@ -59,7 +67,7 @@ def worker() -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    with home.only_one(settings, "worker", "the queue"):
+    with locks.only_one(settings.home, "worker", "the queue"):
         Loop(engine, settings).run(stop)
 
 
@@ -67,6 +75,21 @@ def worker() -> None:
 def train(recipe: RecipeFile, changes: Changes = [], name: RunName = "") -> None:  # noqa: B006 -- typer reads it, nobody changes it
     """Queue a recipe, follow it to its end, and say what came of it."""
     sys.exit(training.train(Settings(), recipe, changes, name or recipe.stem))
+
+
+@app.command()
+def backup(to: BackupFile, *, models: Models = True, checkpoints: Checkpoints = True) -> None:
+    """Copy everything the studio keeps to one file or folder; it may go on meanwhile."""
+    packed = to.suffix.lower() == ".zip"
+    choice = Choice(models=models, checkpoints=checkpoints, packed=packed)
+    keeping.back_up(Settings(), to, choice)
+
+
+@app.command()
+def restore(source: Backup, into: Into = None, *, force: Force = False) -> None:
+    """Bring a backup back, here or on another machine; checked whole before anything changes."""
+    settings = Settings(home=into) if into else Settings()
+    keeping.restore(settings, source, force=force)
 
 
 @app.command("doctor")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from pydantic import field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -29,6 +30,12 @@ class Settings(BaseSettings):
 
     allowed_hosts: str = "localhost,127.0.0.1,[::1]"
     """Names this studio answers to, parted by commas. Others are refused (DNS rebinding)."""
+
+    @field_validator("home")
+    @classmethod
+    def _from_the_root(cls, home: Path) -> Path:
+        # Other processes, with other working folders, are told of paths in it.
+        return home.expanduser().absolute()
 
     @property
     def database(self) -> Path:

@@ -1,30 +1,18 @@
 """`studio doctor`: what this machine can do, and what is missing, in words."""
 
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import typer
 
 import studio
 from studio import paths
-from studio.db.session import FIXED, driver
 from studio.hardware import Hardware, detect, versions
 from studio.recipe.precision import PRECISIONS
+from studio.services import checks
+from studio.services.checks import Finding
 from studio.settings import Settings
 
-ROOMY_BYTES = 5 * 10**9
-"""Less than this is soon filled by a model and its checkpoints."""
-
-
 SIGNS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "yellow")}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    good: bool | None
-    """None for what is not for this machine, with nothing wrong about that."""
-    text: str
 
 
 def examine(settings: Settings) -> int:
@@ -49,9 +37,8 @@ def look(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
         yield Finding(
             good=None if refused else True, text=f"{mode.title}{': ' + note if note else ''}"
         )
-    yield _database()
     yield _scripts()
-    yield _room(settings)
+    yield from checks.of_home(settings)
 
 
 def _packages(hardware: Hardware) -> Finding:
@@ -66,22 +53,7 @@ def _packages(hardware: Hardware) -> Finding:
     )
 
 
-def _database() -> Finding:
-    version: tuple[int, int, int] = driver().sqlite_version_info
-    text = f"SQLite {'.'.join(map(str, version))}"
-    if version < FIXED:
-        return Finding(good=False, text=f"{text} can corrupt a database: pip install pysqlite3")
-    return Finding(good=True, text=text)
-
-
 def _scripts() -> Finding:
     if paths.has_scripts():
         return Finding(good=True, text="The page's scripts are in place")
     return Finding(good=False, text="The page's scripts are missing: python hatch_build.py")
-
-
-def _room(settings: Settings) -> Finding:
-    there = next(path for path in (settings.home, *settings.home.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    text = f"{free / 10**9:.0f} GB free for {settings.home}"
-    return Finding(good=free > ROOMY_BYTES, text=text)

@@ -17,7 +17,7 @@ import uvicorn
 
 from studio import logs, paths
 from studio.errors import ConflictError, UnavailableError
-from studio.services import home
+from studio.services import checks, home, locks
 from studio.settings import Settings
 from studio.web.app import create_app
 
@@ -50,10 +50,11 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
     logs.configure("web")
     _require_scripts()
     listening = _listen(address)
-    engine = home.open_home(settings)
-    with home.only_one(settings, "web", address.url):
+    with locks.only_one(settings.home, "web", address.url):
+        engine = home.open_home(settings)
         home.tidy(engine, settings)
         home.furnish(engine, settings, typer.echo)
+        _warn(settings)
         with _beside(worker):
             _announce(address, open_page=open_page)
             config = uvicorn.Config(
@@ -71,6 +72,13 @@ def _require_scripts() -> None:
             "The page's scripts are missing from static/vendor.",
             hint="Run `make run`, or `python hatch_build.py` in the checkout.",
         )
+
+
+def _warn(settings: Settings) -> None:
+    """Say on the terminal what may hurt the data; nothing of it keeps the studio from starting."""
+    for finding in checks.of_home(settings):
+        if finding.good is False:
+            typer.secho(f"  ! {finding.text}", fg="yellow", err=True)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from studio.errors import ConflictError, InvalidError
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.dotted import merge, nest
-from studio.services import experiments, home, metrics, runs
+from studio.services import experiments, home, locks, metrics, runs
 from studio.settings import Settings
 from studio.worker.loop import Loop
 
@@ -63,7 +63,7 @@ def read(file: Path, changes: Sequence[str]) -> AnyRecipe:
 def _work(engine: Engine, settings: Settings, stop: threading.Event) -> None:
     """Run the queue here, unless a worker already does."""
     try:
-        with home.only_one(settings, "worker", "studio train"):
+        with locks.only_one(settings.home, "worker", "studio train"):
             logs.configure("worker")
             Loop(engine, settings).run(stop)
     except ConflictError:

@@ -1,14 +1,22 @@
-"""Columns that hold what a plain column cannot: validated JSON, and times that keep their zone."""
+"""Columns that hold what a plain one cannot: checked JSON, times with a zone, paths that move."""
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from pydantic import TypeAdapter
-from sqlalchemy import JSON, DateTime, Dialect
+from sqlalchemy import JSON, DateTime, Dialect, String
 from sqlalchemy.types import TypeDecorator
 
 T = TypeVar("T")
+
+HOMES: WeakKeyDictionary[Dialect, Path] = WeakKeyDictionary()
+"""The folder that each open database lies in. A column is told of its dialect and nothing else."""
+
+INSIDE = "./"
+"""How a path relative to the home begins; no name on the hub does."""
 
 
 class Validated(TypeDecorator[T]):
@@ -40,3 +48,25 @@ class Instant(TypeDecorator[datetime]):
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 -- the signature is SQLAlchemy's
         return None if value is None else value.replace(tzinfo=UTC)
+
+
+class InHome(TypeDecorator[str]):
+    """A folder, or a name on the hub. A folder inside the home is kept relative to it.
+
+    So a home can be moved, copied and restored elsewhere; who reads the column gets the path as it
+    is today.
+    """
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        home = HOMES[dialect]
+        if value is None or not Path(value).is_relative_to(home):
+            return value
+        return INSIDE + Path(value).relative_to(home).as_posix()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None or not value.startswith(INSIDE):
+            return value
+        return str(HOMES[dialect] / value)

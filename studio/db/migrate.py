@@ -1,28 +1,70 @@
-"""Bring a database to the present version, or say that it is from a newer one."""
+"""Bring a database to the present version, or say that it is from a newer one.
+
+The version before is copied away first, and all steps are one transaction: whatever cuts an
+upgrade off, even a power cut, the database is the old one or the new one.
+"""
+
+from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from studio import paths
+from studio.db import snapshot
+from studio.db.session import in_words
 from studio.errors import UnavailableError
+
+BACKUPS = "backups"
+"""The folder beside the database where the copies from before upgrades are kept."""
 
 
 def upgrade(engine: Engine, to: str = "head") -> None:
-    """Run the migrations that this database has not seen, each whole or not at all.
+    """Run the migrations that this database has not seen, all or none; keep a copy of it first.
+
+    Raises:
+        DiskFullError: there is no room for the copy, or for the upgrade.
+        UnavailableError: a newer studio has written this database, or it cannot be upgraded.
+
+    """
+    if not is_behind(engine, to):
+        return
+    kept = _keep(engine)
+    try:
+        with in_words():
+            _with_connection(engine, command.upgrade, to)
+    except SQLAlchemyError as error:
+        raise UnavailableError(
+            f"The database could not be brought to this version: {error}.",
+            hint=f"It is as it was, and a copy is in {kept}. Use the version from before.",
+        ) from error
+
+
+def is_behind(engine: Engine, to: str = "head") -> bool:
+    """Whether there are migrations that this database has not seen.
 
     Raises:
         UnavailableError: a newer studio has written this database.
 
     """
     now = current(engine)
-    if now and now not in versions():
+    require_known(now)
+    return now != (versions()[-1] if to == "head" else to)
+
+
+def require_known(version: str | None) -> None:
+    """Refuse a version that this studio has not heard of.
+
+    Raises:
+        UnavailableError: it is a newer one.
+
+    """
+    if version and version not in versions():
         raise UnavailableError(
-            f"This database was written by a newer version of the studio ({now}).",
+            f"This database was written by a newer version of the studio ({version}).",
             hint="Update the studio, or choose another folder with STUDIO_HOME.",
         )
-    if now != (versions()[-1] if to == "head" else to):
-        _with_connection(engine, command.upgrade, to)
 
 
 def downgrade(engine: Engine, to: str) -> None:
@@ -31,12 +73,13 @@ def downgrade(engine: Engine, to: str) -> None:
 
 def current(engine: Engine) -> str | None:
     """Return the version a database is at, or None for an empty one."""
-    if not inspect(engine).has_table("alembic_version"):
-        return None
-    with engine.connect() as connection:
-        version: str | None = connection.execute(
-            text("SELECT version_num FROM alembic_version")
-        ).scalar()
+    with in_words():
+        if not inspect(engine).has_table("alembic_version"):
+            return None
+        with engine.connect() as connection:
+            version: str | None = connection.execute(
+                text("SELECT version_num FROM alembic_version")
+            ).scalar()
     return version
 
 
@@ -51,6 +94,14 @@ def configuration() -> Config:
     config.set_main_option("script_location", str(paths.migrations()))
     config.set_main_option("path_separator", "os")
     return config
+
+
+def _keep(engine: Engine) -> Path | None:
+    """Copy a database that holds something. Return where the copy is."""
+    now, database = current(engine), engine.url.database
+    if now is None or database is None:
+        return None
+    return snapshot.keep(engine, Path(database).parent / BACKUPS, now)
 
 
 def _with_connection(engine: Engine, act: object, to: str) -> None:

@@ -3,24 +3,32 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, create_engine
 
-from studio.errors import DiskFullError, UnavailableError
+from studio.db.columns import HOMES
+from studio.errors import DiskFullError, StudioError, UnavailableError
 
 FIXED = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, which can corrupt a database under two writers."""
 
-PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON")
+BUSY_SECONDS = 30.0
+"""How long a writer waits for another before it gives up."""
+
+PRAGMAS = ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON")
 """FULL: what was acknowledged survives a power cut, which NORMAL does not promise in WAL mode."""
 
+NO_TRANSACTION = "none"
+"""What `begin` is set to for the few statements that SQLite takes outside of one only."""
 
-def connect(database: Path) -> Engine:
+
+def connect(database: Path, *, busy_seconds: float = BUSY_SECONDS) -> Engine:
     """Open the database file with the newest SQLite at hand."""
     engine = create_engine(
         f"sqlite:///{database}",
@@ -28,7 +36,8 @@ def connect(database: Path) -> Engine:
         connect_args={"check_same_thread": False},
         hide_parameters=True,  # what people bring does not belong into a log
     )
-    event.listen(engine, "connect", _prepare)
+    HOMES[engine.dialect] = database.absolute().parent
+    event.listen(engine, "connect", partial(_prepare, int(busy_seconds * 1000)))
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -51,40 +60,72 @@ def unit_of_work(engine: Engine) -> Iterator[Session]:
 
     Raises:
         DiskFullError: there was no room to write; nothing was changed.
-        UnavailableError: another process held the database longer than 30 s.
+        UnavailableError: another process held the database too long, or it cannot be used.
 
     """
     writer = engine.execution_options(begin="BEGIN IMMEDIATE")
-    try:
-        with Session(writer, expire_on_commit=False) as session, session.begin():
-            yield session
-    except OperationalError as error:
-        raise _explained(error) from error
+    with in_words(), Session(writer, expire_on_commit=False) as session, session.begin():
+        yield session
 
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Session]:
-    """Open a session that sees one moment of the database and changes nothing."""
-    with Session(engine, expire_on_commit=False) as session:
+    """Open a session that sees one moment of the database and changes nothing.
+
+    Raises:
+        UnavailableError: the database cannot be used now.
+
+    """
+    with in_words(), Session(engine, expire_on_commit=False) as session:
         yield session
 
 
-def _explained(error: OperationalError) -> Exception:
-    reason = str(error.orig)
-    if "full" in reason:
+@contextmanager
+def in_words() -> Iterator[None]:
+    """Say what keeps the database from working as a person can use it.
+
+    Raises:
+        DiskFullError: there was no room to write.
+        UnavailableError: it is busy, damaged, or out of reach.
+
+    """
+    try:
+        yield
+    except DatabaseError as error:
+        told = _explained(str(error.orig))
+        if told is None:
+            raise
+        raise told from error
+
+
+def _explained(reason: str) -> StudioError | None:
+    if "disk is full" in reason:
         return DiskFullError(
             "The disk is full; nothing was saved.", hint="Free some space, then try again."
         )
     if "locked" in reason:
-        return UnavailableError("The database is busy.", hint="Try again in a moment.")
-    return error
+        return UnavailableError(
+            "The database is busy; nothing was saved.", hint="Try again in a moment."
+        )
+    if "malformed" in reason or "not a database" in reason:
+        return UnavailableError(
+            "The database is damaged.",
+            hint="Stop the studio and bring a backup back: studio restore FILE --force.",
+        )
+    if "disk I/O" in reason or "readonly" in reason or "unable to open" in reason:
+        return UnavailableError(
+            f"The database cannot be used: {reason}.",
+            hint="Look at the disk and at who may write there, then try again.",
+        )
+    return None
 
 
-def _prepare(connection: DBAPIConnection, _record: object) -> None:
+def _prepare(busy_milliseconds: int, connection: DBAPIConnection, _record: object) -> None:
     # The driver must not begin transactions by itself: `_begin` does, at the right moment.
     setattr(connection, "isolation_level", None)  # noqa: B010 -- sqlite3's, not in the protocol
     cursor = connection.cursor()
-    for pragma in PRAGMAS:
+    # First, because the others may have to wait, too.
+    for pragma in (f"busy_timeout={busy_milliseconds}", *PRAGMAS):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -92,4 +133,6 @@ def _prepare(connection: DBAPIConnection, _record: object) -> None:
 def _begin(connection: Connection) -> None:
     # A transaction that reads first and writes later would fail at once if another wrote in
     # between; one that says so at its beginning waits for its turn.
-    connection.exec_driver_sql(connection.get_execution_options().get("begin", "BEGIN"))
+    begin = connection.get_execution_options().get("begin", "BEGIN")
+    if begin != NO_TRANSACTION:
+        connection.exec_driver_sql(begin)

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import JSON, Column, Enum, Index, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import Instant, Validated
+from studio.db.columns import InHome, Instant, Validated
 from studio.methods import RECIPES, AnyRecipe
 
 METRICS = TypeAdapter(dict[str, float], config=ConfigDict(ser_json_inf_nan="strings"))
@@ -197,7 +197,7 @@ class Model(SQLModel, table=True):
     name: str = Field(unique=True)
     kind: str
     """starter, folder, hub or run: where it comes from."""
-    location: str
+    location: str = Field(sa_type=InHome)
     """Its folder, or its name on the hub."""
     run_id: int | None = Field(default=None, foreign_key="run.id")
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))

@@ -1,19 +1,23 @@
 """Models that runs can start from: the starter, folders, names on the hub, and trained ones."""
 
 import difflib
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlmodel import Session, col, select
+from sqlalchemy import text
+from sqlmodel import Session, col, select, update
 
 from studio.db.tables import Model, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.weights import facts as weights
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """`owner/name`, as the Hugging Face hub spells it."""
+
+_FOLDERS = frozenset({"models", "runs"})
+"""Folders of a home that hold models."""
 
 _FACTS = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "vocab_size", "dtype")
 
@@ -39,7 +43,7 @@ def require(db: Session, name: str) -> str:
     known = {model.name: model.location for model in newest(db)}
     if name in known:
         return known[name]
-    folder = Path(name).expanduser()
+    folder = _folder(name)
     if folder.is_absolute():
         read_facts(folder)
         return str(folder)
@@ -68,6 +72,8 @@ def add(db: Session, name: str, location: str, kind: str) -> Model:
     if kind == "hub":
         if not HUB_NAME.fullmatch(location):
             raise InvalidError(f"{location} is not written owner/name.", param="location")
+    elif not Path(location).is_absolute():
+        raise InvalidError(f"{location} does not start with /.", param="location")
     else:
         facts = read_facts(Path(location))
     model = Model(name=name, kind=kind, location=location, facts=facts)
@@ -80,6 +86,19 @@ def add_from_run(db: Session, run: Run, artifacts: Path) -> None:
     """List what a full fine-tune made. An adapter alone is no base to start from."""
     if run.recipe.adapter.kind == "full" and artifacts.is_dir():
         add(db, f"run-{run.id}", str(artifacts), kind="run").run_id = run.id
+
+
+def keep_inside(db: Session, home: Path) -> None:
+    """Mend rows of versions that wrote down where the home was, so that it may be moved.
+
+    A home that was moved before is recognised by what stands in it under the same names.
+    """
+    rows = db.connection().execute(text("SELECT id, location FROM model WHERE location LIKE '/%'"))
+    for model_id, location in rows.all():
+        found = _inside(Path(location), home)
+        if found is not None:
+            # Written through the column, which keeps it relative.
+            db.exec(update(Model).where(col(Model.id) == model_id).values(location=str(found)))
 
 
 def remove(db: Session, model_id: int) -> None:
@@ -100,14 +119,32 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
     """
     config = folder / "config.json"
-    if not config.is_file():
+    try:
+        values = weights.config(config)
+    except OSError as error:
+        raise InvalidError(
+            f"{str(folder)[:200]} cannot be read: {error.strerror}.", param="base_model"
+        ) from error
+    if not values:
         raise InvalidError(
             f"{folder} holds no model.",
             hint="A model's folder has a config.json and .safetensors files.",
             param="base_model",
         )
-    try:
-        values = json.loads(config.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InvalidError(f"{config} is not readable JSON.", param="base_model") from error
     return {name: values[name] for name in _FACTS if name in values}
+
+
+def _folder(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~somebody who has no home here
+        return Path(name)
+
+
+def _inside(folder: Path, home: Path) -> Path | None:
+    """Return where a folder is in the home, if it is or was there."""
+    if folder.is_relative_to(home) or folder.exists():
+        return folder if folder.is_relative_to(home) else None
+    parts = folder.parts
+    tails = (home.joinpath(*parts[i:]) for i, part in enumerate(parts) if part in _FOLDERS)
+    return next((tail for tail in tails if tail.is_dir()), None)

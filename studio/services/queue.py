@@ -31,6 +31,14 @@ SILENCE = timedelta(seconds=15)
 """A worker that was not heard of for three beats is taken for gone."""
 
 
+_ELSEWHERE = {
+    "code": "elsewhere",
+    "message": "It was training when the backup was made that it comes from.",
+    "hint": "Run it again here.",
+}
+"""Restoring forgets the processes of the runs that were live: they belong to another home."""
+
+
 def claim(db: Session, worker: str, slots: int) -> Run | None:
     """Take the oldest queued run if a slot is free, or None. Two workers never take the same."""
     used = select(func.count()).select_from(Run).where(col(Run.status).in_(LIVE)).scalar_subquery()
@@ -101,13 +109,14 @@ def settle(db: Session, run: Run, exit_code: int | None) -> None:
 
     `exit_code` is None when the process was not our child, so nobody can know it.
     """
+    is_from_elsewhere = run.pid is None and exit_code is None
     run.pid = run.pid_started = None
     if run.status.is_final:
         return
     if run.status is RunStatus.STOPPING:
         runs.move(db, run, RunStatus.CANCELLED)
         return
-    fail(db, run, Failed(**_obituary(exit_code)))
+    fail(db, run, Failed(**(_ELSEWHERE if is_from_elsewhere else _obituary(exit_code))))
 
 
 def fail(db: Session, run: Run, why: Failed) -> None:

@@ -18,18 +18,19 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from studio.errors import TrainingError
+from studio.errors import InvalidError, TrainingError
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
 from studio.training import quantised
-from studio.weights import families
+from studio.weights import bounds, families
 
 
 def load_config(name: str) -> PreTrainedConfig:
     """Read what a folder or a hub model says of itself."""
     _refuse_missing_folder(name)
+    _refuse_absurd(name)
     config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if hasattr(config, "rescale_every"):
         # RWKV divides weights before evaluating, would save them so, and divide again on loading.
@@ -135,6 +136,15 @@ def _refuse_missing_folder(name: str) -> None:
         raise TrainingError(
             "model_missing", "The base model's folder is gone.", hint="Choose another base model."
         )
+
+
+def _refuse_absurd(name: str) -> None:
+    """Look at a config's numbers before it is made: one of a billion layers never would be."""
+    said, _rest = PreTrainedConfig.get_config_dict(name)
+    try:
+        bounds.check(said)
+    except InvalidError as error:
+        raise TrainingError("absurd_config", error.message, hint=error.hint) from error
 
 
 def attention(config: PreTrainedConfig) -> str:

@@ -4,9 +4,12 @@ It has read plain prose and a little small talk (`studio.starter.prose`), so it 
 does not answer questions. Teaching it that is what the starter's instruction rows are for.
 """
 
+import argparse
+import fcntl
 import logging
-import sys
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -53,18 +56,37 @@ log = logging.getLogger(__name__)
 
 
 def build(folder: Path) -> None:
-    """Make the starter model in `folder`, whole or not at all; leave one that is there alone."""
-    if folder.exists():
-        log.info("The starter is already in %s.", folder)
-        return
+    """Make the starter model in `folder`, whole or not at all; leave one that is there alone.
+
+    Who comes while another makes it waits, and then has it.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
+    with _only_builder(folder.parent):
+        if folder.exists():
+            log.info("The starter is already in %s.", folder)
+            return
+        _make(folder)
+    log.info("Saved the starter in %s.", folder)
+
+
+def _make(folder: Path) -> None:
     with TemporaryDirectory(dir=folder.parent, prefix=".starter-") as scratch:
         unfinished = Path(scratch) / "model"
         tokenizer = train_tokenizer()
         tokenizer.save_pretrained(unfinished)
         train_model(tokenizer).save_pretrained(unfinished)
         unfinished.rename(folder)
-    log.info("Saved the starter in %s.", folder)
+
+
+@contextmanager
+def _only_builder(parent: Path) -> Iterator[None]:
+    """Hold a lock on the folder itself, so that no file is left beside the model."""
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def train_tokenizer() -> PreTrainedTokenizerFast:
@@ -172,6 +194,12 @@ def _prose() -> Iterator[str]:
         yield START + "".join(f"<|{t['role']}|>{t['content']}{END}" for t in turns)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m studio.training.starter", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where to make it")
+    build(parser.parse_args().folder)
+
+
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    build(Path(sys.argv[1]))
+    main()

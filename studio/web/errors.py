@@ -31,6 +31,9 @@ STATUS: dict[type[StudioError], int] = {
     DiskFullError: 507,
 }
 
+RETRY_SECONDS = 5
+"""When to come back after a 503. Asked sooner, a busy database is only busier."""
+
 UNEXPECTED = StudioError(
     "Something went wrong in the studio itself.",
     hint="Nothing was changed. The studio's log holds the details.",
@@ -61,7 +64,10 @@ def status_of(error: StudioError) -> int:
 
 async def _expected(request: Request, error: Exception) -> Response:
     assert isinstance(error, StudioError)  # noqa: S101 -- registered for nothing else
-    return _answer(request, error, status_of(error))
+    status = status_of(error)
+    is_passing = status == HTTPStatus.SERVICE_UNAVAILABLE
+    headers = {"Retry-After": str(RETRY_SECONDS)} if is_passing else None
+    return _answer(request, error, status, headers)
 
 
 async def _malformed(request: Request, error: Exception) -> Response:
@@ -104,5 +110,8 @@ def _answer(
         return JSONResponse(body(error), status, headers=headers)
     draw = block if asked_by_htmx(request) else None
     if draw:
-        return block(request, "error.html", "message", status=status, error=error)
-    return page(request, "error.html", status=status, error=error)
+        drawn = block(request, "error.html", "message", status=status, error=error)
+    else:
+        drawn = page(request, "error.html", status=status, error=error)
+    drawn.headers.update(headers or {})
+    return drawn

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError
-from studio.weights import families, headers, rounding, samples, shapes
+from studio.weights import bounds, families, headers, rounding, samples, shapes
 from studio.weights.headers import Tensor
 from studio.weights.samples import Spread
 from studio.weights.shapes import Shape
@@ -92,17 +92,17 @@ def read(folder: Path) -> ModelFacts:
         InvalidError: a file in it is unreadable, cut short, or says what cannot be.
 
     """
-    config = _config(folder / "config.json")
+    said = config(folder / "config.json")
     tensors = [one for file in headers.files(folder) for one in headers.tensors(file)]
     weights = [one for one in tensors if one.is_float]
-    linear = [one for one in weights if _is_linear(one, config)]
+    linear = [one for one in weights if _is_linear(one, said)]
     return replace(
-        _told(config),
+        _told(said),
         parameters=sum(one.size for one in weights),
         stored=_shares(weights),
         float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
         odd_layers=tuple(one.name for one in linear if _is_odd(one)),
-        linear_features=sum(sum(one.shape) for one in weights if _is_adapted(one, config)),
+        linear_features=sum(sum(one.shape) for one in weights if _is_adapted(one, said)),
         linear_parameters=sum(one.size for one in linear),
         linear_rows=sum(one.shape[0] for one in linear),
         expert_parameters=sum(one.size for one in weights if ".experts." in one.name),
@@ -113,7 +113,7 @@ def read(folder: Path) -> ModelFacts:
 
 def from_config(folder: Path) -> ModelFacts:
     """Read what the config alone says."""
-    return _told(_config(folder / "config.json"))
+    return _told(config(folder / "config.json"))
 
 
 def watched(folder: Path) -> list[Path]:
@@ -122,7 +122,13 @@ def watched(folder: Path) -> list[Path]:
     return [one for one in (*named, *headers.files(folder)) if one.is_file()]
 
 
-def _config(path: Path) -> dict[str, Any]:
+def config(path: Path) -> dict[str, Any]:
+    """Return what a model's config says, or nothing where there is none.
+
+    Raises:
+        InvalidError: it is unreadable, or says what no model can be.
+
+    """
     if not path.is_file():
         return {}
     try:
@@ -131,6 +137,7 @@ def _config(path: Path) -> dict[str, Any]:
         raise InvalidError(f"{path.name} is not readable JSON.", param="base_model") from error
     if not isinstance(told, dict):
         raise InvalidError(f"{path.name} is no model's config.", param="base_model")
+    bounds.check(told)
     return told
 
 

@@ -1,5 +1,10 @@
 """The real starter, built once (some fifteen seconds) and looked at from all sides."""
 
+import fcntl
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,7 @@ from transformers import (
 from studio.starter import rows
 from studio.starter.chat import Message
 from studio.training import starter
+from tests.patience import until
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +69,39 @@ def test_a_starter_that_is_there_is_left_alone(tmp_path: Path) -> None:
     starter.build(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_help_is_help_and_no_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "studio.training.starter", "--help"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.startswith("usage: python -m studio.training.starter")
+    assert list(tmp_path.iterdir()) == []
+
+
+def locks() -> list[str]:
+    """Return the locks of this machine, as its kernel tells of them."""
+    return Path("/proc/locks").read_text().splitlines()
+
+
+def test_who_comes_while_another_makes_it_waits(tmp_path: Path) -> None:
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    second = threading.Thread(target=starter.build, args=(tmp_path / "starter",))
+    second.start()
+    waits = f":{tmp_path.stat().st_ino} "
+    until(lambda: any("->" in one and waits in one for one in locks()))
+    (tmp_path / "starter").mkdir()
+    os.close(handle)
+    second.join()
+
+    assert list((tmp_path / "starter").iterdir()) == []
 
 
 def test_special_tokens_have_their_places(

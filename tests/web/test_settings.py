@@ -4,6 +4,7 @@ from fastapi.testclient import TestClient
 
 from studio.hardware import detect, versions
 from studio.recipe.precision import PRECISIONS
+from studio.services import checks
 from studio.settings import Settings
 from tests.reading import Node, read
 
@@ -42,3 +43,11 @@ def test_each_precision_is_judged(client: TestClient) -> None:
 
     rows = [(row.one("th").text, row.all("td")[1].text) for row in precisions(client)]
     assert rows == expected
+
+
+def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings) -> None:
+    (told,) = read(client.get("/settings").text).all("ul", class_="findings")
+
+    assert [one.text for one in told.all("li")] == [
+        f"{'✓' if finding.good else '✗'} {finding.text}" for finding in checks.of_home(settings)
+    ]

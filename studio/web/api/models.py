@@ -1,9 +1,10 @@
 """Models that runs can start from."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
+from pydantic import Field
 
 from studio.services import models
 from studio.web.api.shapes import Body, Listing, Name, Out
@@ -15,7 +16,7 @@ router = APIRouter(prefix="/api/v1/models", tags=["models"])
 class NewModel(Body):
     name: Name
     kind: Literal["folder", "hub"]
-    location: Name
+    location: Annotated[str, Field(min_length=1, max_length=4096)]
     """A folder on this machine, or owner/name on the hub."""
 
 

@@ -5,6 +5,7 @@ from fastapi.responses import Response
 
 import studio
 from studio.hardware import Gpu, Hardware, detect, versions
+from studio.services import checks
 from studio.settings import Settings
 from studio.web import choices, words
 from studio.web.deps import Config
@@ -22,6 +23,7 @@ def show(request: Request, config: Config) -> Response:
         packages=versions(),
         precisions=choices.precisions(detect()),
         places=_places(config),
+        checks=list(checks.of_home(config)),
     )
 
 

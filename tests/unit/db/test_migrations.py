@@ -8,7 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
-from studio.db import migrate
+from studio.db import migrate, snapshot
 from studio.db.session import connect, driver, unit_of_work
 from studio.db.tables import Run
 from studio.errors import UnavailableError
@@ -52,6 +52,32 @@ def test_upgrading_twice_changes_nothing(empty: Engine, tmp_path: Path) -> None:
 
     with empty.connect() as connection:
         assert connection.execute(text("SELECT name FROM run")).scalar_one() == made
+
+
+def test_the_last_copies_from_before_upgrades_are_kept(empty: Engine, tmp_path: Path) -> None:
+    migrate.upgrade(empty)
+    with unit_of_work(empty) as db:
+        furnish(db, Settings(home=tmp_path / "home"))
+    before = migrate.versions()[-2]
+    for _ in range(snapshot.KEPT + 1):
+        (tmp_path / "backups").mkdir(exist_ok=True)
+        (tmp_path / "backups" / ".new-cut-off").touch()
+        migrate.downgrade(empty, before)
+        migrate.upgrade(empty)
+    kept = sorted((tmp_path / "backups").iterdir())
+    copy = connect(kept[-1])
+
+    assert [path.name.endswith(f"Z-{before}.db") for path in kept] == [True] * snapshot.KEPT
+    assert migrate.current(copy) == before
+    with copy.connect() as connection:
+        assert connection.execute(text("SELECT name FROM dataset")).scalar_one() == "starter"
+    copy.dispose()
+
+
+def test_a_new_database_needs_no_copy(empty: Engine, tmp_path: Path) -> None:
+    migrate.upgrade(empty)
+
+    assert not (tmp_path / "backups").exists()
 
 
 def test_a_newer_database_is_refused_in_words(empty: Engine) -> None:

@@ -1,36 +1,15 @@
-"""The folder: one studio at a time, and clear words when it cannot be used."""
+"""The folder: clear words when it cannot be used, and the same studio wherever it is moved."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, text
 
-from studio.errors import ConflictError, UnavailableError
-from studio.services import home
+from studio.db.session import connect, reading
+from studio.errors import UnavailableError
+from studio.services import home, models
 from studio.settings import Settings
-
-
-def test_a_second_studio_on_one_folder_is_refused(settings: Settings) -> None:
-    with (
-        home.only_one(settings, "web", "http://127.0.0.1:8000/"),
-        pytest.raises(ConflictError) as refused,
-        home.only_one(settings, "web", "http://127.0.0.1:8001/"),
-    ):
-        pytest.fail("Two studios share a folder.")
-
-    assert "http://127.0.0.1:8000/" in refused.value.message
-    assert "STUDIO_HOME" in refused.value.hint
-
-
-def test_the_lock_goes_with_its_holder(settings: Settings) -> None:
-    with home.only_one(settings, "web", "first"):
-        pass
-    with home.only_one(settings, "web", "second"):
-        assert "second" in (settings.home / "web.lock").read_text()
-
-
-def test_web_and_worker_share_a_folder(settings: Settings) -> None:
-    with home.only_one(settings, "web", "a"), home.only_one(settings, "worker", "b"):
-        assert (settings.home / "worker.lock").exists()
 
 
 def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
@@ -39,3 +18,59 @@ def test_a_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
         home.open_home(Settings(home=tmp_path / "file"))
 
     assert refused.value.hint == "Choose another folder with STUDIO_HOME."
+
+
+def stored(engine: Engine) -> str:
+    """Return where the starter is, as it stands in the file."""
+    with engine.connect() as connection:
+        found: str = connection.execute(text("SELECT location FROM model")).scalar_one()
+    return found
+
+
+def location(engine: Engine) -> str:
+    with reading(engine) as db:
+        return models.require(db, "starter")
+
+
+def test_a_model_inside_is_known_wherever_the_home_is(engine: Engine, settings: Settings) -> None:
+    assert stored(engine) == "./models/starter"
+    engine.dispose()
+    moved = settings.home.replace(settings.home.with_name("moved"))
+
+    assert location(connect(moved / "studio.db")) == str(moved / "models" / "starter")
+
+
+@pytest.mark.parametrize("is_moved", [False, True], ids=["in its place", "moved since"])
+def test_a_home_of_a_version_that_wrote_whole_paths_is_mended(
+    engine: Engine, settings: Settings, *, is_moved: bool
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE model SET location = :whole"),
+            {"whole": str(settings.models / "starter")},
+        )
+    engine.dispose()
+    folder = settings.home
+    if is_moved:
+        folder = settings.home.replace(settings.home.with_name("moved"))
+    engine = home.open_home(Settings(home=folder))
+
+    assert stored(engine) == "./models/starter"
+    assert location(engine) == str(folder / "models" / "starter")
+    engine.dispose()
+
+
+def test_a_model_elsewhere_stays_where_it_is(engine: Engine, tmp_path: Path) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE model SET location = :whole"), {"whole": str(tmp_path / "models" / "x")}
+        )
+    assert location(engine) == str(tmp_path / "models" / "x")
+
+
+def test_a_damaged_database_is_told(settings: Settings) -> None:
+    shutil.copyfile(__file__, settings.database)
+    with pytest.raises(UnavailableError) as refused:
+        home.open_home(settings)
+
+    assert refused.value.message == "The database is damaged."

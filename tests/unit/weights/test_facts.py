@@ -183,3 +183,20 @@ def bfloat16(value: float) -> float:
     """Round to the nearest bfloat16, to even where two are as near."""
     mantissa, exponent = math.frexp(value)
     return math.ldexp(round(mantissa * 256) / 256, exponent)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"num_hidden_layers": 10**9},
+        {"vocab_size": 1e10},
+        {"hidden_size": -64},
+        {"hidden_size": True},
+        {"hidden_size": "64"},
+        {"text_config": {"num_hidden_layers": 10**9}},
+    ],
+)
+def test_numbers_that_no_model_can_have_are_refused(tmp_path: Path, told: dict[str, Any]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    with pytest.raises(InvalidError, match="which no model can have"):
+        facts.read(tmp_path)

@@ -1,0 +1,50 @@
+"""`studio backup` and `studio restore`: what they say while they work, and after."""
+
+from pathlib import Path
+
+import typer
+
+from studio.services import archives, backups, restores
+from studio.services.backups import Choice
+from studio.settings import Settings
+
+
+def back_up(settings: Settings, to: Path, choice: Choice) -> None:
+    """Write a backup of the home.
+
+    Raises:
+        StudioError: as `backups.make`.
+
+    """
+    total = backups.measure(settings, choice)
+    with typer.progressbar(length=max(total, 1), label="Copying") as bar:
+        manifest = backups.make(settings, to, choice, bar.update)
+    typer.echo(f"{to} holds {len(manifest.files)} files, {_size(manifest.bytes)}.")
+    if manifest.left_out:
+        typer.echo(f"Left out: {' and '.join(manifest.left_out)}.")
+
+
+def restore(settings: Settings, source: Path, *, force: bool) -> None:
+    """Fill the home from a backup.
+
+    Raises:
+        StudioError: as `restores.restore`.
+
+    """
+    with archives.reading(source) as backup:
+        manifest = backup.manifest
+        with typer.progressbar(length=max(manifest.bytes, 1), label="Checking") as bar:
+            restores.restore(backup, settings.home, force=force, watch=bar.update)
+    typer.echo(
+        f"{settings.home} is as it was at {manifest.made_at.astimezone():%Y-%m-%d %H:%M}: "
+        f"{len(manifest.files)} files, {_size(manifest.bytes)}."
+    )
+    if manifest.left_out:
+        typer.echo(f"The backup was made without {' and '.join(manifest.left_out)}.")
+    if force and (replaced := restores.replaced(settings.home)):
+        typer.echo(f"What was there before is in {replaced[-1]}. Delete it when you miss nothing.")
+    typer.echo(f"Start it: STUDIO_HOME={settings.home} studio serve")
+
+
+def _size(bytes_: int) -> str:
+    return f"{bytes_ / 10**6:.1f} MB" if bytes_ < 10**9 else f"{bytes_ / 10**9:.1f} GB"

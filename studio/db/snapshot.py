@@ -1,0 +1,86 @@
+"""A copy of one moment of the database, made while others go on writing to it.
+
+Copying the file alone would miss what still stands in its write-ahead log, or take half of a
+change; SQLite's own `VACUUM INTO` does neither.
+"""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import Engine
+
+from studio.db.session import NO_TRANSACTION, connect, in_words
+from studio.errors import UnavailableError
+
+_UNFINISHED = ".new-"
+
+KEPT = 3
+"""How many copies from before upgrades stay; the oldest goes first."""
+
+
+def take(engine: Engine, to: Path) -> None:
+    """Write a copy: whole, checked and safe on the disk, or none at all.
+
+    Raises:
+        DiskFullError: there is no room for it.
+        UnavailableError: the database is busy, or damaged.
+
+    """
+    unfinished = to.with_name(f"{_UNFINISHED}{uuid4().hex}")
+    try:
+        with in_words(), engine.execution_options(begin=NO_TRANSACTION).connect() as connection:
+            connection.exec_driver_sql("VACUUM INTO ?", (str(unfinished),))
+        check(unfinished)
+        _sync(unfinished)
+        unfinished.replace(to)
+        _sync(to.parent)
+    finally:
+        for leftover in to.parent.glob(f"{unfinished.name}*"):
+            leftover.unlink()
+
+
+def check(database: Path) -> None:
+    """Read a database from end to end.
+
+    Raises:
+        UnavailableError: it is damaged.
+
+    """
+    engine = connect(database)
+    try:
+        with in_words(), engine.connect() as connection:
+            said = connection.exec_driver_sql("PRAGMA quick_check").scalar_one()
+    finally:
+        engine.dispose()
+    if said != "ok":
+        raise UnavailableError(
+            "The database is damaged.", hint="Bring a backup back: studio restore FILE --force."
+        )
+
+
+def keep(engine: Engine, folder: Path, revision: str) -> Path:
+    """Keep a copy from before an upgrade, named by its revision and the time, beside the last few.
+
+    Raises:
+        DiskFullError: there is no room for it.
+        UnavailableError: the database is busy, or damaged.
+
+    """
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for leftover in folder.glob(f"{_UNFINISHED}*"):
+        leftover.unlink()
+    kept = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{revision}.db"
+    take(engine, kept)
+    for old in sorted(folder.glob("*Z-*.db"))[:-KEPT]:
+        old.unlink()
+    return kept
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

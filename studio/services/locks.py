@@ -1,0 +1,157 @@
+"""Who may use a home at the same time: one web, one worker, and others only together with them.
+
+    web.lock      held by the process that serves the pages
+    worker.lock   held by the process that runs the queue
+    home.lock     shared by all who have the database open; held alone to upgrade or restore it
+
+The kernel holds them and lets go when a process ends, however it ends. What stands in the files
+only says who it was.
+"""
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, TextIO
+
+from studio.errors import ConflictError, DiskFullError, UnavailableError
+
+Role = Literal["web", "worker"]
+
+ROLES: tuple[Role, ...] = ("web", "worker")
+HOME = "home.lock"
+FILES = frozenset({HOME, *(f"{role}.lock" for role in ROLES)})
+
+JOIN_SECONDS = 60.0
+"""How long to wait for someone who upgrades or restores the home."""
+ALONE_SECONDS = 3.0
+"""How long to wait for others who leave the home, or open it, at this very moment."""
+_LOOK_SECONDS = 0.05
+
+
+@contextmanager
+def only_one(home: Path, role: Role, address: str) -> Iterator[None]:
+    """Hold the folder for one process of a kind.
+
+    Raises:
+        ConflictError: another process of this kind uses the folder; the message says which.
+        UnavailableError: the folder cannot be written.
+
+    """
+    with _lock_file(home, role) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise _taken(home) from error
+        lock.truncate(0)
+        now = datetime.now().astimezone()
+        lock.write(f"process {os.getpid()} since {now:%Y-%m-%d %H:%M}, {address}")
+        lock.flush()
+        yield
+
+
+@contextmanager
+def usable(home: Path) -> Iterator[None]:
+    """Say in words why a folder cannot be used.
+
+    Raises:
+        DiskFullError: there is no room in it.
+        UnavailableError: it cannot be made or written.
+
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFullError(
+                f"The disk that holds {home} is full.", hint="Free some space."
+            ) from error
+        raise UnavailableError(
+            f"{home} cannot be used: {error.strerror}.",
+            hint="Choose another folder with STUDIO_HOME.",
+        ) from error
+
+
+class Share:
+    """A part in the home, for as long as it is open: with others, or for a while alone.
+
+    Raises:
+        ConflictError: someone has it alone, for longer than anyone waits.
+        UnavailableError: the folder cannot be written.
+
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        with usable(home):
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._file = os.open(home / HOME, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            self._take(fcntl.LOCK_SH, JOIN_SECONDS)
+        except ConflictError:
+            self.close()
+            raise
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep everyone else out.
+
+        Raises:
+            ConflictError: others use the home; the message says who.
+
+        """
+        self._take(fcntl.LOCK_EX, ALONE_SECONDS)
+        try:
+            yield
+        finally:
+            self._take(fcntl.LOCK_SH, JOIN_SECONDS)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def _take(self, kind: int, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                # Two who wait for each other's share must both let go of their own.
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+                if time.monotonic() > end:
+                    raise _taken(self._home) from error
+                time.sleep(_LOOK_SECONDS)
+            else:
+                return
+
+
+def _lock_file(home: Path, role: Role) -> TextIO:
+    with usable(home):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return (home / f"{role}.lock").open("a+", encoding="utf-8")
+
+
+def _taken(home: Path) -> ConflictError:
+    told = "; ".join(f"{role}: {who}" for role in ROLES if (who := _holder(home, role)))
+    return ConflictError(
+        f"Another studio already uses {home} ({told or 'it is being changed or copied'}).",
+        hint="Open that one, or end it, or choose another folder with STUDIO_HOME.",
+    )
+
+
+def _holder(home: Path, role: Role) -> str:
+    """Return what the process that holds a lock says of itself, or nothing if nobody does."""
+    path = home / f"{role}.lock"
+    if not path.exists():
+        return ""
+    with path.open("r+", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return lock.read().strip() or "starting"
+    return ""

@@ -1,0 +1,23 @@
+"""A stranger's config is looked at before anything is made from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from studio.errors import TrainingError
+from studio.training import models
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_billion_layers_are_refused_and_not_tried(tmp_path: Path) -> None:
+    told = {"model_type": "qwen2", "num_hidden_layers": 10**9}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    with pytest.raises(TrainingError) as refused:
+        models.load_config(str(tmp_path))
+
+    assert (refused.value.code, refused.value.message) == (
+        "absurd_config",
+        "config.json says num_hidden_layers is 1000000000, which no model can have.",
+    )

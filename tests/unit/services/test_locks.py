@@ -1,0 +1,59 @@
+"""Who may use a home at the same time."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from studio.errors import ConflictError
+from studio.services import locks
+
+
+def test_a_second_studio_on_one_folder_is_refused(tmp_path: Path) -> None:
+    with (
+        locks.only_one(tmp_path, "web", "http://127.0.0.1:8000/"),
+        pytest.raises(ConflictError) as refused,
+        locks.only_one(tmp_path, "web", "http://127.0.0.1:8001/"),
+    ):
+        pytest.fail("Two studios share a folder.")
+
+    said = refused.value.message
+    assert said.startswith(f"Another studio already uses {tmp_path} (web: process {os.getpid()} ")
+    assert said.endswith(", http://127.0.0.1:8000/).")
+    assert "STUDIO_HOME" in refused.value.hint
+
+
+def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
+    with locks.only_one(tmp_path, "web", "first"):
+        pass
+    with locks.only_one(tmp_path, "web", "second"):
+        assert (tmp_path / "web.lock").read_text().endswith(", second")
+
+
+def test_web_and_worker_share_a_folder(tmp_path: Path) -> None:
+    with locks.only_one(tmp_path, "web", "a"), locks.only_one(tmp_path, "worker", "b"):
+        assert (tmp_path / "worker.lock").exists()
+
+
+def test_a_shared_home_is_had_alone_by_nobody(tmp_path: Path) -> None:
+    first, second = locks.Share(tmp_path), locks.Share(tmp_path)
+    with pytest.raises(ConflictError), first.alone():
+        pytest.fail("Another uses the home.")
+    second.close()
+    with first.alone():
+        pass
+    first.close()
+
+
+def test_who_uses_a_home_is_named_to_one_who_needs_it_alone(tmp_path: Path) -> None:
+    user, changer = locks.Share(tmp_path), locks.Share(tmp_path)
+    with (
+        locks.only_one(tmp_path, "worker", "the queue"),
+        pytest.raises(ConflictError) as refused,
+        changer.alone(),
+    ):
+        pytest.fail("A worker uses the home.")
+    user.close()
+    changer.close()
+
+    assert f"(worker: process {os.getpid()} since " in refused.value.message
