@@ -59,10 +59,12 @@ class Sampled(_Event):
 
 
 class Phase(_Event):
-    """The run has entered a stage that is not training: loading, tokenising, saving."""
+    """A stage that is not training: loading, tokenising, saving."""
 
     kind: Literal["phase"] = "phase"
     name: str
+    share: float | None = None
+    """How much of all the work is done; None where nobody counts."""
 
 
 class Alarmed(_Event):

@@ -78,3 +78,40 @@ class RunDir:
     def manifest(self) -> Path:
         """All it takes to repeat the run, and to trust it."""
         return self.artifacts / MANIFEST
+
+    @property
+    def exports(self) -> Path:
+        return self.root / "exports"
+
+    def export(self, export_id: int) -> "ExportDir":
+        return ExportDir(self.exports / str(export_id))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportDir:
+    """The folder of one export of a run's model, inside the run's own."""
+
+    root: Path
+
+    @property
+    def job(self) -> Path:
+        """What to export: an `ExportSpec`."""
+        return self.root / "job.json"
+
+    @property
+    def events(self) -> EventLog:
+        return EventLog(self.root / "events.jsonl")
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.txt"
+
+    @property
+    def files(self) -> Path:
+        """What is handed out. It is there whole, or not at all."""
+        return self.root / "files"
+
+    @property
+    def merged(self) -> Path:
+        """Where an adapter and its base lie as one float32 model while they are converted."""
+        return self.root / "merged"

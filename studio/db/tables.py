@@ -45,13 +45,15 @@ LIVE = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
 NEVER_REUSED = {"sqlite_autoincrement": True}
 """SQLite gives a deleted row's id to the next one, unless told not to; ours are in addresses."""
 
-# Plain text, so that a new status needs no change of the table.
-_STATUS = Enum(
-    RunStatus,
-    native_enum=False,
-    length=20,
-    values_callable=lambda statuses: [status.value for status in statuses],
-)
+
+def _plain(statuses: type[StrEnum]) -> Enum:
+    """Keep statuses as plain text, so that a new one needs no change of the table."""
+    return Enum(
+        statuses,
+        native_enum=False,
+        length=20,
+        values_callable=lambda all_of_them: [status.value for status in all_of_them],
+    )
 
 
 class Experiment(SQLModel, table=True):
@@ -92,7 +94,9 @@ class Run(SQLModel, table=True):
     study_id: int | None = Field(default=None, foreign_key="study.id", index=True)
     name: str
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
-    status: RunStatus = Field(default=RunStatus.QUEUED, sa_column=Column(_STATUS, nullable=False))
+    status: RunStatus = Field(
+        default=RunStatus.QUEUED, sa_column=Column(_plain(RunStatus), nullable=False)
+    )
     attempt: int = 0
     """How often a worker has claimed it."""
     worker: str = ""
@@ -202,6 +206,50 @@ class Model(SQLModel, table=True):
     run_id: int | None = Field(default=None, foreign_key="run.id")
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+
+
+class ExportStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def is_final(self) -> bool:
+        return self in {ExportStatus.SUCCEEDED, ExportStatus.FAILED}
+
+
+class Export(SQLModel, table=True):
+    """A run's model in a format of one's choice, and what the conversion did to it."""
+
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
+    kind: str
+    """full, merged or adapter: see `studio.recipe.exports`."""
+    dtype: str
+    status: ExportStatus = Field(
+        default=ExportStatus.QUEUED, sa_column=Column(_plain(ExportStatus), nullable=False)
+    )
+    attempt: int = 0
+    """How often a process was made for it."""
+    pid: int | None = None
+    pid_started: float | None = None
+    gpu: int | None = None
+    events_offset: int = 0
+    phase: str = ""
+    share: float = 0
+    """How much of the work is done."""
+    measured: dict[str, float] = Field(
+        default_factory=dict, sa_column=Column(Validated(METRICS), nullable=False)
+    )
+    """What the conversion did, by name; empty until it has succeeded."""
+    error_code: str = ""
+    error_message: str = ""
+    error_hint: str = ""
+    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    finished_at: datetime | None = Field(default=None, sa_type=Instant)
 
 
 class Worker(SQLModel, table=True):

@@ -16,7 +16,7 @@ from transformers.utils import logging as upstream_logging
 from studio import __version__, hardware, manifest
 from studio.errors import TrainingError
 from studio.events import Event, Phase, Sampled
-from studio.methods import RECIPES
+from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
 from studio.rundir import MANIFEST, RunDir
@@ -47,8 +47,7 @@ def train(run: RunDir, say: Say, stop: Stop) -> dict[str, float]:
 def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     """Load, tokenise and build whatever the first step needs."""
     with stop.at_once():
-        values = yaml.load(run.recipe.read_text(encoding="utf-8"))
-        recipe = RECIPES.validate_python(values, strict=False)
+        recipe = recipe_of(run)
         job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
         trainer = import_module(f"studio.methods.{recipe.method}.trainer").build(recipe, job)
     watch = PrecisionWatch(trainer, job.plan)
@@ -62,6 +61,11 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     gc.freeze()
     gc.enable()
     return Stages(recipe, job, trainer, reporter, say, stop)
+
+
+def recipe_of(run: RunDir) -> AnyRecipe:
+    values = yaml.load(run.recipe.read_text(encoding="utf-8"))
+    return RECIPES.validate_python(values, strict=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class Stages:
     def save(self, samples: list[Sampled]) -> None:
         self.enter("saving")
         facts, metrics = self.reporter.resolved, self.reporter.results()
-        with artifacts.whole(self.job.dir) as folder, self.stop.at_once():
+        with artifacts.whole(self.job.dir.artifacts) as folder, self.stop.at_once():
             artifacts.write_model(folder, self._model, self.job)
             artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
             text = card.write(self.job.spec.name, self.recipe, facts, metrics, samples)
@@ -124,7 +128,7 @@ class Stages:
         if broken_weights(self._model):
             return
         self.enter("saving")
-        with artifacts.whole(self.job.dir) as folder, self.stop.at_once():
+        with artifacts.whole(self.job.dir.artifacts) as folder, self.stop.at_once():
             good = folder / artifacts.LAST_GOOD
             good.mkdir()
             artifacts.write_model(good, self._model, self.job)

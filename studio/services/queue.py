@@ -31,11 +31,11 @@ SILENCE = timedelta(seconds=15)
 """A worker that was not heard of for three beats is taken for gone."""
 
 
-_ELSEWHERE = {
-    "code": "elsewhere",
-    "message": "It was training when the backup was made that it comes from.",
-    "hint": "Run it again here.",
-}
+_ELSEWHERE = Failed(
+    code="elsewhere",
+    message="It was training when the backup was made that it comes from.",
+    hint="Run it again here.",
+)
 """Restoring forgets the processes of the runs that were live: they belong to another home."""
 
 
@@ -116,7 +116,8 @@ def settle(db: Session, run: Run, exit_code: int | None) -> None:
     if run.status is RunStatus.STOPPING:
         runs.move(db, run, RunStatus.CANCELLED)
         return
-    fail(db, run, Failed(**(_ELSEWHERE if is_from_elsewhere else _obituary(exit_code))))
+    why = obituary("training", "lower the batch size, then try again", exit_code)
+    fail(db, run, _ELSEWHERE if is_from_elsewhere else why)
 
 
 def fail(db: Session, run: Run, why: Failed) -> None:
@@ -207,18 +208,19 @@ def split(value: float) -> dict[str, Any]:
     return {"value": value if finite else None, "non_finite": "" if finite else str(value)}
 
 
-def _obituary(exit_code: int | None) -> dict[str, str]:
+def obituary(work: str, remedy: str, exit_code: int | None) -> Failed:
+    """Say how a process ended that did not say so itself, and what helps where memory ran out."""
     if exit_code == NO_ROOM_EXIT:
-        return NO_ROOM.model_dump(include={"code", "message", "hint"})
+        return NO_ROOM
     if exit_code == -signal.SIGKILL:
-        return {
-            "code": "killed",
-            "message": "The training process was killed.",
-            "hint": "The machine may have run out of memory: lower the batch size, then try again.",
-        }
+        return Failed(
+            code="killed",
+            message=f"The {work} process was killed.",
+            hint=f"The machine may have run out of memory: {remedy}.",
+        )
     told = "" if exit_code is None else f" (exit code {exit_code})"
-    return {
-        "code": "died",
-        "message": f"The training process ended without a word{told}.",
-        "hint": "The last lines of its log may say why.",
-    }
+    return Failed(
+        code="died",
+        message=f"The {work} process ended without a word{told}.",
+        hint="The last lines of its log may say why.",
+    )

@@ -24,6 +24,7 @@ from sqlmodel import delete as remove
 from studio.db.tables import (
     LIVE,
     Experiment,
+    Export,
     Happening,
     Metric,
     Model,
@@ -181,7 +182,7 @@ def delete(db: Session, run_id: int, folder: Path) -> None:
     run = get(db, run_id)
     if not run.status.is_final:
         raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
-    for table in (Metric, Sample, Happening, Model):
+    for table in (Metric, Sample, Happening, Model, Export):
         db.exec(remove(table).where(col(table.run_id) == run_id))
     db.delete(run)
     shutil.rmtree(folder / str(run_id), ignore_errors=True)

@@ -11,7 +11,6 @@ from peft import PeftModel
 from transformers import PreTrainedModel
 
 from studio.events import Sampled
-from studio.rundir import RunDir
 from studio.training.job import Job
 
 LAST_GOOD = "last-good"
@@ -19,9 +18,9 @@ LAST_GOOD = "last-good"
 
 
 @contextmanager
-def whole(run: RunDir) -> Iterator[Path]:
-    """Yield a folder to write to that becomes the run's artifacts only if all goes well."""
-    partial = run.artifacts.with_name("artifacts.partial")
+def whole(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write to that takes its place only if all goes well."""
+    partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
@@ -29,20 +28,27 @@ def whole(run: RunDir) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    if run.artifacts.exists():
-        shutil.rmtree(run.artifacts)
-    partial.rename(run.artifacts)
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)
 
 
 def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: Job) -> None:
     """Write the weights, and a tokenizer and generation settings that end an answer in time."""
     if isinstance(model, PeftModel):
         # peft's own card would name this machine's folders; ours takes its place.
+        name_base(model, job.base)
         model.save_pretrained(folder, save_embedding_layers=False)
     else:
         model.generation_config.eos_token_id = job.template.stops
         model.save_pretrained(folder)
     job.tokenizer.save_pretrained(folder)
+
+
+def name_base(model: PeftModel, base: str) -> None:
+    """Let an adapter's config name its base as others know it: upstream writes down our folder."""
+    for config in model.peft_config.values():
+        config.base_model_name_or_path = base
 
 
 def write_records(

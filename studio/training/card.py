@@ -9,6 +9,7 @@ import yaml
 from studio.events import Sampled
 from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
+from studio.recipe.exports import ExportSpec
 from studio.recipe.yaml import dump
 
 _CARD = """\
@@ -55,7 +56,7 @@ def write(
     samples: Sequence[Sampled],
 ) -> str:
     """Write the card of a finished run. It names no folder of the machine it was trained on."""
-    base = _public(recipe.base_model)
+    base = public(recipe.base_model)
     return _CARD.format(
         front=yaml.safe_dump(_front(recipe), sort_keys=False),
         name=name,
@@ -87,6 +88,89 @@ def _trained(recipe: Recipe) -> str:
     return f"a LoRA adapter beside the model in {row.title}" if row else "a LoRA adapter"
 
 
+def write_of_export(
+    name: str, recipe: Recipe, base: str, spec: ExportSpec, metrics: Mapping[str, float]
+) -> str:
+    """Write the card of a model that was converted: its format, and what the conversion cost."""
+    front: dict[str, Any] = {
+        "library_name": "peft" if spec.kind == "adapter" else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["mantissa-studio", spec.kind, spec.dtype],
+    }
+    if is_on_hub(base):
+        front["base_model"] = base
+    return _EXPORT.format(
+        front=yaml.safe_dump(front, sort_keys=False),
+        name=name,
+        base=f"`{base}`",
+        dataset=recipe.dataset,
+        what=_WHAT[spec.kind],
+        dtype=spec.dtype,
+        measured=_table({key: _figure(key, value) for key, value in metrics.items()}),
+        computed=_COMPUTED["adapter" if spec.kind == "adapter" else "model"].format(spec.dtype),
+        load=_LOAD["adapter" if spec.kind == "adapter" else "model"].format(
+            base=base if is_on_hub(base) else f"path/to/{base}"
+        ),
+    )
+
+
+_EXPORT = """\
+---
+{front}---
+
+# {name}, {dtype}
+
+{base} fine-tuned with Mantissa Studio on the data set `{dataset}`: {what}, in {dtype}.
+
+## What the conversion to {dtype} cost
+
+{measured}
+
+Counted over every weight. A relative change is |after - before| / |before|; a weight that became
+zero has changed by 1, and one that became infinite is counted as overflowed alone.
+
+{computed}
+
+## How to load it
+
+```python
+{load}```
+"""
+_WHAT = {
+    "full": "every weight was trained",
+    "merged": "a LoRA adapter, folded into its base",
+    "adapter": "a LoRA adapter, without its base",
+}
+_COMPUTED = {
+    "model": "Perplexity is over the answers of the run's own validation rows: before, with the\n"
+    "weights as trained, computed in float32; after, with this folder as it is loaded, computed\n"
+    "in {}.",
+    "adapter": "Perplexity is over the answers of the run's own validation rows, on a base in\n"
+    "float32 both times.",
+}
+_LOAD = {
+    "model": """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+""",
+    "adapter": """\
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+base = AutoModelForCausalLM.from_pretrained("{base}")
+model = PeftModel.from_pretrained(base, "path/to/this/folder")
+""",
+}
+
+
+def _figure(key: str, value: float) -> str:
+    if key.startswith(("perplexity", "max", "mean")):
+        return f"{value:,.6g}"
+    return f"{value:,.0f}"
+
+
 _PRECISION = ("weights", "compute", "gradients", "optimizer_states", "scaler", "device")
 _DATA = ("train_rows", "validation_rows", "dropped_rows", "truncated_rows", "train_tokens")
 
@@ -98,18 +182,23 @@ def _front(recipe: Recipe) -> dict[str, Any]:
         "pipeline_tag": "text-generation",
         "tags": ["mantissa-studio", "sft", "lora" if lora else "full-fine-tune", recipe.precision],
     }
-    if _is_on_hub(recipe.base_model):
+    if is_on_hub(recipe.base_model):
         front["base_model"] = recipe.base_model
     return front
 
 
-def _is_on_hub(model: str) -> bool:
+def is_on_hub(model: str) -> bool:
     return model.count("/") == 1 and not Path(model).is_absolute() and not model.startswith(".")
 
 
-def _public(model: str) -> str:
+def public(model: str) -> str:
     """Return a name that tells nothing of this machine's folders."""
-    return model if _is_on_hub(model) else Path(model).name
+    return model if is_on_hub(model) else Path(model).name
+
+
+def base_name(named: str, location: str) -> str:
+    """Return what a base is called elsewhere: its name on the hub, else the one it has here."""
+    return location if is_on_hub(location) else public(named)
 
 
 def _table(rows: Mapping[str, object]) -> str:

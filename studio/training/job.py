@@ -12,8 +12,8 @@ from studio.recipe.base import Recipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
-from studio.training import audit, data, float8, models, templates
-from studio.training.data import Examples
+from studio.training import audit, card, data, float8, models, templates
+from studio.training.data import Conversation, Examples
 from studio.training.memory import Gauge
 
 
@@ -21,6 +21,8 @@ from studio.training.memory import Gauge
 class Job:
     dir: RunDir
     spec: JobSpec
+    base: str
+    """What the base model is called where this machine's folders mean nothing."""
     mode: Precision
     plan: audit.Numbers
     """What must be, said before anything is loaded."""
@@ -60,6 +62,7 @@ class Job:
         return cls(
             dir=run,
             spec=spec,
+            base=card.base_name(recipe.base_model, spec.model),
             mode=mode,
             plan=planned,
             model=model,
@@ -72,18 +75,30 @@ class Job:
         )
 
 
+def validation(
+    recipe: Recipe,
+    spec: JobSpec,
+    template: templates.Template,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Examples:
+    """Tokenise the rows that a run is measured by, as the run itself does."""
+    return data.tokenise(_rows(recipe, spec)[1], template, tokenizer, recipe.data.max_length)
+
+
+def _rows(recipe: Recipe, spec: JobSpec) -> tuple[list[Conversation], list[Conversation]]:
+    rows = data.read(spec.train)
+    if spec.validation is not None:
+        return rows, data.read(spec.validation)
+    return data.split(rows, recipe.data.validation_share, recipe.optimisation.seed)
+
+
 def _examples(
     recipe: Recipe,
     spec: JobSpec,
     template: templates.Template,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Examples, Examples]:
-    train_rows = data.read(spec.train)
-    if spec.validation is not None:
-        validation_rows = data.read(spec.validation)
-    else:
-        share, seed = recipe.data.validation_share, recipe.optimisation.seed
-        train_rows, validation_rows = data.split(train_rows, share, seed)
+    train_rows, validation_rows = _rows(recipe, spec)
     length = recipe.data.max_length
     train = data.tokenise(train_rows, template, tokenizer, length)
     data.refuse_empty(train, "training")

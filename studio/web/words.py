@@ -29,6 +29,16 @@ METRICS: dict[str, str] = {
     "logit_max": "Largest score of a token",
     "rest": "Weights beside quantised layers",
     "weight_bytes": "Memory of the weights",
+    "weights": "Weights",
+    "changed_weights": "Weights changed",
+    "kept_weights": "Weights kept in float32",
+    "overflowed_weights": "Became infinite",
+    "underflowed_weights": "Became zero",
+    "max_relative_change": "Largest relative change",
+    "mean_relative_change": "Mean relative change",
+    "perplexity_before": "Perplexity before",
+    "perplexity_after": "Perplexity after",
+    "validation_tokens": "Tokens measured",
 }
 
 PARTS: dict[str, str] = {
@@ -94,6 +104,16 @@ def number(value: float | None) -> str:
     if float(value).is_integer() or abs(value) >= 1e3:  # noqa: PLR2004 -- digits after it mean nothing
         return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
     return f"{value:.4g}"
+
+
+def percent(value: float) -> str:
+    """Write a share in hundredths, with three significant digits."""
+    return f"{100 * value:.3g} %"
+
+
+def precise(value: float) -> str:
+    """Write a number with six significant digits: a small change must be seen."""
+    return f"{value:.6g}" if math.isfinite(value) else number(value)
 
 
 def change(value: float | None, name: str) -> str:
@@ -183,6 +203,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "size": size,
     "duration": duration,
     "ago": ago,
+    "percent": percent,
+    "precise": precise,
     "change": change,
     "magnitude": magnitude,
     "setting": setting,

@@ -23,6 +23,7 @@ from studio.rundir import JobSpec, RunDir
 from studio.services import datasets, folders, manifests, models, queue, runs
 from studio.settings import Settings
 from studio.worker import process
+from studio.worker.exports import Exports
 from studio.worker.process import Process
 
 log = logging.getLogger(__name__)
@@ -46,9 +47,14 @@ class Loop:
     settings: Settings
     command: tuple[str, ...] = process.RUNNER
     hardware: Hardware = field(default_factory=detect)
+    exporter: tuple[str, ...] = process.EXPORTER
     followed: dict[int, Followed] = field(default_factory=dict)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
+    exports: Exports = field(init=False)
     _beat_at: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self.exports = Exports(self.engine, self.settings, self.exporter)
 
     @property
     def name(self) -> str:
@@ -93,6 +99,7 @@ class Loop:
                 else:
                     self._read(db, run)
                     queue.settle(db, run, None)
+        self.exports.adopt()
 
     def tick(self) -> None:
         """Do once all that is to be done now."""
@@ -100,8 +107,16 @@ class Loop:
         self._fail_unlaunched()
         for run_id, followed in list(self.followed.items()):
             self._follow(run_id, followed)
-        while len(self.followed) < self.slots and self._take_next():
+        self.exports.follow()
+        while self._free_slots and self._take_next():
             pass
+        # Training goes first; an export takes a slot that no run waits for.
+        while self._free_slots and self.exports.take_next(self._free_gpu()):
+            pass
+
+    @property
+    def _free_slots(self) -> int:
+        return max(0, self.slots - len(self.followed) - len(self.exports.followed))
 
     def _beat(self) -> None:
         if time.monotonic() - self._beat_at < BEAT_SECONDS:
@@ -208,7 +223,7 @@ class Loop:
             del self._unlaunched[run_id]
 
     def _free_gpu(self) -> int | None:
-        used = {followed.gpu for followed in self.followed.values()}
+        used = {followed.gpu for followed in self.followed.values()} | self.exports.gpus
         return next((gpu for gpu in self.gpus if gpu not in used), None)
 
     def _folder(self, run_id: int) -> RunDir:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import psutil
 
 from studio.hardware import POLITE
-from studio.rundir import RunDir
+from studio.rundir import ExportDir, RunDir
 
 RUNNER = (sys.executable, "-m", "studio.runner")
+EXPORTER = (sys.executable, "-m", "studio.runner.export")
 
 LEAKING = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 """Variables that would change what a run does without its recipe saying so."""
@@ -56,8 +57,10 @@ class Process:
                 os.killpg(self.pid, number)
 
 
-def start(folder: RunDir, *, gpu: int | None = None, command: Sequence[str] = RUNNER) -> Process:
-    """Start the process that trains what is in the folder."""
+def start(
+    folder: RunDir | ExportDir, *, gpu: int | None = None, command: Sequence[str] = RUNNER
+) -> Process:
+    """Start the process that trains or exports what is in the folder."""
     clean = {name: value for name, value in os.environ.items() if name not in LEAKING}
     if gpu is not None:
         clean["CUDA_VISIBLE_DEVICES"] = str(gpu)

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
+from sqlmodel import Session
 
 from studio.db.session import connect, unit_of_work
 from studio.db.tables import RunStatus
-from studio.events import Failed, Sampled
-from studio.services import experiments, queue, runs, studies
+from studio.events import Event, Failed, Finished, Sampled
+from studio.rundir import RunDir
+from studio.services import experiments, exports, queue, runs, studies
 from tests.factories import make_done, make_running
+from tests.fake_exporter import MEASURED
 from tests.living import Studio, stop_everything
 
 pytestmark = pytest.mark.e2e
@@ -35,6 +38,8 @@ PAGES = (
     "/nowhere",
 )
 
+FAILED = Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
+
 
 @pytest.fixture(scope="module")
 def furnished_studio(
@@ -47,10 +52,9 @@ def furnished_studio(
         for precision in ("bf16", "fp32"):
             run = make_done(db, f"a run in {precision}", precision=precision)
             queue.follow(db, run, answers(), 1)
+        export(db, studio.home / "runs")
         failed = make_running(db, "a run that failed")
-        queue.fail(
-            db, failed, Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
-        )
+        queue.fail(db, failed, FAILED)
         assert runs.get(db, 3).status is RunStatus.FAILED
         plan = studies.Plan(modes=["fp32", "bf16"], seeds=1)
         study = studies.create(db, experiments.get(db, 1), plan)
@@ -60,6 +64,20 @@ def furnished_studio(
     studio.start()
     yield studio
     stop_everything(studio)
+
+
+def export(db: Session, runs_folder: Path) -> None:
+    """Let the first run have an export that is done, and one that failed."""
+    run = RunDir(runs_folder / "1")
+    run.artifacts.mkdir(parents=True)
+    ends: tuple[Event, ...] = (Finished(metrics=MEASURED), FAILED)
+    asked = [exports.request(db, 1, dtype, None, runs_folder) for dtype in ("bfloat16", "float32")]
+    for one, end in zip(asked, ends, strict=True):
+        exports.begin(one)
+        exports.follow(one, [end], 1)
+    files = run.export(1).files
+    files.mkdir(parents=True)
+    (files / "README.md").write_text("# A card\n", encoding="utf-8")
 
 
 def answers() -> list[Sampled]:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,8 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def test_the_script_in_the_readme_does_what_it_says(studio: Studio, tmp_path: Path) -> None:
-    found = re.search(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert found is not None
-    script = found[1].replace("http://127.0.0.1:8000", studio.url)
+    parts = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    script = "\n".join(parts).replace("http://127.0.0.1:8000", studio.url)
     rows = [{"prompt": f"Say {i}", "completion": f"{i}."} for i in range(24)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = subprocess.run(
@@ -29,3 +29,16 @@ def test_the_script_in_the_readme_does_what_it_says(studio: Studio, tmp_path: Pa
     assert run_of(studio, 1)["status"] == "succeeded"
     assert run_of(studio, 1)["recipe"]["precision"] == "bf16"
     assert (tmp_path / "adapter_model.safetensors").stat().st_size > 0
+    assert loads(tmp_path / "model.zip", tmp_path / "model") == "torch.bfloat16"
+
+
+def loads(packed: Path, folder: Path) -> str:
+    """Unpack an export and load it as anybody would. Return the format of its weights."""
+    zipfile.ZipFile(packed).extractall(folder)
+    (inside,) = folder.iterdir()
+    code = (
+        "import sys; from transformers import AutoModelForCausalLM;"
+        "print(AutoModelForCausalLM.from_pretrained(sys.argv[1]).dtype)"
+    )
+    command = [sys.executable, "-c", code, str(inside)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -4,6 +4,7 @@ from studio.web.pages import (
     compare,
     datasets,
     experiments,
+    exports,
     home,
     queue,
     runs,
@@ -13,5 +14,5 @@ from studio.web.pages import (
 
 ROUTERS = tuple(
     module.router
-    for module in (home, experiments, runs, compare, studies, datasets, queue, settings)
+    for module in (home, experiments, runs, exports, compare, studies, datasets, queue, settings)
 )

@@ -27,6 +27,7 @@ from studio.services import (
 )
 from studio.web import choices, numerics, words
 from studio.web.deps import DB, Config, Posted
+from studio.web.pages import exports
 from studio.web.render import block, go, page
 
 router = APIRouter(prefix="/runs", include_in_schema=False)
@@ -107,6 +108,8 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         answers=_answers(compare.samples(db, [run_id])),
         resolved=_resolved(run),
         files=artifacts.listing(folder.artifacts),
+        exports=exports.shown(db, run, config.runs),
+        choices=exports.choices(db, run, config.runs),
         last_lines=artifacts.log_part(folder.log, None, LAST_LINES).lines,
         recipe=yaml.dump(run.recipe),
     )

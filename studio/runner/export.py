@@ -1,0 +1,19 @@
+"""Make one export: `python -m studio.runner.export FOLDER`. It tells of it as events."""
+
+import sys
+import warnings
+from pathlib import Path
+
+from studio.runner.__main__ import clean_environment
+from studio.training.stopping import Stop
+
+if __name__ == "__main__":
+    # What upstream will change one day is nothing the reader of a log can mend.
+    warnings.simplefilter("ignore", FutureWarning)
+    clean_environment()
+    stop = Stop()
+    stop.listen()
+
+    from studio.runner.session import export  # heavy import
+
+    sys.exit(export(Path(sys.argv[1]), stop))

@@ -1,0 +1,209 @@
+"""Exports of a run's model: asked for, made by the worker, fetched, deleted.
+
+queued ──▶ running ──▶ succeeded
+   ▲          │  └───▶ failed
+   └──────────┘ its process is gone without a word, and nobody saw why
+
+Deleting is the only way to cancel: a worker that misses the row ends the process.
+"""
+
+import shutil
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlmodel import Session, col, select
+from sqlmodel import delete as remove
+
+from studio.db.tables import Export, ExportStatus, Model, RunStatus
+from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
+from studio.events import Event, Failed, Finished, Phase, Stopped
+from studio.recipe.exports import Kind, kinds
+from studio.recipe.formats import DType
+from studio.rundir import RunDir
+from studio.services import folders, formats, models, queue, runs
+from studio.services.plans import BYTES
+
+MOST_ATTEMPTS = 3
+"""An export whose process dies as often as this, unseen, is not tried again."""
+
+
+def request(db: Session, run_id: int, dtype: DType, kind: Kind | None, run_folders: Path) -> Export:
+    """Queue an export of a run's model; without a kind, of the most useful one.
+
+    Raises:
+        ConflictError: the run has no model to export, or there is such an export already.
+        InvalidError: the run has no such kind, or its weights do not fit into the format.
+        DiskFullError: there is no room for it.
+
+    """
+    run = runs.get(db, run_id)
+    artifacts = RunDir(run_folders / str(run_id)).artifacts
+    if run.status is not RunStatus.SUCCEEDED or not artifacts.is_dir():
+        raise ConflictError(
+            f"Run {run_id} is {run.status} and has no model to export.",
+            hint="Only a run that has succeeded can be exported.",
+        )
+    possible = kinds(run.recipe.adapter)
+    chosen = kind or possible[0]
+    if chosen not in possible:
+        raise InvalidError(
+            f"Run {run_id} has nothing of the kind {chosen}.",
+            hint=f"It can be exported as {' or '.join(possible)}.",
+            param="kind",
+        )
+    _refuse_twice(db, run_id, dtype, chosen)
+    if reason := formats.refusal(chosen, dtype, formats.known(db, run, artifacts)):
+        raise InvalidError(reason, hint="Use bfloat16: its range is wider.", param="dtype")
+    _refuse_without_room(formats.weights(run, chosen), dtype, chosen, run_folders)
+    made = Export(run_id=run_id, kind=chosen, dtype=dtype)
+    db.add(made)
+    db.flush()
+    return made
+
+
+def get(db: Session, run_id: int, export_id: int) -> Export:
+    found = db.get(Export, export_id)
+    if found is None or found.run_id != run_id:
+        raise NotFoundError(
+            f"Run {run_id} has no export {export_id}.", hint="It may have been deleted."
+        )
+    return found
+
+
+def of_run(db: Session, run_id: int) -> Sequence[Export]:
+    """Return a run's exports, newest first."""
+    query = select(Export).where(Export.run_id == run_id).order_by(col(Export.id).desc())
+    return db.exec(query).all()
+
+
+def delete(db: Session, run_id: int, export_id: int, run_folders: Path) -> None:
+    """Delete an export and its files, finished or not; as a base model it is gone, too."""
+    found = get(db, run_id, export_id)
+    folder = RunDir(run_folders / str(run_id)).export(export_id)
+    db.exec(remove(Model).where(col(Model.location) == str(folder.files)))
+    db.delete(found)
+    folders.discard(db, folder.root)
+
+
+def offer(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
+    """List an export among the models that runs can start from.
+
+    Raises:
+        ConflictError: it is not finished, is an adapter alone, or is listed already.
+
+    """
+    found = get(db, run_id, export_id)
+    if found.status is not ExportStatus.SUCCEEDED or found.kind == "adapter":
+        raise ConflictError(
+            f"Export {export_id} is no whole model.",
+            hint="Only a finished export of a whole model can be a base.",
+        )
+    folder = RunDir(run_folders / str(run_id)).export(export_id)
+    model = models.add(db, base_name(found), str(folder.files), kind="run")
+    model.run_id = run_id
+    return model
+
+
+def base_name(export: Export) -> str:
+    """Return what an export is called among the base models."""
+    return f"run-{export.run_id}-{export.dtype}"
+
+
+def bases(db: Session, run_id: int) -> dict[str, str]:
+    """Return which of a run's folders are listed as base models, and under which name."""
+    query = select(Model).where(Model.run_id == run_id)
+    return {model.location: model.name for model in db.exec(query)}
+
+
+def waiting(db: Session) -> Sequence[Export]:
+    query = select(Export).where(Export.status == ExportStatus.QUEUED).order_by(col(Export.id))
+    return db.exec(query).all()
+
+
+def live(db: Session) -> Sequence[Export]:
+    """Return the exports that a process was made for, or is about to be."""
+    return db.exec(select(Export).where(Export.status == ExportStatus.RUNNING)).all()
+
+
+def begin(export: Export) -> None:
+    """Take an export out of the queue and forget what an earlier try has said."""
+    export.status, export.attempt = ExportStatus.RUNNING, export.attempt + 1
+    export.events_offset, export.share, export.phase = 0, 0, ""
+
+
+def follow(export: Export, events: Iterable[Event], offset: int) -> None:
+    """Bring an export up to date with what its process has said since last time."""
+    for event in events:
+        match event:
+            case Phase(name=name, share=share):
+                export.phase, export.share = name, share or export.share
+            case Finished(metrics=metrics):
+                export.measured, export.share = metrics, 1
+                _close(export, ExportStatus.SUCCEEDED)
+            case Failed():
+                fail(export, event)
+            case Stopped():
+                _try_again(export, None)
+    export.events_offset = offset
+
+
+def settle(export: Export, exit_code: int | None) -> None:
+    """Close an export whose process is gone; try again one that ended without a word unseen.
+
+    `exit_code` is None when the process was not our child, so nobody can know it.
+    """
+    export.pid = export.pid_started = None
+    if export.status is not ExportStatus.RUNNING:
+        return
+    if exit_code is None:
+        _try_again(export, exit_code)
+    else:
+        fail(export, _obituary(exit_code))
+
+
+def give_back(export: Export) -> None:
+    export.status = ExportStatus.QUEUED
+    export.phase, export.share = "", 0
+
+
+def fail(export: Export, why: Failed) -> None:
+    export.error_code, export.error_message, export.error_hint = why.code, why.message, why.hint
+    _close(export, ExportStatus.FAILED)
+
+
+def _try_again(export: Export, exit_code: int | None) -> None:
+    if export.attempt < MOST_ATTEMPTS:
+        give_back(export)
+    else:
+        fail(export, _obituary(exit_code))
+
+
+def _obituary(exit_code: int | None) -> Failed:
+    remedy = "an export holds the whole model, once in float32"
+    return queue.obituary("export", remedy, exit_code)
+
+
+def _close(export: Export, status: ExportStatus) -> None:
+    export.status, export.phase = status, ""
+    export.finished_at = datetime.now(UTC)
+
+
+def _refuse_twice(db: Session, run_id: int, dtype: DType, kind: Kind) -> None:
+    for one in of_run(db, run_id):
+        if (one.dtype, one.kind) == (dtype, kind) and one.status is not ExportStatus.FAILED:
+            raise ConflictError(
+                f"Run {run_id} has an export in {dtype} ({kind}) already: export {one.id}.",
+                hint="Fetch that one, or delete it first.",
+            )
+
+
+def _refuse_without_room(weights: int, dtype: DType, kind: Kind, folder: Path) -> None:
+    # An adapter is folded in as float32 before it is rounded, and that is written down.
+    needed = weights * (BYTES[dtype] + (BYTES["float32"] if kind == "merged" else 0))
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DiskFullError(
+            f"This export needs about {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free.",
+            hint="Delete old runs or exports, then try again.",
+        )

@@ -1,0 +1,237 @@
+"""A run's model in a format of one's choice, with the loss of the conversion measured.
+
+    the run's model in float32  ->  perplexity  ->  convert, tensor by tensor  ->  perplexity
+
+The model before is what was trained, computed in float32; the model after is loaded from the files
+as anybody would load them, and computes in the format they are in. An adapter alone is computed in
+float32 on the same base both times, so that only its own rounding shows.
+"""
+
+import gc
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from studio.events import Event, Phase
+from studio.recipe.base import Recipe
+from studio.recipe.exports import ExportSpec
+from studio.recipe.formats import DType
+from studio.rundir import ExportDir, JobSpec, RunDir
+from studio.training import artifacts, card, job, models, perplexity, rounding
+from studio.training.data import Examples
+from studio.training.perplexity import Surprise
+from studio.training.shards import Shards
+from studio.training.templates import Template
+from studio.weights import headers
+
+ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"
+"""As peft names its files."""
+_STEP = 0.02
+"""The least progress that is worth telling."""
+
+Say = Callable[[Event], None]
+
+
+def make(folder: ExportDir, spec: ExportSpec, recipe: Recipe, say: Say) -> dict[str, float]:
+    """Export the model of a run that was trained by a recipe. Return what was measured."""
+    progress = Progress(say, _PARTS)
+    progress.enter("loading")
+    run = RunDir(spec.run)
+    told = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    tokenizer = models.load_tokenizer(str(run.artifacts))
+    examples = _examples(recipe, told, tokenizer)
+    source = Source(run, told, card.base_name(recipe.base_model, told.model), tokenizer, examples)
+    maker = Maker(folder, spec, source, progress)
+    with artifacts.whole(folder.files) as partial, _cleared(folder.merged):
+        before = maker.before()
+        change = maker.write(partial)
+        after = maker.after(partial)
+        metrics = change.metrics() | _surprise(before, after)
+        metrics["bytes"] = sum(file.stat().st_size for file in partial.glob("*.safetensors"))
+        text = card.write_of_export(told.name, recipe, source.base, spec, metrics)
+        (partial / "README.md").write_text(text, encoding="utf-8")
+    return metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The run whose model is exported."""
+
+    run: RunDir
+    job: JobSpec
+    base: str
+    """What its base is called elsewhere."""
+    tokenizer: PreTrainedTokenizerBase
+    examples: Examples | None
+    """Its validation rows, or None where the data set is gone."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Tells how far the work is, in parts of equal weight, and only when there is news."""
+
+    say: Say
+    parts: tuple[str, ...]
+    _told: float = field(default=-1.0)
+
+    def enter(self, part: str) -> Callable[[float], None]:
+        """Begin a part. Return what to call with the share of it that is done."""
+        at = self.parts.index(part)
+
+        def tell(share: float) -> None:
+            whole = (at + share) / len(self.parts)
+            if whole - self._told >= _STEP:
+                self._told = whole
+                self.say(Phase(name=part, share=whole))
+
+        print(part, flush=True)  # noqa: T201 -- the export's own log
+        self._told = -1.0
+        tell(0.0)
+        return tell
+
+
+_PARTS = ("loading", "measuring before", "converting", "measuring after")
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    folder: ExportDir
+    spec: ExportSpec
+    source: Source
+    progress: Progress
+
+    def before(self) -> Surprise | None:
+        """Measure what was trained; where an adapter is to be folded in, do that, too."""
+        if self.spec.kind == "full":
+            return self._measure(
+                self._load(self.source.run.artifacts, "float32"), "measuring before"
+            )
+        model = self._with_adapter(self.source.run.artifacts)
+        found = self._measure(model, "measuring before")
+        if self.spec.kind == "merged":
+            self._merge(model)
+        return found
+
+    def write(self, partial: Path) -> rounding.Change:
+        """Write the weights and all that is needed to load them."""
+        done = self.progress.enter("converting")
+        self.source.tokenizer.save_pretrained(partial)
+        if self.spec.kind == "adapter":
+            return self._write_adapter(partial, done)
+        folder = self.folder.merged if self.spec.kind == "merged" else self.source.run.artifacts
+        _write_config(folder, partial, self.spec.dtype)
+        keep = rounding.kept_wide(models.load_config(str(folder)), self._to)
+        files = headers.files(folder)
+        return rounding.convert(files, Shards(partial), self._to, keep, done)
+
+    def after(self, partial: Path) -> Surprise | None:
+        """Measure what was written, as it is loaded from there."""
+        if self.spec.kind == "adapter":
+            return self._measure(self._with_adapter(partial), "measuring after")
+        return self._measure(self._load(partial, self.spec.dtype), "measuring after")
+
+    def _measure(self, model: PreTrainedModel, part: str) -> Surprise | None:
+        done = self.progress.enter(part)
+        if self.source.examples is None:
+            return None
+        found = perplexity.measure(
+            model, self.source.examples, self.source.tokenizer.pad_token_id, done
+        )
+        print(f"loss {found.loss:.6g} over {found.tokens} tokens", flush=True)  # noqa: T201 -- the export's own log
+        return found
+
+    def _load(self, source: Path | str, dtype: DType) -> PreTrainedModel:
+        gc.collect()  # the model before this one
+        config = models.load_config(str(source))
+        return models.load_model(str(source), config, dtype).to(_device())
+
+    def _with_adapter(self, adapter: Path) -> PeftModel:
+        base = self._load(self.source.job.model, "float32")
+        return PeftModel.from_pretrained(base, adapter)
+
+    def _merge(self, model: PeftModel) -> None:
+        """Write base and adapter as one model, in float32: what is rounded is rounded later."""
+        merged = model.merge_and_unload()
+        merged.generation_config.eos_token_id = Template(self.source.tokenizer).stops
+        merged.save_pretrained(self.folder.merged, max_shard_size="2GB")
+
+    def _write_adapter(self, partial: Path, done: Callable[[float], None]) -> rounding.Change:
+        adapter = self.source.run.artifacts
+        config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        # Runs of an earlier studio name a folder of this machine here.
+        _write_json(
+            partial / ADAPTER_CONFIG, config | {"base_model_name_or_path": self.source.base}
+        )
+        files = [adapter / f"{ADAPTER}.safetensors"]
+        # peft widens adapters when it loads them, so none of their tensors must stay wide.
+        return rounding.convert(
+            files, Shards(partial, ADAPTER), self._to, lambda _name: False, done
+        )
+
+    @property
+    def _to(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.spec.dtype)
+        return dtype
+
+
+@contextmanager
+def _cleared(folder: Path) -> Iterator[None]:
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _examples(recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase) -> Examples | None:
+    try:
+        found = job.validation(recipe, spec, Template(tokenizer), tokenizer)
+    except FileNotFoundError:
+        print("The data set is gone: nothing to measure perplexity by.", flush=True)  # noqa: T201 -- the export's own log
+        return None
+    return found if found.conversations else None
+
+
+def _write_config(source: Path, partial: Path, dtype: DType) -> None:
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    _write_json(partial / "config.json", _in_format(config, dtype) | {"dtype": dtype})
+    generation = source / "generation_config.json"
+    if generation.is_file():
+        shutil.copyfile(generation, partial / generation.name)
+
+
+def _in_format(config: dict[str, Any], dtype: DType) -> dict[str, Any]:
+    """Return a config that names the format wherever it named one; composite models do so twice."""
+    return {key: _named(key, value, dtype) for key, value in config.items()}
+
+
+def _named(key: str, value: object, dtype: DType) -> object:
+    if isinstance(value, dict):
+        return _in_format(value, dtype)
+    return dtype if key in {"dtype", "torch_dtype"} else value
+
+
+def _surprise(before: Surprise | None, after: Surprise | None) -> dict[str, float]:
+    if before is None or after is None:
+        return {}
+    return {
+        "perplexity_before": before.perplexity,
+        "perplexity_after": after.perplexity,
+        "validation_tokens": before.tokens,
+    }
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _write_json(path: Path, values: object) -> None:
+    path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,55 @@
+"""Weights in files of a size that fits into memory, with the index that transformers reads."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from studio.weights.headers import Tensor
+
+LIMIT_BYTES = 2 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Where weights are written: one file, or several with an index."""
+
+    folder: Path
+    stem: str = "model"
+    limit: int = LIMIT_BYTES
+
+    def of(
+        self, tensors: Sequence[Tensor], itemsize: Callable[[Tensor], int]
+    ) -> Iterator[tuple[Path, list[Tensor]]]:
+        """Yield each file with the tensors to be written to it; at last, write the index."""
+        parts = list(self._parts(tensors, itemsize))
+        if len(parts) == 1:
+            yield self.folder / f"{self.stem}.safetensors", parts[0]
+            return
+        names = [
+            f"{self.stem}-{number:05}-of-{len(parts):05}.safetensors"
+            for number in range(1, len(parts) + 1)
+        ]
+        for name, part in zip(names, parts, strict=True):
+            yield self.folder / name, part
+        placed = zip(names, parts, strict=True)
+        index = {
+            "metadata": {"total_size": sum(one.size * itemsize(one) for one in tensors)},
+            "weight_map": {tensor.name: name for name, part in placed for tensor in part},
+        }
+        path = self.folder / f"{self.stem}.safetensors.index.json"
+        path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+    def _parts(
+        self, tensors: Sequence[Tensor], itemsize: Callable[[Tensor], int]
+    ) -> Iterator[list[Tensor]]:
+        part: list[Tensor] = []
+        held = 0
+        for tensor in tensors:
+            size = tensor.size * itemsize(tensor)
+            if part and held + size > self.limit:
+                yield part
+                part, held = [], 0
+            part.append(tensor)
+            held += size
+        yield part

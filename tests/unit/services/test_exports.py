@@ -1,0 +1,90 @@
+"""The life of an export, without a process."""
+
+import pytest
+from sqlmodel import Session
+
+from studio.db.tables import Export, ExportStatus
+from studio.events import Finished, Phase, Stopped
+from studio.recipe.exports import Kind
+from studio.recipe.formats import DType
+from studio.services import exports, formats
+from studio.weights.facts import ModelFacts
+from studio.weights.samples import Spread
+from tests.factories import make_done
+
+
+@pytest.fixture
+def export(db: Session) -> Export:
+    """Make an export that is being made."""
+    export = Export(run_id=make_done(db).id or 0, kind="merged", dtype="float16")
+    db.add(export)
+    db.flush()
+    exports.begin(export)
+    return export
+
+
+def test_progress_is_kept_until_more_is_told(export: Export) -> None:
+    told = [Phase(name="converting", share=0.5), Phase(name="measuring after")]
+    exports.follow(export, told, 7)
+
+    assert (export.phase, export.share, export.events_offset) == ("measuring after", 0.5, 7)
+
+
+def test_one_that_is_done_is_done_wholly(export: Export) -> None:
+    exports.follow(export, [Phase(name="measuring after", share=0.9), Finished(metrics={})], 7)
+
+    assert (export.status, export.phase, export.share) == (ExportStatus.SUCCEEDED, "", 1)
+
+
+def test_one_told_to_stop_from_outside_waits_again(export: Export) -> None:
+    exports.follow(export, [Stopped(step=0)], 1)
+
+    assert (export.status, export.phase, export.share) == (ExportStatus.QUEUED, "", 0)
+
+
+def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
+    for _ in range(exports.MOST_ATTEMPTS - 1):
+        exports.follow(export, [Stopped(step=0)], 1)
+        exports.begin(export)
+    exports.follow(export, [Stopped(step=0)], 1)
+
+    assert (export.status, export.error_code) == (ExportStatus.FAILED, "died")
+
+
+def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
+    exports.settle(export, 3)
+
+    assert (export.status, export.error_message) == (
+        ExportStatus.FAILED,
+        "The export process ended without a word (exit code 3).",
+    )
+
+
+def test_what_has_ended_stays_as_it_is(export: Export) -> None:
+    export.status = ExportStatus.SUCCEEDED
+    exports.settle(export, None)
+
+    assert export.status is ExportStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored", "says"),
+    [
+        ("float32", "bfloat16", "No weight changes."),
+        ("bfloat16", "bfloat16", "No weight changes."),
+        ("bfloat16", "float16", "A weight changes by up to 0.39 %"),
+        ("float16", "float32", "A weight changes by up to 0.049 %"),
+    ],
+)
+def test_a_format_costs_what_its_bits_say(dtype: DType, stored: str, says: str) -> None:
+    assert formats.cost(dtype, stored).startswith(says)
+
+
+@pytest.mark.parametrize(("kind", "is_refused"), [("full", True), ("adapter", False)])
+def test_only_weights_that_are_written_can_overflow(
+    kind: Kind,
+    is_refused: bool,  # noqa: FBT001 -- a parameter of the test
+) -> None:
+    facts = ModelFacts(spread=Spread(sampled=9, largest=1e5, over_float16=1))
+
+    assert bool(formats.refusal(kind, "float16", facts)) is is_refused

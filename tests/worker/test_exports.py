@@ -1,0 +1,215 @@
+"""Exports, made by real processes that play a part."""
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import Export, ExportStatus, RunStatus
+from studio.rundir import ExportDir, RunDir
+from studio.services import exports, runs
+from studio.settings import Settings
+from studio.worker.loop import Loop
+from tests.factories import make_done, make_run
+
+HERE = Path(__file__).parents[1]
+PATIENCE_SECONDS = 30
+
+Start = Callable[[str], Loop]
+
+
+@pytest.fixture
+def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Make worker loops whose exports play a part; whatever they left running is killed."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    loops: list[Loop] = []
+
+    def begin(part: str) -> Loop:
+        runner = (sys.executable, str(HERE / "fake_runner.py"), "succeed")
+        exporter = (sys.executable, str(HERE / "fake_exporter.py"), part)
+        loop = Loop(engine, settings, command=runner, exporter=exporter)
+        loops.append(loop)
+        loop.adopt()
+        return loop
+
+    yield begin
+    for loop in loops:
+        for followed in loop.exports.followed.values():
+            followed.process.kill()
+            _ = followed.process.child and followed.process.child.wait()
+
+
+@pytest.fixture
+def export(engine: Engine, settings: Settings) -> int:
+    """Ask for an export of a run that has succeeded."""
+    RunDir(settings.runs / "1").artifacts.mkdir(parents=True)
+    with unit_of_work(engine) as db:
+        run = make_done(db)
+        return exports.request(db, run.id or 0, "bfloat16", None, settings.runs).id or 0
+
+
+def folder(settings: Settings, export_id: int) -> ExportDir:
+    return RunDir(settings.runs / "1").export(export_id)
+
+
+def until(loop: Loop, is_so: Callable[[Export | None], bool]) -> Export | None:
+    """Let the worker tick until something is so of the export."""
+    pause = threading.Event()
+    for _ in range(PATIENCE_SECONDS * 100):
+        loop.tick()
+        with reading(loop.engine) as db:
+            export = db.get(Export, 1)
+        if is_so(export):
+            return export
+        pause.wait(0.01)
+    raise AssertionError(f"Still {export}.")
+
+
+def settled(loop: Loop) -> Export:
+    found = until(loop, lambda one: one is not None and one.status.is_final)
+    assert found is not None
+    return found
+
+
+def begun(export: Export | None) -> bool:
+    return export is not None and export.share > 0
+
+
+def test_an_export_goes_from_the_queue_to_its_measures(
+    settings: Settings, start: Start, export: int
+) -> None:
+    made = settled(start("succeed"))
+
+    assert (made.status, made.measured["mean_relative_change"]) == (ExportStatus.SUCCEEDED, 0.0014)
+    assert math.isnan(made.measured["perplexity_after"])
+    assert sorted(path.name for path in folder(settings, export).root.iterdir()) == [
+        "events.jsonl",
+        "files",
+        "job.json",
+        "log.txt",
+    ]
+
+
+@pytest.mark.usefixtures("export")
+def test_a_failure_is_told_as_the_exporter_words_it(start: Start) -> None:
+    made = settled(start("fail"))
+
+    assert (made.status, made.error_code, made.error_message) == (
+        ExportStatus.FAILED,
+        "disk_full",
+        "The disk is full.",
+    )
+
+
+@pytest.mark.usefixtures("export")
+def test_a_process_that_dies_is_heard(start: Start) -> None:
+    made = settled(start("die"))
+
+    assert (made.status, made.error_message) == (
+        ExportStatus.FAILED,
+        "The export process was killed.",
+    )
+
+
+@pytest.mark.usefixtures("export")
+def test_training_goes_first(engine: Engine, start: Start) -> None:
+    with unit_of_work(engine) as db:
+        second = make_run(db).id or 0
+    loop = start("succeed")
+    loop.tick()
+    with reading(engine) as db:
+        assert exports.waiting(db)[0].status is ExportStatus.QUEUED
+        assert [run.id for run in runs.live(db)] == [second]
+    settled(loop)
+
+    with reading(engine) as db:
+        assert runs.get(db, second).status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.usefixtures("export")
+def test_a_run_waits_for_the_slot_of_an_export(engine: Engine, start: Start) -> None:
+    loop = start("wait")
+    until(loop, begun)
+    with unit_of_work(engine) as db:
+        second = make_run(db).id or 0
+    loop.tick()
+
+    with reading(engine) as db:
+        assert runs.get(db, second).status is RunStatus.QUEUED
+
+
+def test_another_worker_adopts_what_is_being_made(
+    settings: Settings, start: Start, export: int
+) -> None:
+    first = start("wait")
+    until(first, begun)
+    left = first.exports.followed.pop(export).process
+    second = start("wait")
+    (folder(settings, export).root / "go").touch()
+    (left.child or pytest.fail("It was our child.")).wait()
+
+    made = settled(second)
+    assert (made.status, made.attempt) == (ExportStatus.SUCCEEDED, 1)
+
+
+def test_what_died_with_its_worker_is_made_again(
+    settings: Settings, start: Start, export: int
+) -> None:
+    first = start("wait")
+    until(first, begun)
+    left = first.exports.followed.pop(export).process
+    left.kill()
+    (left.child or pytest.fail("It was our child.")).wait()
+    (folder(settings, export).root / "files.partial").mkdir()
+
+    made = settled(start("succeed"))
+    assert (made.status, made.attempt) == (ExportStatus.SUCCEEDED, 2)
+    assert not (folder(settings, export).root / "files.partial").exists()
+
+
+def test_an_export_that_dies_again_and_again_fails(
+    engine: Engine, start: Start, export: int
+) -> None:
+    for _ in range(exports.MOST_ATTEMPTS):
+        loop = start("wait")
+        until(loop, begun)
+        left = loop.exports.followed.pop(export).process
+        left.kill()
+        (left.child or pytest.fail("It was our child.")).wait()
+    start("succeed")
+
+    with reading(engine) as db:
+        made = exports.get(db, 1, export)
+    assert (made.status, made.error_code) == (ExportStatus.FAILED, "died")
+
+
+def test_a_deleted_export_leaves_no_process_and_no_files(
+    engine: Engine, settings: Settings, start: Start, export: int
+) -> None:
+    loop = start("wait")
+    until(loop, begun)
+    process = loop.exports.followed[export].process
+    with unit_of_work(engine) as db:
+        exports.delete(db, 1, export, settings.runs)
+    until(loop, lambda one: one is None and not loop.exports.followed)
+
+    assert not process.is_alive
+    assert list(RunDir(settings.runs / "1").exports.iterdir()) == []
+
+
+def test_a_deleted_run_takes_its_exports_along(
+    engine: Engine, settings: Settings, start: Start, export: int
+) -> None:
+    settled(start("succeed"))
+    with unit_of_work(engine) as db:
+        runs.delete(db, 1, settings.runs)
+
+    with reading(engine) as db:
+        assert db.get(Export, export) is None
+    assert not (settings.runs / "1").exists()
