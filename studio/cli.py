@@ -68,7 +68,7 @@ def worker() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     with locks.only_one(settings.home, "worker", "the queue"):
-        Loop(engine, settings).run(stop)
+        Loop.local(engine, settings).run(stop)
 
 
 @app.command()

@@ -86,11 +86,37 @@ class Finished(_Event):
     metrics: dict[str, float]
 
 
+class Checkpointed(_Event):
+    """A checkpoint is sealed: the run can go on from it."""
+
+    kind: Literal["checkpointed"] = "checkpointed"
+    step: int
+    bytes: int
+    seconds: float
+
+
+class Resumed(_Event):
+    """A further attempt goes on from a checkpoint; steps after it are told anew."""
+
+    kind: Literal["resumed"] = "resumed"
+    step: int
+    attempt: int
+
+
+class Paused(_Event):
+    """The run was asked to pause, and did; its newest checkpoint is of this step."""
+
+    kind: Literal["paused"] = "paused"
+    step: int
+
+
 class Stopped(_Event):
     """The run was asked to stop, and did."""
 
     kind: Literal["stopped"] = "stopped"
     step: int
+    kept: bool = False
+    """Whether what it had learnt was saved as its result."""
 
 
 class Failed(_Event):
@@ -111,7 +137,17 @@ NO_ROOM_EXIT = errno.ENOSPC
 """The exit code of a training process that has no room left even for its last event."""
 
 Event = Annotated[
-    Started | Progressed | Sampled | Phase | Alarmed | Finished | Stopped | Failed,
+    Started
+    | Progressed
+    | Sampled
+    | Phase
+    | Alarmed
+    | Checkpointed
+    | Resumed
+    | Paused
+    | Finished
+    | Stopped
+    | Failed,
     Field(discriminator="kind"),
 ]
 _parse = TypeAdapter[Event](Event).validate_json

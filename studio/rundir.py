@@ -40,6 +40,8 @@ class JobSpec(BaseModel):
     """How often the run has been launched, this time included."""
     dataset: DataFacts | None = None
     """For the manifest; training needs the rows alone."""
+    resume: bool = False
+    """Whether to go on from the newest whole checkpoint, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,16 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that trains the run; names it by its pid and when it began."""
+        return self.root / "runner.lock"
+
+    @property
+    def ask(self) -> Path:
+        """One word: what is asked of the run, written before it is told to leave."""
+        return self.root / "ask"
 
     @property
     def artifacts(self) -> Path:

@@ -1,6 +1,7 @@
 """What the person who runs the studio may set, each by `STUDIO_<NAME>` in the environment."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -21,6 +22,16 @@ class Settings(BaseSettings):
 
     stop_grace_seconds: float = 60
     """How long a cancelled run may take to save and leave before it is killed."""
+
+    save_grace_seconds: float = 600
+    """How long a run that is to pause or to keep what it learnt may take to save it."""
+
+    hang_seconds: float = 1800
+    """How long a run may say nothing before it is taken for hung: longer than any step of yours."""
+
+    on_stop: Literal["leave", "drain"] = "leave"
+    """What a worker does with its runs when it is told to end: leave them training for the next
+    worker to find, or have each write a checkpoint and wait in the queue."""
 
     upload_limit_bytes: int = 4 * 2**30
     """The largest file that may be uploaded."""

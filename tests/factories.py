@@ -5,11 +5,12 @@ from typing import Any
 
 from sqlmodel import Session
 
-from studio.db.tables import Dataset, Model, Run, RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Dataset, Model, Run
 from studio.events import Progressed
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.dotted import merge
-from studio.services import experiments, queue, runs
+from studio.services import attempts, experiments, runs, states
 from studio.settings import Settings
 
 ROWS = [
@@ -60,8 +61,8 @@ def make_run(db: Session, name: str = "first try", **changes: Any) -> Run:  # no
 def make_running(db: Session, name: str = "first try", **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
     """Make a run that is training."""
     run = make_run(db, name, **changes)
-    runs.move(db, run, RunStatus.STARTING)
-    runs.move(db, run, RunStatus.RUNNING)
+    states.move(db, run, RunStatus.STARTING)
+    states.move(db, run, RunStatus.RUNNING)
     run.total_steps = 10
     return run
 
@@ -70,8 +71,8 @@ def make_done(db: Session, name: str = "first try", **changes: Any) -> Run:  # n
     """Make a run that has succeeded, with a falling loss."""
     run = make_running(db, name, **changes)
     told = [progressed(step, loss=3 - step / 10) for step in range(1, 11)]
-    queue.follow(db, run, told, 1000)
-    runs.move(db, run, RunStatus.SUCCEEDED)
+    attempts.follow(db, run, told, 1000)
+    states.move(db, run, RunStatus.SUCCEEDED)
     return run
 
 

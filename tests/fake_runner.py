@@ -11,8 +11,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from studio.events import EventLog, Failed, Finished, Progressed, Sampled, Started, Stopped
+from studio.events import (
+    EventLog,
+    Failed,
+    Finished,
+    Paused,
+    Progressed,
+    Sampled,
+    Started,
+    Stopped,
+)
 from studio.rundir import RunDir
+from studio.runner.hold import held
 
 STEPS = 5
 STAGES: tuple[Literal["before", "after"], ...] = ("before", "after")
@@ -20,7 +30,7 @@ STAGES: tuple[Literal["before", "after"], ...] = ("before", "after")
 
 def main(part: str, run: RunDir) -> int:
     log = run.events
-    _announce(log)
+    _announce(run, log)
     if part == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if part == "exit":
@@ -35,9 +45,15 @@ def main(part: str, run: RunDir) -> int:
     return _finish(run, log)
 
 
-def _announce(log: EventLog) -> None:
+def _announce(run: RunDir, log: EventLog) -> None:
     def stop(_number: int, _frame: FrameType | None) -> None:
-        log.append(Stopped(step=0))
+        match run.ask.read_text(encoding="ascii"):
+            case "pause":
+                log.append(Paused(step=0))
+            case "keep":
+                log.append(Stopped(step=0, kept=True))
+            case _:
+                log.append(Stopped(step=0))
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, stop)
@@ -62,7 +78,7 @@ def _finish(run: RunDir, log: EventLog) -> int:
                 stage=stage, step=STEPS, position=0, prompt="Hi", reference="Hello.", answer=stage
             )
         )
-    run.artifacts.mkdir()
+    run.artifacts.mkdir(exist_ok=True)
     (run.artifacts / "README.md").write_text("# A card\n", encoding="utf-8")
     log.append(Finished(metrics={"loss": 2.5, "eval_loss": 2.6}))
     return 0
@@ -74,4 +90,6 @@ def _wait_for(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], RunDir(Path(sys.argv[2]))))
+    folder = RunDir(Path(sys.argv[2]))
+    with held(folder):
+        sys.exit(main(sys.argv[1], folder))

@@ -9,17 +9,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import psutil
 import pytest
 
+from studio.rundir import RunDir
 from studio.services import home
 from studio.settings import Settings
+from studio.worker import process
 from tests.patience import until
 
 ROOT = Path(__file__).parents[1]
@@ -44,6 +44,8 @@ class Studio:
 
     home: Path
     port: int
+    worker: bool = True
+    """Whether to start a worker beside the web process."""
     process: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -68,7 +70,10 @@ class Studio:
         """Start the process, and do not wait for it."""
         log = (self.home / "studio.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "studio", "serve", "--port", str(self.port)],
+            [
+                *(sys.executable, "-m", "studio", "serve", "--port", str(self.port)),
+                *(() if self.worker else ("--no-worker",)),
+            ],
             env=os.environ | {"STUDIO_HOME": str(self.home)},
             stdout=log,
             stderr=log,
@@ -95,7 +100,8 @@ class Studio:
         assert self.process is not None
         assert self.process.poll() is None, (self.home / "studio.log").read_text()
         try:
-            return self.api.get("/health").status_code == httpx2.codes.OK
+            # Without a worker the studio answers, and says that it is not well.
+            return self.api.get("/health").status_code == httpx2.codes.OK or not self.worker
         except httpx2.TransportError:
             return False
 
@@ -160,10 +166,9 @@ def stop_everything(studio: Studio) -> None:
     """End a studio and whatever it trains, and would train."""
     studio.kill()
     studio.wait()
-    for process in psutil.process_iter(["cmdline"]):
-        if str(studio.home / "runs") in " ".join(process.info["cmdline"] or ()):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+    for folder in (studio.home / "runs").iterdir():
+        if left := process.training(RunDir(folder)):
+            left.kill()
 
 
 QUICK: dict[str, Any] = {

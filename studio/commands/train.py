@@ -10,7 +10,8 @@ from sqlalchemy import Engine
 
 from studio import logs
 from studio.db.session import reading, unit_of_work
-from studio.db.tables import Run, RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Run
 from studio.errors import ConflictError, InvalidError
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
@@ -65,7 +66,7 @@ def _work(engine: Engine, settings: Settings, stop: threading.Event) -> None:
     try:
         with locks.only_one(settings.home, "worker", "studio train"):
             logs.configure("worker")
-            Loop(engine, settings).run(stop)
+            Loop.local(engine, settings).run(stop)
     except ConflictError:
         typer.echo("The studio's worker will train it.")
 

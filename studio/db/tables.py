@@ -1,14 +1,14 @@
 """The tables. A row is data: what may be done with it is said in `studio.services`."""
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import JSON, Column, Enum, Index, UniqueConstraint
+from sqlalchemy import JSON, Column, Index, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 from studio.db.columns import InHome, Instant, Validated
+from studio.db.states import Ask, ExportStatus, RunStatus, plain
 from studio.methods import RECIPES, AnyRecipe
 
 METRICS = TypeAdapter(dict[str, float], config=ConfigDict(ser_json_inf_nan="strings"))
@@ -19,41 +19,8 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class RunStatus(StrEnum):
-    QUEUED = "queued"
-    STARTING = "starting"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def is_final(self) -> bool:
-        return self in FINAL
-
-    @property
-    def is_live(self) -> bool:
-        """Whether a training process belongs to it."""
-        return self in LIVE
-
-
-FINAL = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED})
-LIVE = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
-
-
 NEVER_REUSED = {"sqlite_autoincrement": True}
 """SQLite gives a deleted row's id to the next one, unless told not to; ours are in addresses."""
-
-
-def _plain(statuses: type[StrEnum]) -> Enum:
-    """Keep statuses as plain text, so that a new one needs no change of the table."""
-    return Enum(
-        statuses,
-        native_enum=False,
-        length=20,
-        values_callable=lambda all_of_them: [status.value for status in all_of_them],
-    )
 
 
 class Experiment(SQLModel, table=True):
@@ -95,16 +62,33 @@ class Run(SQLModel, table=True):
     name: str
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
     status: RunStatus = Field(
-        default=RunStatus.QUEUED, sa_column=Column(_plain(RunStatus), nullable=False)
+        default=RunStatus.QUEUED, sa_column=Column(plain(RunStatus), nullable=False)
     )
+    priority: int = 0
+    """Higher starts first."""
+    rank: int | None = None
+    """Its place among runs of one priority, where a person has moved it; else its id is."""
+    is_held: bool = False
+    """Whether it waits until a person lets it go."""
+    slots: int = 1
+    """How many of the machine's slots it takes."""
+    asked: Ask | None = Field(default=None, sa_column=Column(plain(Ask)))
+    """What was asked of it last, until that is done."""
     attempt: int = 0
     """How often a worker has claimed it."""
+    resumes: bool = False
+    """Whether the next attempt goes on from a checkpoint."""
     worker: str = ""
+    lease_until: datetime | None = Field(default=None, sa_type=Instant)
+    """Until when its worker need not be heard of again; then another may take it over."""
+    handle: str = ""
+    """What the launcher calls the process that trains it; empty when there is none."""
     gpu: int | None = None
     """Which GPU it was given; None on a machine without."""
-    pid: int | None = None
-    pid_started: float | None = None
-    """When that process began, in seconds since the epoch: a pid alone may be reused."""
+    checkpoint_step: int | None = None
+    """The step of its newest checkpoint."""
+    resumed_step: int = 0
+    """Where its present attempt went on from."""
     events_offset: int = 0
     phase: str = ""
     """What it does besides training: loading, tokenising, saving."""
@@ -126,6 +110,34 @@ class Run(SQLModel, table=True):
     started_at: datetime | None = Field(default=None, sa_type=Instant)
     first_step_at: datetime | None = Field(default=None, sa_type=Instant)
     finished_at: datetime | None = Field(default=None, sa_type=Instant)
+
+
+class Attempt(SQLModel, table=True):
+    """One go at a run: who made it, how it began, how it ended."""
+
+    __table_args__ = (UniqueConstraint("run_id", "number"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(foreign_key="run.id", index=True)
+    number: int
+    worker: str
+    from_step: int = 0
+    began_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    ended_at: datetime | None = Field(default=None, sa_type=Instant)
+    outcome: str = ""
+    """The run's status after it, or `lost` when its process was gone without a word."""
+    exit_code: int | None = None
+    """None where nobody could know it; negative for a signal."""
+
+
+class Receipt(SQLModel, table=True):
+    """What was answered to a submission under a key: sent again, it is answered alike."""
+
+    key: str = Field(primary_key=True)
+    sha256: str
+    """Of what was sent."""
+    run_id: int = Field(foreign_key="run.id", index=True)
+    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
 
 
 class Metric(SQLModel, table=True):
@@ -208,17 +220,6 @@ class Model(SQLModel, table=True):
     created_at: datetime = Field(default_factory=_now, sa_type=Instant)
 
 
-class ExportStatus(StrEnum):
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-
-    @property
-    def is_final(self) -> bool:
-        return self in {ExportStatus.SUCCEEDED, ExportStatus.FAILED}
-
-
 class Export(SQLModel, table=True):
     """A run's model in a format of one's choice, and what the conversion did to it."""
 
@@ -230,7 +231,7 @@ class Export(SQLModel, table=True):
     """full, merged or adapter: see `studio.recipe.exports`."""
     dtype: str
     status: ExportStatus = Field(
-        default=ExportStatus.QUEUED, sa_column=Column(_plain(ExportStatus), nullable=False)
+        default=ExportStatus.QUEUED, sa_column=Column(plain(ExportStatus), nullable=False)
     )
     attempt: int = 0
     """How often a process was made for it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from studio.events import NO_ROOM_EXIT, Event, EventLog, Finished, Stopped
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir
+from studio.runner.hold import held
 from studio.training.stopping import Stop, StopRequested
 
 Say = Callable[[Event], None]
@@ -28,10 +29,11 @@ def execute(root: Path, stop: Stop) -> int:
             from studio.runner import stages  # noqa: PLC0415 -- heavy import
         return stages.train(run, say, stop)
 
-    try:
-        return _tell(run.events, stop, train)
-    finally:
-        shutil.rmtree(run.checkpoints, ignore_errors=True)
+    with held(run):
+        try:
+            return _tell(run.events, stop, train)
+        finally:
+            shutil.rmtree(run.checkpoints, ignore_errors=True)
 
 
 def export(root: Path, stop: Stop) -> int:

@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 from sqlmodel import Session, col, select
 
-from studio.db.tables import LIVE, Dataset, Run, RunStatus
+from studio.db.states import LIVE, RunStatus
+from studio.db.tables import Dataset, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.convert import Converted, Source, convert
 from studio.intake.pages import Page, read_page

@@ -15,13 +15,15 @@ from pathlib import Path
 from sqlmodel import Session, col, select
 from sqlmodel import delete as remove
 
-from studio.db.tables import Export, ExportStatus, Model, RunStatus
+from studio.db.states import ExportStatus, RunStatus
+from studio.db.tables import Export, Model
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
 from studio.events import Event, Failed, Finished, Phase, Stopped
 from studio.recipe.exports import Kind, kinds
 from studio.recipe.formats import DType
 from studio.rundir import RunDir
-from studio.services import folders, formats, models, queue, runs
+from studio.services import folders, formats, models, obituaries, runs
+from studio.services.obituaries import End
 from studio.services.plans import BYTES
 
 MOST_ATTEMPTS = 3
@@ -180,8 +182,7 @@ def _try_again(export: Export, exit_code: int | None) -> None:
 
 
 def _obituary(exit_code: int | None) -> Failed:
-    remedy = "an export holds the whole model, once in float32"
-    return queue.obituary("export", remedy, exit_code)
+    return obituaries.told(obituaries.of(End(exit_code=exit_code), "export"))
 
 
 def _close(export: Export, status: ExportStatus) -> None:

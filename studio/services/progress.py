@@ -35,9 +35,11 @@ def of(run: Run) -> Progress:
 
 
 def _eta(run: Run, now: datetime) -> float | None:
-    if run.status.is_final or run.first_step_at is None or not run.total_steps or run.step < 2:  # noqa: PLR2004 -- a pace needs two points
+    # Between the first step of this attempt and the newest: a pace needs two points.
+    steps = run.step - run.resumed_step - 1
+    if not run.status.is_live or run.first_step_at is None or not run.total_steps or steps < 1:
         return None
-    pace = (now - run.first_step_at).total_seconds() / (run.step - 1)
+    pace = (now - run.first_step_at).total_seconds() / steps
     return pace * (run.total_steps - run.step)
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sqlmodel import Session, col, func, select
 
-from studio.db.tables import Happening, Metric, Run, RunStatus, Study
+from studio.db.states import RunStatus
+from studio.db.tables import Happening, Metric, Run, Study
 from studio.services import (
     answers,
     compare,
@@ -28,6 +29,7 @@ _STATES: dict[RunStatus, evidence.State] = {
     RunStatus.STARTING: "waiting",
     RunStatus.RUNNING: "going",
     RunStatus.STOPPING: "going",
+    RunStatus.PAUSED: "waiting",
     RunStatus.SUCCEEDED: "done",
     RunStatus.FAILED: "failed",
     RunStatus.CANCELLED: "cancelled",

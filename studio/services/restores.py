@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from studio.db import migrate, snapshot
 from studio.db.session import connect, unit_of_work
@@ -149,8 +149,20 @@ def _stage(home: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
+_PROCESS = {
+    "handle": "UPDATE run SET handle = '', lease_until = NULL",
+    "pid": "UPDATE run SET pid = NULL, pid_started = NULL",
+}
+"""How to forget a run's process, by the column that names it: in this version, and in earlier."""
+
+_PAUSE = "UPDATE run SET status = 'paused' WHERE status IN ('starting', 'running', 'stopping')"
+
+
 def _forget_processes(database: Path) -> None:
-    """Forget who trained: the process of that number, if there is one, belongs to another home."""
+    """Forget who trained: the process of that number, if there is one, belongs to another home.
+
+    What was training when the backup was made is paused: it goes on when a person says so.
+    """
     snapshot.check(database)
     engine = connect(database)
     try:
@@ -161,7 +173,12 @@ def _forget_processes(database: Path) -> None:
             )
         migrate.require_known(revision)
         with unit_of_work(engine) as db:
-            db.connection().execute(text("UPDATE run SET pid = NULL, pid_started = NULL"))
-            db.connection().execute(text("DELETE FROM worker"))
+            connection = db.connection()
+            known = {column["name"] for column in inspect(connection).get_columns("run")}
+            for column, forget in _PROCESS.items():
+                if column in known:
+                    connection.execute(text(forget))
+            connection.execute(text(_PAUSE))
+            connection.execute(text("DELETE FROM worker"))
     finally:
         engine.dispose()

@@ -1,19 +1,8 @@
-"""The life of a run, as people see it: submit, find, cancel, rename, delete.
-
-queued ──▶ starting ──▶ running ──▶ succeeded
-  │  ▲        │  │         │
-  │  └────────┘  ├─────────┼──────▶ failed
-  │              └▶ stopping ◀┘
-  │                   └───────────▶ cancelled | succeeded | failed
-  └───────────────────────────────▶ cancelled
-
-`starting` falls back to `queued` when a worker dies before a process was made.
-"""
+"""Runs, as people see them: submit, find, rename, delete."""
 
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +10,16 @@ from pydantic import ValidationError
 from sqlmodel import Session, col, func, select
 from sqlmodel import delete as remove
 
+from studio.db.states import LIVE, RunStatus
 from studio.db.tables import (
-    LIVE,
+    Attempt,
     Experiment,
     Export,
     Happening,
     Metric,
     Model,
+    Receipt,
     Run,
-    RunStatus,
     Sample,
 )
 from studio.errors import ConflictError, InvalidError, NotFoundError
@@ -37,17 +27,7 @@ from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import merge
-from studio.services import advice, datasets, refusals
-
-MOVES: dict[RunStatus, frozenset[RunStatus]] = {
-    RunStatus.QUEUED: frozenset({RunStatus.STARTING, RunStatus.CANCELLED}),
-    RunStatus.STARTING: frozenset(
-        {RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPING, RunStatus.FAILED}
-    ),
-    RunStatus.RUNNING: frozenset({RunStatus.STOPPING, RunStatus.SUCCEEDED, RunStatus.FAILED}),
-    RunStatus.STOPPING: frozenset({RunStatus.CANCELLED, RunStatus.SUCCEEDED, RunStatus.FAILED}),
-}
-
+from studio.services import advice, datasets, refusals, states
 
 ALARM = "alarm"
 """The kind of happening that says that a run's numbers break."""
@@ -75,7 +55,7 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
     run = Run(experiment_id=_id(experiment), name=experiment.name, recipe=recipe)
     db.add(run)
     db.flush()
-    note(db, run, "queued")
+    states.note(db, run, "queued")
     return run
 
 
@@ -158,20 +138,6 @@ def rename(db: Session, run_id: int, name: str) -> Run:
     return run
 
 
-def cancel(db: Session, run_id: int) -> Run:
-    """Take a run out of the queue, or ask the worker to stop it.
-
-    Raises:
-        ConflictError: it has already ended, or is already stopping.
-
-    """
-    run = get(db, run_id)
-    target = RunStatus.CANCELLED if run.status is RunStatus.QUEUED else RunStatus.STOPPING
-    if not move(db, run, target):
-        raise ConflictError(f"Run {run_id} is already {run.status}.")
-    return run
-
-
 def delete(db: Session, run_id: int, folder: Path) -> None:
     """Delete a run that has ended, with its numbers and files.
 
@@ -180,29 +146,12 @@ def delete(db: Session, run_id: int, folder: Path) -> None:
 
     """
     run = get(db, run_id)
-    if not run.status.is_final:
+    if run.status is RunStatus.QUEUED or run.status.is_live:
         raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
-    for table in (Metric, Sample, Happening, Model, Export):
+    for table in (Metric, Sample, Happening, Model, Export, Attempt, Receipt):
         db.exec(remove(table).where(col(table.run_id) == run_id))
     db.delete(run)
     shutil.rmtree(folder / str(run_id), ignore_errors=True)
-
-
-def move(db: Session, run: Run, to: RunStatus) -> bool:
-    """Move a run if the diagram above has that arrow. Return whether it moved."""
-    if to not in MOVES.get(run.status, ()):
-        return False
-    run.status = to
-    if to.is_final:
-        run.finished_at = datetime.now(UTC)
-        run.phase = ""
-    note(db, run, to.value)
-    return True
-
-
-def note(db: Session, run: Run, kind: str, data: Mapping[str, Any] | None = None) -> None:
-    """Write down that something befell the run."""
-    db.add(Happening(run_id=_id(run), kind=kind, data=dict(data or {})))
 
 
 def happenings(

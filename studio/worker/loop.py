@@ -1,30 +1,46 @@
-"""The worker: claim a run, start its process, follow what it says, settle it. Then again.
+"""The worker: claim a run, have it launched, follow what it says, settle it. Then again.
 
 All the worker knows is in the database and the run folders, so it may be killed anywhere: the
-next one finds the training processes that are still alive and goes on following them.
+next one finds the attempts that still go on and follows them.
 """
 
 import logging
 import os
+import secrets
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sqlalchemy import Engine
 from sqlmodel import Session
 
 from studio.db.session import reading, unit_of_work
-from studio.db.tables import Run, RunStatus, Worker
+from studio.db.states import Ask, RunStatus
+from studio.db.tables import Run, Worker
 from studio.errors import StudioError, UnavailableError
 from studio.events import Failed
 from studio.hardware import Hardware, detect
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
-from studio.services import datasets, folders, manifests, models, queue, runs
+from studio.services import (
+    attempts,
+    control,
+    datasets,
+    folders,
+    manifests,
+    models,
+    queue,
+    runs,
+    workers,
+)
+from studio.services.attempts import LeaseLostError
+from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.exports import Exports
-from studio.worker.process import Process
+from studio.worker.followed import Followed
+from studio.worker.launch import Launcher, LaunchSpec
+from studio.worker.local import Local
 
 log = logging.getLogger(__name__)
 
@@ -32,33 +48,29 @@ TICK_SECONDS = 0.2
 BEAT_SECONDS = 5.0
 
 
-@dataclass(slots=True)
-class Followed:
-    """A run whose process this worker watches."""
-
-    process: Process
-    gpu: int | None
-    told_to_stop_at: float | None = None
+def _name() -> str:
+    return f"worker-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 @dataclass(slots=True)
 class Loop:
     engine: Engine
     settings: Settings
-    command: tuple[str, ...] = process.RUNNER
+    launcher: Launcher
     hardware: Hardware = field(default_factory=detect)
     exporter: tuple[str, ...] = process.EXPORTER
+    name: str = field(default_factory=_name)
     followed: dict[int, Followed] = field(default_factory=dict)
-    _unlaunched: dict[int, Failed] = field(default_factory=dict)
     exports: Exports = field(init=False)
+    _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _beat_at: float = float("-inf")
 
     def __post_init__(self) -> None:
         self.exports = Exports(self.engine, self.settings, self.exporter)
 
-    @property
-    def name(self) -> str:
-        return f"worker-{os.getpid()}"
+    @classmethod
+    def local(cls, engine: Engine, settings: Settings) -> "Loop":
+        return cls(engine, settings, Local(wanted_slots=settings.slots))
 
     @property
     def gpus(self) -> list[int]:
@@ -66,103 +78,124 @@ class Loop:
         on_gpu = self.hardware.device == "cuda"
         return [gpu.index for gpu in self.hardware.gpus] if on_gpu else []
 
-    @property
-    def slots(self) -> int:
-        return self.settings.slots or max(1, len(self.gpus))
-
     def run(self, stop: threading.Event) -> None:
-        """Work until told to stop. Training processes are left alone: the next worker follows."""
-        self.adopt()
-        log.info("worker_started", extra={"slots": self.slots})
+        """Work until told to stop; then leave what trains to the next worker, or drain it."""
+        self.adopt(alone=True)
+        log.info("worker_started", extra={"slots": self.launcher.slots()})
         while not stop.is_set():
-            try:
-                self.tick()
-            except (
-                Exception
-            ):  # the queue must go on, whatever befell one run; the next tick tries again
-                log.exception("tick_failed")
+            self._try_tick(takes=True)
             stop.wait(TICK_SECONDS)
+        if self.settings.on_stop == "drain":
+            self._drain()
         with unit_of_work(self.engine) as db:
-            queue.retire(db, self.name)
+            workers.retire(db, self.name)
         log.info("worker_stopped", extra={"left_running": len(self.followed)})
 
-    def adopt(self) -> None:
-        """Take over what an earlier worker left: live processes, dead ones, half-made ones."""
-        with unit_of_work(self.engine) as db:
-            for run in runs.live(db):
-                alive = process.found(run.pid, run.pid_started)
-                if alive:
-                    self.followed[_id(run)] = Followed(alive, run.gpu)
-                    log.info("run_adopted", extra={"run_id": run.id, "pid": run.pid})
-                elif run.pid is None and run.status is RunStatus.STARTING:
-                    queue.give_back(db, run)
-                else:
-                    self._read(db, run)
-                    queue.settle(db, run, None)
-        self.exports.adopt()
+    def adopt(self, *, alone: bool = False) -> None:
+        """Take over what nobody looks after: what goes on, what has ended, what was half made.
 
-    def tick(self) -> None:
+        A worker that is alone on its folder need not wait for the leases of those before it.
+        """
+        with unit_of_work(self.engine) as db:
+            for run in attempts.abandoned(db, self.name, alone=alone):
+                owner = attempts.take_over(run, self.name)
+                spec = self._spec(run)
+                run.handle = run.handle or self.launcher.adopt(spec)
+                if run.handle:
+                    self.followed[_id(run)] = Followed(owner, run.handle, spec.folder, run.gpu)
+                    log.info("run_adopted", extra={"run_id": run.id, "handle": run.handle})
+                else:
+                    attempts.give_back(db, run)
+        if alone:
+            self.exports.adopt()
+
+    def tick(self, *, takes: bool = True) -> None:
         """Do once all that is to be done now."""
         self._beat()
         self._fail_unlaunched()
         for run_id, followed in list(self.followed.items()):
             self._follow(run_id, followed)
         self.exports.follow()
-        while self._free_slots and self._take_next():
+        while takes and self._take_next():
             pass
         # Training goes first; an export takes a slot that no run waits for.
-        while self._free_slots and self.exports.take_next(self._free_gpu()):
+        while takes and self._free_slots and self.exports.take_next(self._free_gpu()):
             pass
 
     @property
     def _free_slots(self) -> int:
-        return max(0, self.slots - len(self.followed) - len(self.exports.followed))
+        with reading(self.engine) as db:
+            return max(0, self._slots - queue.used(db, self.name))
+
+    @property
+    def _slots(self) -> int:
+        """The slots that runs may have: those that no export has."""
+        return self.launcher.slots() - len(self.exports.followed)
+
+    def _try_tick(self, *, takes: bool) -> None:
+        try:
+            self.tick(takes=takes)
+        except (
+            Exception
+        ):  # the queue must go on, whatever befell one run; the next tick tries again
+            log.exception("tick_failed")
+
+    def _drain(self) -> None:
+        """Have each run write a checkpoint and leave, and wait in the queue for a next worker."""
+        with unit_of_work(self.engine) as db:
+            for run_id in self.followed:
+                control.drain(db, run_id)
+        pause = threading.Event()
+        while self.followed:
+            self._try_tick(takes=False)
+            pause.wait(TICK_SECONDS)
 
     def _beat(self) -> None:
         if time.monotonic() - self._beat_at < BEAT_SECONDS:
             return
         self._beat_at = time.monotonic()
         with unit_of_work(self.engine) as db:
-            queue.beat(db, Worker(name=self.name, pid=os.getpid(), slots=self.slots))
+            slots = self.launcher.slots()
+            workers.beat(db, Worker(name=self.name, pid=os.getpid(), slots=slots))
+            attempts.extend(db, self.name)
+        self.adopt()
 
     def _follow(self, run_id: int, followed: Followed) -> None:
         # Asked before reading: what a process says last is in the file before it is gone.
-        alive = followed.process.is_alive
-        if alive and not self._has_news(run_id):
+        end = self.launcher.observe(followed.handle)
+        if end is None and not self._has_news(run_id, followed):
+            followed.watch(self.launcher, self.settings.hang_seconds)
             return
-        with unit_of_work(self.engine) as db:
-            run = runs.get(db, run_id)
-            self._read(db, run)
-            if not alive:
-                queue.settle(db, run, followed.process.exit_code)
+        try:
+            run = self._read_on(run_id, followed, end)
+        except LeaseLostError as error:
+            log.warning("lease_lost", extra={"run_id": run_id, "reason": str(error)})
+            del self.followed[run_id]
+            return
         if run.status is RunStatus.STOPPING:
-            self._stop(followed)
-        if not alive:
+            followed.ask(run.asked or Ask.CANCEL, self.launcher, self.settings)
+        if end is not None:
             del self.followed[run_id]
             log.info("run_ended", extra={"run_id": run_id, "status": run.status.value})
 
-    def _has_news(self, run_id: int) -> bool:
+    def _has_news(self, run_id: int, followed: Followed) -> bool:
         """Whether the file has grown or a person asked for something; no write lock is taken."""
         with reading(self.engine) as db:
             run = runs.get(db, run_id)
-        events = self._folder(run_id).events.path
-        grown = events.exists() and events.stat().st_size > run.events_offset
-        return grown or run.status is RunStatus.STOPPING
+        is_ours = (run.worker, run.attempt) == (self.name, followed.owner.attempt)
+        is_asked = run.status is RunStatus.STOPPING
+        return is_asked or not is_ours or followed.has_news(run.events_offset)
 
-    def _read(self, db: Session, run: Run) -> None:
-        was, folder = run.status, self._folder(_id(run))
-        queue.follow(db, run, *folder.events.read(run.events_offset))
-        if run.status is RunStatus.SUCCEEDED and was is not run.status:
-            models.add_from_run(db, run, folder.artifacts)
-
-    def _stop(self, followed: Followed) -> None:
-        """Ask once; insist when the time given for saving is over."""
-        now = time.monotonic()
-        if followed.told_to_stop_at is None:
-            followed.told_to_stop_at = now
-            followed.process.terminate()
-        elif now - followed.told_to_stop_at > self.settings.stop_grace_seconds:
-            followed.process.kill()
+    def _read_on(self, run_id: int, followed: Followed, end: End | None) -> Run:
+        with unit_of_work(self.engine) as db:
+            run = attempts.owned(db, run_id, followed.owner)
+            was, events = run.status, followed.folder.events
+            attempts.follow(db, run, *events.read(run.events_offset))
+            if end is not None:
+                attempts.settle(db, run, replace(end, hung=followed.is_hung))
+            if run.status is RunStatus.SUCCEEDED and was is not run.status:
+                models.add_from_run(db, run, followed.folder.artifacts)
+        return run
 
     def _take_next(self) -> bool:
         """Start the next queued run. Return whether there was one."""
@@ -170,7 +203,7 @@ class Loop:
             if not queue.waiting(db):
                 return False
         with unit_of_work(self.engine) as db:
-            run = queue.claim(db, self.name, self.slots)
+            run = queue.claim(db, self.name, self._slots)
         if run is not None:
             self._launch(_id(run))
         return run is not None
@@ -179,18 +212,20 @@ class Loop:
         try:
             with folders.room(), unit_of_work(self.engine) as db:
                 run = runs.get(db, run_id)
-                folder = self._prepare(db, run)
                 run.gpu = self._free_gpu()
-                started = process.start(folder, gpu=run.gpu, command=self.command)
-                self.followed[run_id] = Followed(started, run.gpu)
-                queue.launched(run, started.pid, started.started)
+                spec = self._spec(run)
+                self._prepare(db, run, spec.folder)
+                handle = self.launcher.submit(spec)
+                owner = attempts.Owner(self.name, run.attempt)
+                self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)
+                attempts.launched(run, handle)
         except (StudioError, OSError) as error:
             self._give_up(run_id, error)
 
-    def _prepare(self, db: Session, run: Run) -> RunDir:
+    def _prepare(self, db: Session, run: Run, folder: RunDir) -> None:
         """Write the run's folder: the recipe, and what its names mean on this machine."""
-        folder = self._folder(_id(run))
         folder.root.mkdir(parents=True, exist_ok=True)
+        folder.ask.unlink(missing_ok=True)
         train, validation = datasets.files(
             self.settings.datasets, datasets.require(db, run.recipe.dataset)
         )
@@ -201,17 +236,17 @@ class Loop:
             train=train,
             validation=validation,
             attempt=run.attempt,
+            resume=run.resumes,
             dataset=manifests.facts_of(db, run.recipe.dataset),
         )
         folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
         folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
-        return folder
 
     def _give_up(self, run_id: int, error: StudioError | OSError) -> None:
         told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
         log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
         if started := self.followed.pop(run_id, None):
-            started.process.kill()
+            self.launcher.kill(started.handle)
         self._unlaunched[run_id] = Failed(code=told.code, message=told.message, hint=told.hint)
         self._fail_unlaunched()
 
@@ -219,15 +254,18 @@ class Loop:
         """Tell why runs were not launched; on a full disk, again and again until it is written."""
         for run_id, why in list(self._unlaunched.items()):
             with unit_of_work(self.engine) as db:
-                queue.fail(db, runs.get(db, run_id), why)
+                run = runs.get(db, run_id)
+                attempts.fail(db, run, why)
+                attempts.settle(db, run, End())
             del self._unlaunched[run_id]
 
     def _free_gpu(self) -> int | None:
         used = {followed.gpu for followed in self.followed.values()} | self.exports.gpus
         return next((gpu for gpu in self.gpus if gpu not in used), None)
 
-    def _folder(self, run_id: int) -> RunDir:
-        return RunDir(self.settings.runs / str(run_id))
+    def _spec(self, run: Run) -> LaunchSpec:
+        folder = RunDir(self.settings.runs / str(run.id))
+        return LaunchSpec(run_id=_id(run), attempt=run.attempt, folder=folder, gpu=run.gpu)
 
 
 def _id(run: Run) -> int:

@@ -4,6 +4,7 @@ It lives in a session of its own, so it outlives the worker that made it; its pi
 the moment it began names it, because a pid alone is given out again.
 """
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -51,6 +52,12 @@ class Process:
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
+    def dump(self) -> None:
+        """Have it write into its log where each of its threads stands."""
+        if self.is_alive:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
+
     def _signal(self, number: signal.Signals) -> None:
         if self.is_alive:
             with suppress(ProcessLookupError):
@@ -81,6 +88,22 @@ def found(pid: int | None, started: float | None) -> Process | None:
     if pid is None or started is None or not _same(pid, started):
         return None
     return Process(pid, started)
+
+
+def training(folder: RunDir) -> Process | None:
+    """Return the process that holds a run's folder, as that process itself has written down.
+
+    In a folder that was copied the words of another stand, but nobody holds it.
+    """
+    try:
+        with folder.lock.open("r+", encoding="ascii") as lock:
+            words = lock.read().split()
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return found(int(words[0]), float(words[1]))
+    except OSError:
+        return None
+    return None
 
 
 def _same(pid: int, started: float) -> bool:

@@ -15,7 +15,8 @@ from sqlmodel import insert
 
 from studio import paths
 from studio.db.session import unit_of_work
-from studio.db.tables import Experiment, Run, RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Experiment, Run
 from studio.services import home
 from studio.settings import Settings
 from studio.web.app import create_app

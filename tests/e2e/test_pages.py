@@ -9,10 +9,10 @@ from playwright.sync_api import Browser, Page, expect
 from sqlmodel import Session
 
 from studio.db.session import connect, unit_of_work
-from studio.db.tables import RunStatus
+from studio.db.states import RunStatus
 from studio.events import Event, Failed, Finished, Sampled
 from studio.rundir import RunDir
-from studio.services import experiments, exports, queue, runs, studies
+from studio.services import attempts, control, experiments, exports, runs, studies
 from tests.factories import make_done, make_running
 from tests.fake_exporter import MEASURED
 from tests.living import Studio, stop_everything
@@ -51,15 +51,15 @@ def furnished_studio(
     with unit_of_work(engine) as db:
         for precision in ("bf16", "fp32"):
             run = make_done(db, f"a run in {precision}", precision=precision)
-            queue.follow(db, run, answers(), 1)
+            attempts.follow(db, run, answers(), 1)
         export(db, studio.home / "runs")
         failed = make_running(db, "a run that failed")
-        queue.fail(db, failed, FAILED)
+        attempts.fail(db, failed, FAILED)
         assert runs.get(db, 3).status is RunStatus.FAILED
         plan = studies.Plan(modes=["fp32", "bf16"], seeds=1)
         study = studies.create(db, experiments.get(db, 1), plan)
         for run in studies.runs_of(db, study.id or 0):
-            runs.cancel(db, run.id or 0)
+            control.cancel(db, run.id or 0)
     engine.dispose()
     studio.start()
     yield studio

@@ -5,15 +5,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 from sqlalchemy import text
 
-from studio.db.session import connect
+from studio.rundir import RunDir
 from studio.services import home
 from studio.settings import Settings
+from studio.worker import process
 from tests.living import Studio, free_port, run_of, steps_of, submit
 from tests.patience import until
 
@@ -92,18 +94,18 @@ def test_a_killed_studio_comes_back_to_its_run(studio: Studio) -> None:
     assert steps == [float(step) for step in range(1, len(steps) + 1)]
 
 
-def test_a_killed_trainer_is_told_in_words(studio: Studio) -> None:
+def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) -> None:
     number = submit(studio, max_steps=LONG)
-    until(lambda: run_of(studio, number)["step"] >= 1)
-    trainer = trainer_of(studio, number)
-    trainer.send_signal(signal.SIGKILL)
+    for attempt in (1, 2, 3):
+        until(partial(is_trained_by, studio, number, attempt))
+        trainer_of(studio, number).send_signal(signal.SIGKILL)
     until(lambda: run_of(studio, number)["status"] == "failed")
 
-    assert run_of(studio, number)["error"] == {
-        "code": "killed",
-        "message": "The training process was killed.",
-        "hint": "The machine may have run out of memory: lower the batch size, then try again.",
-    }
+    error = run_of(studio, number)["error"]
+    assert (error["code"], error["message"]) == (
+        "killed",
+        "The training process was killed from outside. It was tried 3 times.",
+    )
 
 
 @pytest.mark.parametrize("step", [0, 3], ids=["while loading", "while training"])
@@ -135,16 +137,14 @@ def test_two_runs_wait_while_one_trains(studio: Studio) -> None:
 
 
 def trainer_of(studio: Studio, number: int) -> psutil.Process:
-    """Find the process that trains a run, by the database's own word."""
-    pids: list[int] = []
+    """Find the process that trains a run, by its own word in the run's folder."""
+    folder = RunDir(studio.home / "runs" / str(number))
+    until(lambda: process.training(folder) is not None)
+    found = process.training(folder)
+    assert found is not None
+    return psutil.Process(found.pid)
 
-    def is_known() -> bool:
-        engine = connect(studio.home / "studio.db")
-        with engine.connect() as connection:
-            query = text("SELECT pid FROM run WHERE id = :number AND pid IS NOT NULL")
-            pids.extend(connection.execute(query, {"number": number}).scalars())
-        engine.dispose()
-        return bool(pids)
 
-    until(is_known)
-    return psutil.Process(pids[0])
+def is_trained_by(studio: Studio, number: int, attempt: int) -> bool:
+    run = run_of(studio, number)
+    return (run["attempt"], run["status"]) == (attempt, "running")

@@ -106,6 +106,7 @@ def test_a_run_stops_after_the_step_when_asked(model: Path, tmp_path: Path) -> N
         "train.jsonl",
         "events.jsonl",
         "log.txt",
+        "runner.lock",
     }
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
 from studio.recipe.precision import PRECISIONS
-from studio.services import queue
+from studio.services import workers
 from tests.factories import make_done, make_run, make_running
 
 RECIPE = {"base_model": "starter", "dataset": "starter"}
@@ -24,7 +24,7 @@ def experiment(client: TestClient) -> int:
 def test_health_needs_a_worker(client: TestClient, engine: Engine) -> None:
     missing = client.get("/api/v1/health")
     with unit_of_work(engine) as db:
-        queue.beat(db, Worker(name="w", pid=os.getpid(), slots=1))
+        workers.beat(db, Worker(name="w", pid=os.getpid(), slots=1))
     present = client.get("/api/v1/health")
 
     assert (missing.status_code, missing.json()["error"]["message"]) == (
@@ -119,7 +119,7 @@ def test_comparing_tells_what_differs(client: TestClient, engine: Engine) -> Non
 def test_the_queue_tells_its_order(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_running(db, "live"), make_run(db, "a"), make_run(db, "b")
-        queue.beat(db, Worker(name="w", pid=1, slots=2))
+        workers.beat(db, Worker(name="w", pid=1, slots=2))
     told = client.get("/api/v1/queue").json()
 
     assert (told["slots"], told["used"]) == (2, 1)

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.services import queue
+from studio.services import attempts
 from studio.settings import Settings
 from studio.web.api import live
 from tests.factories import make_done, make_run, make_running, progressed
@@ -102,7 +102,7 @@ def test_lists_filter_by_status(client: TestClient, engine: Engine) -> None:
 def test_a_running_run_tells_its_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        queue.follow(db, run, [progressed(4, loss=float("nan"))], 1)
+        attempts.follow(db, run, [progressed(4, loss=float("nan"))], 1)
     told = client.get("/api/v1/runs/1").json()
 
     assert (told["progress"], told["step"], told["metrics"]) == (0.4, 4, {"loss": "NaN"})
@@ -124,7 +124,7 @@ def test_curves_are_aligned_and_bad_numbers_marked(client: TestClient, engine: E
     with unit_of_work(engine) as db:
         run = make_running(db)
         told = [progressed(1, loss=3.0), progressed(2, loss=float("inf"), eval_loss=2.5)]
-        queue.follow(db, run, told, 1)
+        attempts.follow(db, run, told, 1)
     curves = client.get("/api/v1/runs/1/metrics").json()
 
     assert curves["x"] == [1, 2]
@@ -241,7 +241,7 @@ def test_no_stream_for_no_run(client: TestClient) -> None:
 def test_time_alone_is_no_news(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        queue.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0)], 1)
+        attempts.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0)], 1)
         run_id = run.id or 0
     settings = Settings(home=Path("nowhere"))
     first, told = live.news(engine, settings, live.Viewer(run_id, live.Place()))

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.events import Sampled
-from studio.services import queue
+from studio.services import attempts
 from tests.factories import make_done, make_running, progressed
 from tests.reading import Node, read
 
@@ -23,7 +23,7 @@ def two(engine: Engine) -> None:
             answer = Sampled(
                 stage="after", step=9, position=0, prompt="Q?", reference="R", answer=precision
             )
-            queue.follow(db, run, [progressed(9, eval_loss=loss), answer], 10)
+            attempts.follow(db, run, [progressed(9, eval_loss=loss), answer], 10)
 
 
 def table(page: Node, label: str) -> list[list[str]]:

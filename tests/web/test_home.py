@@ -4,8 +4,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.tables import RunStatus
-from studio.services import queue, runs
+from studio.db.states import RunStatus
+from studio.services import attempts, states
 from studio.web.pages.home import PAGE
 from tests.factories import make_done, make_run, make_running, progressed
 from tests.reading import Node, read
@@ -37,7 +37,7 @@ def test_runs_are_listed_newest_first(client: TestClient, engine: Engine) -> Non
 def test_a_row_tells_what_matters(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, "tone", precision="fp32")
-        queue.follow(db, run, [progressed(3, eval_loss=1.25, tokens_per_second=8200.0)], 10)
+        attempts.follow(db, run, [progressed(3, eval_loss=1.25, tokens_per_second=8200.0)], 10)
 
     row = read(client.get("/").text).one("tr", **{"data-run": "1"})
     cells = [cell.text for cell in row.all("td")]
@@ -47,7 +47,7 @@ def test_a_row_tells_what_matters(client: TestClient, engine: Engine) -> None:
 def test_a_number_that_is_none_is_not_shown_as_zero(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        queue.follow(db, run, [progressed(3, eval_loss=float("nan"))], 10)
+        attempts.follow(db, run, [progressed(3, eval_loss=float("nan"))], 10)
 
     row = read(client.get("/").text).one("tr", **{"data-run": "1"})
     assert [cell.text for cell in row.all("td")][5:7] == ["NaN", "\N{EN DASH}"]
@@ -55,7 +55,7 @@ def test_a_number_that_is_none_is_not_shown_as_zero(client: TestClient, engine: 
 
 def test_what_runs_has_a_card_with_its_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        queue.follow(db, make_running(db, "tone"), [progressed(4, loss=2.5)], 10)
+        attempts.follow(db, make_running(db, "tone"), [progressed(4, loss=2.5)], 10)
         make_done(db, "over")
 
     card = read(client.get("/").text).one("article")
@@ -103,7 +103,7 @@ def test_older_runs_are_on_the_next_page(client: TestClient, engine: Engine) -> 
 
 def test_a_row_can_be_fetched_by_itself(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        runs.move(db, make_run(db), RunStatus.CANCELLED)
+        states.move(db, make_run(db), RunStatus.CANCELLED)
 
     answer = client.get("/runs/1/row", headers={"HX-Request-Type": "partial"})
     assert [node.attributes["data-status"] for node in read(answer.text).all("tr")] == ["cancelled"]

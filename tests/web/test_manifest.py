@@ -12,7 +12,7 @@ from studio.db.session import unit_of_work
 from studio.db.tables import Dataset
 from studio.events import Started
 from studio.rundir import RunDir
-from studio.services import queue
+from studio.services import attempts
 from studio.settings import Settings
 from tests.factories import make_run, make_running, progressed
 from tests.reading import read
@@ -69,8 +69,8 @@ def test_a_running_run_tells_what_was_measured(client: TestClient, engine: Engin
     }
     with unit_of_work(engine) as db:
         run = make_running(db)
-        queue.follow(db, run, [Started(total_steps=9, resolved=resolved)], 1)
-        queue.follow(db, run, [progressed(3, loss=float("nan"))], 2)
+        attempts.follow(db, run, [Started(total_steps=9, resolved=resolved)], 1)
+        attempts.follow(db, run, [progressed(3, loss=float("nan"))], 2)
     found = told(client)
 
     assert found["precision"]["audited"] == resolved["audit"]

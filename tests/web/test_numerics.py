@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.events import Alarmed, Failed
 from studio.recipe.dotted import flatten
-from studio.services import queue, runs
+from studio.services import attempts, runs
 from tests.factories import make_running, progressed
 from tests.reading import Node, read
 
@@ -34,7 +34,7 @@ def repairs(client: TestClient) -> list[str]:
 
 def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        queue.follow(db, make_running(db), [ALARM], 10)
+        attempts.follow(db, make_running(db), [ALARM], 10)
 
     alarms = section(client).one("ul", **{"aria-label": "Alarms"}).all("li")
     assert [alarm.one("span").text for alarm in alarms] == ["Step 3, layers.1.mlp"]
@@ -43,7 +43,9 @@ def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> N
 
 def test_a_signal_tells_its_value_and_what_it_means(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        queue.follow(db, make_running(db), [progressed(1, loss=2.0, grad_underflow_share=0.25)], 10)
+        attempts.follow(
+            db, make_running(db), [progressed(1, loss=2.0, grad_underflow_share=0.25)], 10
+        )
 
     row = section(client).one("tbody").one("tr")
     assert [row.one("th").text, row.all("td")[0].text] == ["Gradients rounded to zero", "25 %"]
@@ -71,7 +73,7 @@ def test_a_failure_of_numbers_offers_a_wider_format(
 ) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, precision=precision)
-        queue.fail(db, run, Failed(code="non_finite", message="No number."))
+        attempts.fail(db, run, Failed(code="non_finite", message="No number."))
 
     assert repairs(client) == offered
 
@@ -79,7 +81,7 @@ def test_a_failure_of_numbers_offers_a_wider_format(
 def test_a_repair_is_the_same_run_with_one_change(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, "tone", precision="fp32", optimisation={"seed": 7})
-        queue.fail(db, run, Failed(code="non_finite", message="No number."))
+        attempts.fail(db, run, Failed(code="non_finite", message="No number."))
 
     form = read(client.get("/runs/1").text).one(id="failure").one("form")
     change = {one.attributes["name"]: one.attributes["value"] for one in form.all("input")}
@@ -98,7 +100,7 @@ def test_an_alarm_of_a_run_that_goes_on_offers_its_repair(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        queue.follow(db, make_running(db, precision="fp16"), [ALARM], 10)
+        attempts.follow(db, make_running(db, precision="fp16"), [ALARM], 10)
 
     assert [button.text for button in section(client).all("button")] == [
         "Run again in bfloat16 mixed",
@@ -110,8 +112,8 @@ def test_an_alarm_of_a_run_that_goes_on_offers_its_repair(
 def test_a_repair_is_offered_in_one_place(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, precision="fp16")
-        queue.follow(db, run, [ALARM], 10)
-        queue.fail(db, run, Failed(code="non_finite", message="No number."))
+        attempts.follow(db, run, [ALARM], 10)
+        attempts.fail(db, run, Failed(code="non_finite", message="No number."))
 
     assert section(client).all("button") == []
 
@@ -119,6 +121,6 @@ def test_a_repair_is_offered_in_one_place(client: TestClient, engine: Engine) ->
 def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, precision="fp16")
-        queue.fail(db, run, Failed(code="disk_full", message="The disk is full."))
+        attempts.fail(db, run, Failed(code="disk_full", message="The disk is full."))
 
     assert repairs(client) == []

@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.events import Started
 from studio.recipe.precision import PRECISIONS
-from studio.services import queue
+from studio.services import attempts
 from tests.factories import make_done, make_running
 from tests.reading import Node, posted, problem_of, read
 
@@ -70,7 +70,7 @@ def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) ->
     told = {"weights": "bfloat16", "plan": plan, "audit": audit}
     with unit_of_work(engine) as db:
         run = make_running(db, precision="bf16")
-        queue.follow(db, run, [Started(total_steps=10, resolved=told)], 10)
+        attempts.follow(db, run, [Started(total_steps=10, resolved=told)], 10)
 
     label = "What was asked for and what really ran"
     body = read(client.get("/runs/1").text).one("div", **{"aria-label": label}).one("tbody")

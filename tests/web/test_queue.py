@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
-from studio.services import queue, runs
+from studio.services import runs, workers
 from tests.factories import make_run, make_running
 from tests.reading import Node, read
 
@@ -29,7 +29,7 @@ def test_waiting_runs_stand_in_their_order(client: TestClient, engine: Engine) -
 
 def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        queue.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
+        workers.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
         make_running(db)
 
     told = shown(client).one("p", class_="bar")

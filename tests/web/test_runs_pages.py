@@ -8,7 +8,7 @@ from studio.db.tables import Run
 from studio.events import Failed, Sampled, Started
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
-from studio.services import queue, runs
+from studio.services import attempts, runs
 from studio.settings import Settings
 from tests.factories import make_done, make_run, make_running, progressed
 from tests.reading import Node, read
@@ -38,7 +38,7 @@ def test_a_queued_run_tells_its_place(client: TestClient, engine: Engine) -> Non
 
 def test_a_running_run_tells_its_step(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        queue.follow(db, make_running(db), [progressed(4, loss=2.5)], 10)
+        attempts.follow(db, make_running(db), [progressed(4, loss=2.5)], 10)
 
     head = shown(client).one(id="head")
     assert (head.one("progress").attributes["value"], "step 4 of 10" in head.text) == (
@@ -51,7 +51,7 @@ def test_what_is_asked_for_stands_beside_what_ran(client: TestClient, engine: En
     found = {"compute": "float32", "weights": "float32", "seed": 42, "versions": {"torch": "2.13"}}
     with unit_of_work(engine) as db:
         run = make_running(db, precision="bf16")
-        queue.follow(db, run, [Started(total_steps=10, resolved=found)], 10)
+        attempts.follow(db, run, [Started(total_steps=10, resolved=found)], 10)
 
     assert rows(shown(client), "What was asked for and what really ran") == [
         ["Compute", "bfloat16", "float32 (differs)"],
@@ -67,7 +67,7 @@ def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
         for stage, answer in (("before", "blah"), ("after", "<b>A</b>"))
     ]
     with unit_of_work(engine) as db:
-        queue.follow(db, make_running(db), told, 10)
+        attempts.follow(db, make_running(db), told, 10)
 
     assert rows(shown(client), "Answers before and after training") == [
         ["Q?", "R", "blah", "<b>A</b>"]
@@ -80,7 +80,7 @@ def test_a_failure_tells_what_to_do(client: TestClient, engine: Engine, settings
     folder.log.write_text("almost\nbang\n", encoding="utf-8")
     with unit_of_work(engine) as db:
         why = Failed(code="out_of_memory", message="Memory ran out.", hint="Lower the batch size.")
-        queue.fail(db, make_running(db), why)
+        attempts.fail(db, make_running(db), why)
 
     panel = shown(client).one(id="failure")
     assert [panel.one("h2").text, panel.one("code").text, panel.one("pre").text] == [
@@ -108,7 +108,7 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        queue.follow(db, make_running(db), [progressed(1, loss=2.0, loss_scale=65536.0)], 10)
+        attempts.follow(db, make_running(db), [progressed(1, loss=2.0, loss_scale=65536.0)], 10)
 
     charts = shown(client).all("section", class_="chart")
     hidden = [chart.one("h3").text for chart in charts if "hidden" in chart.attributes]
@@ -125,7 +125,7 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
 
 def test_a_number_nobody_foresaw_gets_a_chart(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        queue.follow(db, make_running(db), [progressed(1, margin=2.0)], 10)
+        attempts.follow(db, make_running(db), [progressed(1, margin=2.0)], 10)
 
     keys = [plot.attributes["data-keys"] for plot in shown(client).all("div", class_="plot")]
     assert keys[-1] == "margin"

@@ -8,11 +8,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.tables import Run, RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Run
 from studio.events import Event, Finished, Sampled, Started
 from studio.hardware import detect
 from studio.recipe.precision import PRECISIONS
-from studio.services import experiments, queue, runs, studies
+from studio.services import attempts, experiments, runs, states, studies
 from tests.factories import make_recipe, progressed
 from tests.reading import Node, posted, problem_of, read
 
@@ -47,8 +48,8 @@ def train(db: Any, run: Run, last: float, said: str) -> None:  # noqa: ANN401 --
         answer,
         Finished(metrics={"eval_loss": last}),
     ]
-    runs.move(db, run, RunStatus.STARTING)
-    queue.follow(db, run, events, 1)
+    states.move(db, run, RunStatus.STARTING)
+    attempts.follow(db, run, events, 1)
 
 
 def checked(page: Node) -> list[str]:

@@ -11,10 +11,12 @@ import pytest
 from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
-from studio.db.tables import Export, ExportStatus, RunStatus
+from studio.db.states import ExportStatus, RunStatus
+from studio.db.tables import Export
 from studio.rundir import ExportDir, RunDir
 from studio.services import exports, runs
 from studio.settings import Settings
+from studio.worker.local import Local
 from studio.worker.loop import Loop
 from tests.factories import make_done, make_run
 
@@ -33,9 +35,9 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     def begin(part: str) -> Loop:
         runner = (sys.executable, str(HERE / "fake_runner.py"), "succeed")
         exporter = (sys.executable, str(HERE / "fake_exporter.py"), part)
-        loop = Loop(engine, settings, command=runner, exporter=exporter)
+        loop = Loop(engine, settings, Local(command=runner), exporter=exporter)
         loops.append(loop)
-        loop.adopt()
+        loop.adopt(alone=True)
         return loop
 
     yield begin
@@ -113,7 +115,7 @@ def test_a_process_that_dies_is_heard(start: Start) -> None:
 
     assert (made.status, made.error_message) == (
         ExportStatus.FAILED,
-        "The export process was killed.",
+        "The export process was killed from outside.",
     )
 
 
@@ -186,7 +188,7 @@ def test_an_export_that_dies_again_and_again_fails(
 
     with reading(engine) as db:
         made = exports.get(db, 1, export)
-    assert (made.status, made.error_code) == (ExportStatus.FAILED, "died")
+    assert (made.status, made.error_code) == (ExportStatus.FAILED, "killed")
 
 
 def test_a_deleted_export_leaves_no_process_and_no_files(

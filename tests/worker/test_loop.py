@@ -11,12 +11,16 @@ import pytest
 from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
-from studio.db.tables import Run, RunStatus
-from studio.rundir import DataFacts, JobSpec
-from studio.services import artifacts, metrics, queue, runs
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.rundir import DataFacts, JobSpec, RunDir
+from studio.services import artifacts, control, metrics, queue, runs
 from studio.settings import Settings
 from studio.worker import process
+from studio.worker.launch import Launcher
+from studio.worker.local import Local
 from studio.worker.loop import Loop
+from tests import patience
 from tests.factories import make_run
 
 FAKE = str(Path(__file__).parents[1] / "fake_runner.py")
@@ -29,19 +33,24 @@ Start = Callable[[str], Loop]
 def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Make worker loops whose runs play a part; whatever they left running is killed."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    loops: list[Loop] = []
+    launchers: list[Local] = []
 
     def begin(part: str) -> Loop:
-        loop = Loop(engine, settings, command=(sys.executable, FAKE, part))
-        loops.append(loop)
-        loop.adopt()
+        launchers.append(Local(command=(sys.executable, FAKE, part)))
+        loop = Loop(engine, settings, launchers[-1])
+        loop.adopt(alone=True)
         return loop
 
     yield begin
-    for loop in loops:
-        for followed in loop.followed.values():
-            followed.process.kill()
-            _ = followed.process.child and followed.process.child.wait()
+    for launcher in launchers:
+        for handle in launcher._children:
+            launcher.kill(handle)
+            gone(launcher, handle)
+
+
+def gone(launcher: Launcher, handle: str) -> None:
+    """Wait until a process has ended."""
+    patience.until(lambda: launcher.observe(handle) is not None)
 
 
 def until(loop: Loop, run_id: int, is_so: Callable[[Run], bool]) -> Run:
@@ -121,8 +130,8 @@ def test_a_failure_is_told_as_the_trainer_words_it(engine: Engine, start: Start)
 @pytest.mark.parametrize(
     ("part", "code", "message"),
     [
-        ("die", "killed", "The training process was killed."),
-        ("exit", "died", "The training process ended without a word (exit code 3)."),
+        ("die", "killed", "The training process was killed from outside. It was tried 3 times."),
+        ("exit", "crashed", "The training process ended without saying why (exit code 3)."),
     ],
 )
 def test_a_process_that_dies_is_heard(
@@ -137,7 +146,7 @@ def test_a_cancelled_run_stops(engine: Engine, start: Start) -> None:
     run_id, loop = submit(engine), start("wait")
     until(loop, run_id, lambda run: run.step == 1)
     with unit_of_work(engine) as db:
-        runs.cancel(db, run_id)
+        control.cancel(db, run_id)
 
     run = until(loop, run_id, lambda run: ended(run) and not loop.followed)
     assert run.status is RunStatus.CANCELLED
@@ -150,9 +159,9 @@ def test_a_run_that_will_not_stop_is_killed(
     loop = start("wait")
     loop.settings = settings.model_copy(update={"stop_grace_seconds": 0.0})
     run = until(loop, run_id, lambda run: run.step == 1)
-    os.kill(run.pid or 0, signal.SIGSTOP)
+    os.kill(int(run.handle.split("@")[0]), signal.SIGSTOP)
     with unit_of_work(engine) as db:
-        runs.cancel(db, run_id)
+        control.cancel(db, run_id)
 
     assert until(loop, run_id, ended).status is RunStatus.CANCELLED
 
@@ -162,11 +171,11 @@ def test_another_worker_adopts_what_still_trains(
 ) -> None:
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
-    first_process = first.followed.pop(run_id).process
+    left = first.followed.pop(run_id).handle
     second = start("wait")
     for step in range(1, 6):
         (settings.runs / str(run_id) / f"go-{step}").touch()
-    (first_process.child or pytest.fail("It was our child.")).wait()
+    gone(first.launcher, left)
 
     run = until(second, run_id, ended)
     with reading(engine) as db:
@@ -189,14 +198,110 @@ def test_what_ended_while_nobody_looked_is_settled(
 ) -> None:
     run_id, first = submit(engine), start("wait")
     until(first, run_id, lambda run: run.step == 1)
-    left = first.followed.pop(run_id).process
+    left = first.followed.pop(run_id).handle
     for step in range(1, 6):
         (settings.runs / str(run_id) / f"go-{step}").touch()
-    (left.child or pytest.fail("It was our child.")).wait()
-    start("wait")
+    gone(first.launcher, left)
+    run = until(start("wait"), run_id, ended)
+
+    assert run.status is RunStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("ask", "word", "status"),
+    [
+        (control.pause, "pause", RunStatus.PAUSED),
+        (control.keep, "keep", RunStatus.SUCCEEDED),
+        (control.cancel, "cancel", RunStatus.CANCELLED),
+    ],
+)
+def test_a_run_hears_what_is_asked_of_it(
+    engine: Engine, start: Start, ask: Callable[..., Run], word: str, status: RunStatus
+) -> None:
+    run_id, loop = submit(engine), start("wait")
+    until(loop, run_id, lambda run: run.step == 1)
+    with unit_of_work(engine) as db:
+        ask(db, run_id)
+
+    run = until(loop, run_id, lambda _run: not loop.followed)
+    folder = RunDir(loop.settings.runs / str(run_id))
+    assert (run.status, folder.ask.read_text(encoding="ascii")) == (status, word)
+
+
+def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) -> None:
+    run_id, loop = submit(engine), start("wait")
+    until(loop, run_id, lambda run: run.step == 1)
+    with unit_of_work(engine) as db:
+        control.pause(db, run_id)
+    until(loop, run_id, lambda run: run.status is RunStatus.PAUSED and not loop.followed)
+    for step in range(1, 6):
+        (settings.runs / str(run_id) / f"go-{step}").touch()
+    with unit_of_work(engine) as db:
+        control.resume(db, run_id)
+
+    run = until(loop, run_id, ended)
+    with reading(engine) as db:
+        steps = [row.step for row in metrics.after(db, run_id, 0)]
+    assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 2, [1, 2, 3, 4, 5])
+
+
+def test_a_worker_that_drains_leaves_its_runs_in_the_queue(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    run_id, loop = submit(engine), start("wait")
+    loop.settings = settings.model_copy(update={"on_stop": "drain"})
+    until(loop, run_id, lambda run: run.step == 1)
+    told = threading.Event()
+    told.set()
+    loop.run(told)
 
     with reading(engine) as db:
-        assert runs.get(db, run_id).status is RunStatus.SUCCEEDED
+        run = runs.get(db, run_id)
+    assert (run.status, run.resumes, loop.followed) == (RunStatus.QUEUED, True, {})
+
+
+def test_a_hung_run_is_ended_and_tried_once_more(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    run_id, loop = submit(engine), start("wait")
+    loop.settings = settings.model_copy(update={"hang_seconds": 0.2})
+
+    run = until(loop, run_id, ended)
+    assert (run.status, run.attempt, run.error_code, run.error_message) == (
+        RunStatus.FAILED,
+        2,
+        "hang",
+        "The training process said nothing for too long, and was ended. It was tried 2 times.",
+    )
+
+
+def test_after_a_restart_of_the_machine_a_run_waits_again(engine: Engine, start: Start) -> None:
+    run_id, first = submit(engine), start("wait")
+    until(first, run_id, lambda run: run.step == 1)
+    before = first.followed.pop(run_id).handle
+    first.launcher.kill(before)
+    gone(first.launcher, before)
+    with unit_of_work(engine) as db:
+        runs.get(db, run_id).handle = before.rpartition("@")[0] + "@another boot"
+    second = start("wait")
+    second.tick(takes=False)
+
+    with reading(engine) as db:
+        run = runs.get(db, run_id)
+    assert (run.status, run.resumes) == (RunStatus.QUEUED, True)
+
+
+def test_a_process_that_nobody_wrote_down_is_found(engine: Engine, start: Start) -> None:
+    """The worker was killed between starting it and saying so."""
+    run_id, first = submit(engine), start("wait")
+    until(first, run_id, lambda run: run.step == 1)
+    left = first.followed.pop(run_id).handle
+    with unit_of_work(engine) as db:
+        run = runs.get(db, run_id)
+        run.handle, run.status = "", RunStatus.STARTING
+    second = start("wait")
+
+    assert second.followed[run_id].handle == left
 
 
 def test_a_run_that_cannot_be_prepared_fails_in_words(

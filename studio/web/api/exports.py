@@ -6,7 +6,8 @@ from datetime import datetime
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 
-from studio.db.tables import Export, ExportStatus
+from studio.db.states import ExportStatus
+from studio.db.tables import Export
 from studio.errors import ConflictError
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType

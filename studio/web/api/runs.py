@@ -3,20 +3,33 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 from fastapi.responses import FileResponse, Response
+from pydantic import Field
 
-from studio.db.tables import RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Run
 from studio.manifest import Manifest
 from studio.methods import AnyRecipe
 from studio.rundir import RunDir
-from studio.services import artifacts, experiments, manifests, metrics, runs
+from studio.services import (
+    artifacts,
+    attempts,
+    control,
+    experiments,
+    manifests,
+    metrics,
+    queue,
+    receipts,
+    runs,
+)
 from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, RunOut, page_of, run_out
 from studio.web.deps import DB, Config
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 Keys = Annotated[str, Query(max_length=1000)]
+Key = Annotated[str, Header(max_length=255)]
 Buckets = Annotated[int, Query(ge=2, le=10_000)]
 
 
@@ -26,7 +39,26 @@ class NewRun(Body):
 
 
 class ChangedRun(Body):
-    name: Name
+    """What may be changed of a run; the last three only while it is queued."""
+
+    name: Name | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
+    """Higher starts first."""
+    place: Annotated[int, Field(ge=1)] | None = None
+    """Its place among the waiting runs of its priority, counted from one."""
+    is_held: bool | None = None
+    """Whether it waits until you let it go."""
+
+
+class AttemptOut(Out):
+    number: int
+    worker: str
+    from_step: int
+    began_at: datetime
+    ended_at: datetime | None
+    outcome: str
+    """The run's status after it, `lost` when its process was gone without a word, or nothing."""
+    exit_code: int | None
 
 
 class HappeningOut(Out):
@@ -63,9 +95,17 @@ class ArtifactOut(Out):
 
 
 @router.post("", status_code=201)
-def submit(new: NewRun, db: DB) -> RunOut:
-    """Make an experiment of the recipe, and queue its first run."""
-    return run_out(db, runs.submit(db, experiments.create(db, new.name, new.recipe)))
+def submit(new: NewRun, db: DB, idempotency_key: Key = "") -> RunOut:
+    """Make an experiment of the recipe, and queue its first run.
+
+    Sent again with the same `Idempotency-Key`, it answers with the run made the first time.
+    """
+    sent = new.model_dump_json().encode()
+
+    def make() -> Run:
+        return runs.submit(db, experiments.create(db, new.name, new.recipe))
+
+    return run_out(db, receipts.once(db, idempotency_key, sent, make))
 
 
 @router.get("")
@@ -89,7 +129,15 @@ def show(run_id: int, db: DB) -> RunOut:
 
 @router.patch("/{run_id}")
 def change(run_id: int, changed: ChangedRun, db: DB) -> RunOut:
-    return run_out(db, runs.rename(db, run_id, changed.name))
+    if changed.name is not None:
+        runs.rename(db, run_id, changed.name)
+    if changed.priority is not None:
+        queue.prioritise(db, run_id, changed.priority)
+    if changed.place is not None:
+        queue.move(db, run_id, changed.place)
+    if changed.is_held is not None:
+        queue.hold(db, run_id, held=changed.is_held)
+    return run_out(db, runs.get(db, run_id))
 
 
 @router.delete("/{run_id}", status_code=204)
@@ -99,7 +147,39 @@ def delete(run_id: int, db: DB, config: Config) -> None:
 
 @router.post("/{run_id}/cancel")
 def cancel(run_id: int, db: DB) -> RunOut:
-    return run_out(db, runs.cancel(db, run_id))
+    return run_out(db, control.cancel(db, run_id))
+
+
+@router.post("/{run_id}/keep")
+def keep(run_id: int, db: DB) -> RunOut:
+    """Stop the run, and keep what it has learnt as its result."""
+    return run_out(db, control.keep(db, run_id))
+
+
+@router.post("/{run_id}/pause")
+def pause(run_id: int, db: DB) -> RunOut:
+    """Have the run write a checkpoint and leave its slot."""
+    return run_out(db, control.pause(db, run_id))
+
+
+@router.post("/{run_id}/resume")
+def resume(run_id: int, db: DB) -> RunOut:
+    """Queue a paused run to go on from its checkpoint."""
+    return run_out(db, control.resume(db, run_id))
+
+
+@router.post("/{run_id}/retry")
+def retry(run_id: int, db: DB) -> RunOut:
+    """Queue a failed or cancelled run to go on from its newest checkpoint."""
+    return run_out(db, control.retry(db, run_id))
+
+
+@router.get("/{run_id}/attempts")
+def tries(run_id: int, db: DB) -> Listing[AttemptOut]:
+    """Tell of each attempt at the run, oldest first."""
+    runs.get(db, run_id)
+    found = [AttemptOut.model_validate(one) for one in attempts.of(db, run_id)]
+    return Listing(data=found, has_more=False, next_after=None)
 
 
 @router.get("/{run_id}/metrics")

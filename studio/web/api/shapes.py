@@ -8,7 +8,8 @@ from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session
 
-from studio.db.tables import Run, RunStatus
+from studio.db.states import Ask, RunStatus
+from studio.db.tables import Run
 from studio.methods import AnyRecipe
 from studio.services import progress, queue
 
@@ -61,6 +62,10 @@ class RunBrief(Out):
     name: str
     status: RunStatus
     attempt: int
+    asked: Ask | None
+    """What a person has asked of it, until that is done."""
+    checkpoint_step: int | None
+    """The step it can go on from."""
     phase: str
     step: int
     total_steps: int | None
@@ -69,6 +74,8 @@ class RunBrief(Out):
     progress: float | None
     eta_seconds: float | None
     queue_position: int | None
+    priority: int
+    is_held: bool
     metrics: dict[str, float]
     error: ErrorOut | None
 
@@ -117,6 +124,8 @@ def _brief(db: Session, run: Run) -> dict[str, Any]:
         "name": run.name,
         "status": run.status,
         "attempt": run.attempt,
+        "asked": run.asked,
+        "checkpoint_step": run.checkpoint_step,
         "phase": run.phase,
         "step": run.step,
         "total_steps": run.total_steps,
@@ -125,6 +134,8 @@ def _brief(db: Session, run: Run) -> dict[str, Any]:
         "progress": made.share,
         "eta_seconds": made.eta_seconds,
         "queue_position": queue.position(db, run),
+        "priority": run.priority,
+        "is_held": run.is_held,
         "metrics": run.metrics,
         "error": error if run.error_code else None,
     }

@@ -7,7 +7,8 @@ from fastapi import APIRouter
 from pydantic import Field
 from sqlmodel import Session
 
-from studio.db.tables import Run, RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Run
 from studio.recipe.precision import PrecisionName
 from studio.services import experiments, reports, studies
 from studio.services.evidence import State, Versus

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 import studio
 from studio.errors import UnavailableError
 from studio.hardware import detect, versions
-from studio.services import queue
+from studio.services import workers
 from studio.web.api.shapes import Out
 from studio.web.deps import DB
 
@@ -40,7 +40,7 @@ class HardwareOut(Out):
 @router.get("/health")
 def health(db: DB) -> Health:
     """Answer 503 with the reason when no worker is there to train."""
-    if not queue.workers(db):
+    if not workers.heard_of(db):
         raise UnavailableError("No worker is running.", hint="Start one: studio worker")
     return Health(status="ok", version=studio.__version__)
 

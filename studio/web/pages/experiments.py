@@ -16,7 +16,7 @@ from studio.hardware import detect
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe import yaml
-from studio.services import experiments, progress, queue, runs
+from studio.services import experiments, progress, queue, runs, workers
 from studio.web import choices, preview
 from studio.web.deps import DB, Posted
 from studio.web.forms import Fieldset, Problems, fieldset, problems_in, tidy
@@ -197,7 +197,7 @@ def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Re
         precisions=choices.precisions(detect()),
         choices={"dataset": choices.dataset_names(db, form.input("dataset").value)},
         suggestions={"base_model": choices.model_names(db)},
-        ahead=len(queue.waiting(db)) + max(0, len(runs.live(db)) - queue.slots(db) + 1),
+        ahead=len(queue.waiting(db)) + max(0, len(runs.live(db)) - workers.slots(db) + 1),
         machine=detect().title,
     )
 

@@ -9,7 +9,8 @@ from fastapi.responses import Response
 from pydantic import TypeAdapter, ValidationError
 from sqlmodel import Session
 
-from studio.db.tables import Export, Run, RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Export, Run
 from studio.errors import InvalidError
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType

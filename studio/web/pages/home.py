@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from studio.db.tables import RunStatus
+from studio.db.states import RunStatus
 from studio.services import progress, runs
 from studio.web.deps import DB
 from studio.web.render import page

@@ -1,9 +1,11 @@
 """What runs, what waits, and who is there to do the work."""
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from studio.services import progress, queue, runs
+from studio.services import control, forecast, progress, queue, runs, workers
 from studio.web.deps import DB
 from studio.web.render import go, page
 
@@ -16,14 +18,34 @@ def show(request: Request, db: DB) -> Response:
         request,
         "queue/show.html",
         live=runs.live(db),
-        waiting=queue.waiting(db),
-        workers=queue.workers(db),
-        slots=queue.slots(db),
+        waits=forecast.waits(db),
+        workers=workers.heard_of(db),
+        slots=workers.slots(db),
         progress_of=progress.of,
     )
 
 
+@router.post("/{run_id}/move")
+def move(request: Request, run_id: int, db: DB, place: Annotated[int, Form(ge=1)]) -> Response:
+    queue.move(db, run_id, place)
+    return go(request, "/queue")
+
+
+@router.post("/{run_id}/hold")
+def hold(request: Request, run_id: int, db: DB, held: Annotated[bool, Form()]) -> Response:
+    queue.hold(db, run_id, held=held)
+    return go(request, "/queue")
+
+
+@router.post("/{run_id}/priority")
+def prioritise(
+    request: Request, run_id: int, db: DB, priority: Annotated[int, Form(ge=-100, le=100)]
+) -> Response:
+    queue.prioritise(db, run_id, priority)
+    return go(request, "/queue")
+
+
 @router.post("/{run_id}/cancel")
 def cancel(request: Request, run_id: int, db: DB) -> Response:
-    runs.cancel(db, run_id)
+    control.cancel(db, run_id)
     return go(request, "/queue")

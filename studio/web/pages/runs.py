@@ -1,6 +1,6 @@
 """One run on screen: how far it is, its curves, its answers, and what may be done with it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from studio.rundir import RunDir
 from studio.services import (
     artifacts,
     compare,
+    control,
     experiments,
     memory,
     metrics,
@@ -127,12 +128,6 @@ def health(request: Request, run_id: int, db: DB) -> Response:
     return block(request, "runs/show.html", "numerics", run=run, **_numerics(db, run))
 
 
-@router.post("/{run_id}/cancel")
-def cancel(request: Request, run_id: int, db: DB) -> Response:
-    runs.cancel(db, run_id)
-    return go(request, f"/runs/{run_id}")
-
-
 @router.post("/{run_id}/name")
 def rename(request: Request, run_id: int, db: DB, name: Annotated[str, Form()] = "") -> Response:
     runs.rename(db, run_id, experiments.clean_name(name))
@@ -149,6 +144,18 @@ def again(request: Request, run_id: int, db: DB, posted: Posted) -> Response:
 def delete(request: Request, run_id: int, db: DB, config: Config) -> Response:
     runs.delete(db, run_id, config.runs)
     return go(request, "/")
+
+
+def _asking(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
+    def asked(request: Request, run_id: int, db: DB) -> Response:
+        ask(db, run_id)
+        return go(request, f"/runs/{run_id}")
+
+    return asked
+
+
+for verb in (control.cancel, control.keep, control.pause, control.resume, control.retry):
+    router.add_api_route(f"/{{run_id}}/{verb.__name__}", _asking(verb), methods=["POST"])
 
 
 def _numerics(db: DB, run: Run) -> dict[str, Any]:

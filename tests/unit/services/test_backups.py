@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from studio.db.session import connect, unit_of_work
-from studio.db.tables import Run, RunStatus
+from studio.db.states import RunStatus
 from studio.errors import ConflictError, InvalidError, StudioError, UnavailableError
-from studio.services import archives, backups, home, queue, restores, runs
+from studio.services import archives, attempts, backups, home, restores, runs
 from studio.services.backups import Choice
 from studio.settings import Settings
 from tests.factories import make_done, make_running
@@ -247,20 +247,16 @@ def test_a_restored_run_is_not_taken_for_the_one_that_goes_on(
     engine = home.open_home(back)
     with unit_of_work(engine) as db:
         run = runs.get(db, number)
-        assert (run.status, run.pid) == (RunStatus.RUNNING, None)
-        queue.settle(db, run, None)
-        told = run.error_message
+        assert (run.status, run.handle) == (RunStatus.PAUSED, "")
     engine.dispose()
-
-    assert told == "It was training when the backup was made that it comes from."
 
 
 @pytest.fixture
 def db_run(engine: Engine, settings: Settings) -> tuple[Settings, int]:
     """Pretend that this very process trains a run."""
     with unit_of_work(engine) as db:
-        run: Run = make_running(db)
-        queue.launched(run, 1, 1.0)
+        run = make_running(db)
+        attempts.launched(run, "1@1.0@boot")
     return settings, run.id or 0
 
 

@@ -4,7 +4,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.services import compare, queue
+from studio.services import attempts, compare
 from studio.services.compare import Cell
 from tests.factories import make_done, make_running, progressed
 
@@ -20,7 +20,7 @@ def test_only_differing_keys_differ(db: Session) -> None:
 def test_deltas_are_against_the_baseline(db: Session) -> None:
     runs = [make_running(db), make_running(db)]
     for run, loss in zip(runs, (2.0, 1.5), strict=True):
-        queue.follow(db, run, [progressed(1, loss=loss, tokens_per_second=loss * 100)], 1)
+        attempts.follow(db, run, [progressed(1, loss=loss, tokens_per_second=loss * 100)], 1)
     made = compare.compare(db, [run.id or 0 for run in runs])
 
     assert made.metrics["loss"] == [

@@ -11,7 +11,7 @@ from sqlmodel import Session
 from studio.db.session import unit_of_work
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake import pages
-from studio.services import datasets, runs
+from studio.services import control, datasets
 from studio.services.datasets import Upload
 from studio.settings import Settings
 from tests.factories import make_run, make_running
@@ -220,7 +220,7 @@ def test_a_data_set_named_by_its_id_stays_while_a_run_trains(db: Session, folder
 
 
 def test_a_data_set_goes_when_its_runs_have_ended(db: Session, folder: Path) -> None:
-    runs.cancel(db, make_run(db).id or 0)
+    control.cancel(db, make_run(db).id or 0)
 
     datasets.delete(db, folder, 1)
 

@@ -3,7 +3,8 @@
 import pytest
 from sqlmodel import Session
 
-from studio.db.tables import Export, ExportStatus
+from studio.db.states import ExportStatus
+from studio.db.tables import Export
 from studio.events import Finished, Phase, Stopped
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType
@@ -48,7 +49,7 @@ def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
         exports.begin(export)
     exports.follow(export, [Stopped(step=0)], 1)
 
-    assert (export.status, export.error_code) == (ExportStatus.FAILED, "died")
+    assert (export.status, export.error_code) == (ExportStatus.FAILED, "killed")
 
 
 def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
@@ -56,7 +57,7 @@ def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> No
 
     assert (export.status, export.error_message) == (
         ExportStatus.FAILED,
-        "The export process ended without a word (exit code 3).",
+        "The export process ended without saying why (exit code 3).",
     )
 
 

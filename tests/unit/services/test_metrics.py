@@ -5,13 +5,13 @@ import math
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.services import metrics, queue
+from studio.services import attempts, metrics
 from tests.factories import make_running, progressed
 
 
 def told(db: Session, run: Run, *losses: float) -> int:
     steps = range(1, len(losses) + 1)
-    queue.follow(db, run, [progressed(s, loss=x) for s, x in zip(steps, losses, strict=True)], 1)
+    attempts.follow(db, run, [progressed(s, loss=x) for s, x in zip(steps, losses, strict=True)], 1)
     return run.id or 0
 
 

@@ -1,18 +1,22 @@
-"""Claiming, following and settling runs."""
+"""The queue: who is next, who waits, and what a person may change about it."""
 
-import errno
-import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Engine
-from sqlmodel import Session, select
+from sqlmodel import Session
 
-from studio.db.session import reading, unit_of_work
-from studio.db.tables import Metric, Run, RunStatus, Sample, Worker
-from studio.events import Failed, Finished, Sampled, Started, Stopped
-from studio.services import queue, runs
-from tests.factories import make_run, make_running, progressed
+from studio.db.session import unit_of_work
+from studio.db.states import RunStatus
+from studio.db.tables import Worker
+from studio.errors import ConflictError
+from studio.services import queue, states, workers
+from tests.factories import make_run, make_running
+
+
+def order(db: Session) -> list[str]:
+    db.flush()
+    return [run.name for run in queue.waiting(db)]
 
 
 def test_the_oldest_is_claimed_first(db: Session) -> None:
@@ -44,8 +48,8 @@ def test_many_workers_never_claim_the_same_run(engine: Engine) -> None:
             claimed += [run.id] if run else []
         return claimed
 
-    with ThreadPoolExecutor(4) as workers:
-        claimed = [run for part in workers.map(claim_all, range(4)) for run in part]
+    with ThreadPoolExecutor(4) as pool:
+        claimed = [run for part in pool.map(claim_all, range(4)) for run in part]
     assert sorted(claimed, key=lambda run: run or 0) == list(range(1, 21))
 
 
@@ -56,143 +60,84 @@ def test_positions_count_from_the_front(db: Session) -> None:
     assert [queue.position(db, run) for run in (*waiting, live)] == [1, 2, None]
 
 
-def test_events_become_numbers(db: Session) -> None:
-    run = make_running(db)
-    queue.follow(db, run, [progressed(1, loss=2.5, grad_norm=1.0), progressed(2, loss=2.0)], 99)
-    db.flush()
+def test_the_higher_priority_starts_first(db: Session) -> None:
+    make_run(db, "a")
+    queue.prioritise(db, make_run(db, "b").id or 0, 5)
 
-    told = db.exec(select(Metric.step, Metric.key, Metric.value)).all()
-    assert told == [(1, "loss", 2.5), (1, "grad_norm", 1.0), (2, "loss", 2.0)]
-    assert (run.step, run.tokens, run.metrics, run.events_offset) == (
-        2,
-        200,
-        {"loss": 2.0, "grad_norm": 1.0},
-        99,
-    )
+    assert order(db) == ["b", "a"]
 
 
-def test_nan_is_kept_as_nan(engine: Engine) -> None:
-    with unit_of_work(engine) as db:
-        run_id = make_running(db).id or 0
-        queue.follow(db, runs.get(db, run_id), [progressed(1, loss=math.nan)], 1)
+@pytest.mark.parametrize(
+    ("place", "expected"), [(1, ["c", "a", "b"]), (2, ["a", "c", "b"]), (9, ["a", "b", "c"])]
+)
+def test_a_run_can_be_moved(db: Session, place: int, expected: list[str]) -> None:
+    ids = [make_run(db, name).id or 0 for name in "abc"]
+    queue.move(db, ids[2], place)
 
-    with reading(engine) as db:
-        metric = db.exec(select(Metric)).one()
-        assert (metric.value, metric.non_finite) == (None, "nan")
-        assert math.isnan(runs.get(db, run_id).metrics["loss"])
+    assert order(db) == expected
 
 
-def test_a_run_starts_when_its_trainer_is_built(db: Session) -> None:
+def test_a_moved_queue_takes_new_runs_at_its_end(db: Session) -> None:
+    ids = [make_run(db, name).id or 0 for name in "abc"]
+    queue.move(db, ids[0], 3)
+    make_run(db, "d")
+
+    assert order(db) == ["b", "c", "a", "d"]
+
+
+def test_a_held_run_waits_and_holds_nobody_up(db: Session) -> None:
+    held, free = make_run(db, "a"), make_run(db, "b")
+    queue.hold(db, held.id or 0, held=True)
+
+    assert [queue.claim(db, "w", slots=2), queue.claim(db, "w", slots=2)] == [free, None]
+
+
+def test_a_run_let_go_is_next_again(db: Session) -> None:
     run = make_run(db)
+    queue.hold(db, run.id or 0, held=True)
+    queue.hold(db, run.id or 0, held=False)
+
+    assert queue.claim(db, "w", slots=1) is run
+
+
+def test_a_large_run_is_not_starved_by_small_ones(db: Session) -> None:
+    make_run(db, "first")
+    large, small = make_run(db, "large"), make_run(db, "small")
+    large.slots = 2
+    queue.claim(db, "w", slots=2)
+
+    assert queue.claim(db, "w", slots=2) is None
+    assert (large.status, small.status) == (RunStatus.QUEUED, RunStatus.QUEUED)
+
+
+def test_a_run_too_large_for_the_worker_is_passed_over(db: Session) -> None:
+    large, small = make_run(db, "large"), make_run(db, "small")
+    large.slots = 8
+
+    assert queue.claim(db, "w", slots=2) is small
+
+
+def test_slots_are_free_again_when_a_run_has_ended(db: Session) -> None:
+    first = make_run(db, "a")
+    second = make_run(db, "b")
     queue.claim(db, "w", slots=1)
-    queue.follow(db, run, [Started(total_steps=7, resolved={"compute": "bfloat16"})], 1)
-
-    assert (run.status, run.total_steps, run.resolved) == (
-        RunStatus.RUNNING,
-        7,
-        {"compute": "bfloat16"},
-    )
-
-
-def test_answers_are_kept(db: Session) -> None:
-    run = make_running(db)
-    said = Sampled(stage="before", step=0, position=0, prompt="Hi", reference="Hello", answer="?")
-    queue.follow(db, run, [said], 1)
+    states.move(db, first, RunStatus.FAILED)
     db.flush()
 
-    sample = db.exec(select(Sample)).one()
-    assert (sample.stage, sample.prompt, sample.answer) == ("before", "Hi", "?")
+    assert queue.claim(db, "w", slots=1) is second
 
 
-def test_a_finished_run_succeeded(db: Session) -> None:
+def test_what_does_not_wait_cannot_be_moved(db: Session) -> None:
     run = make_running(db)
-    queue.follow(db, run, [Finished(metrics={"eval_loss": 1.5})], 1)
-    queue.settle(db, run, 0)
+    with pytest.raises(ConflictError) as refused:
+        queue.move(db, run.id or 0, 1)
 
-    assert (run.status, run.metrics) == (RunStatus.SUCCEEDED, {"eval_loss": 1.5})
-
-
-def test_a_failure_is_told_in_words(db: Session) -> None:
-    run = make_running(db)
-    queue.follow(
-        db, run, [Failed(code="disk_full", message="The disk is full.", hint="Free it.")], 1
-    )
-    queue.settle(db, run, 1)
-
-    assert (run.status, run.error_code, run.error_message, run.error_hint) == (
-        RunStatus.FAILED,
-        "disk_full",
-        "The disk is full.",
-        "Free it.",
-    )
-
-
-def test_an_exit_code_tells_of_a_disk_too_full_for_words(db: Session) -> None:
-    run = make_running(db)
-    queue.settle(db, run, errno.ENOSPC)
-
-    assert (run.error_code, run.error_message, run.error_hint) == (
-        "disk_full",
-        "The disk is full.",
-        "Delete old runs or models, then start the run anew.",
-    )
-
-
-def test_an_exit_code_alone_is_no_success(db: Session) -> None:
-    run = make_running(db)
-    queue.settle(db, run, 0)
-
-    assert (run.status, run.error_message) == (
-        RunStatus.FAILED,
-        "The training process ended without a word (exit code 0).",
-    )
-
-
-def test_a_killed_process_hints_at_memory(db: Session) -> None:
-    run = make_running(db)
-    queue.settle(db, run, -9)
-
-    assert (run.error_code, run.error_message) == ("killed", "The training process was killed.")
-
-
-@pytest.mark.parametrize("events", [[], [Stopped(step=3)]])
-def test_a_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> None:
-    run = make_running(db)
-    runs.cancel(db, run.id or 0)
-    queue.follow(db, run, events, 1)
-    queue.settle(db, run, -15)
-
-    assert run.status is RunStatus.CANCELLED
-
-
-def test_a_run_that_finishes_while_stopping_has_succeeded(db: Session) -> None:
-    run = make_running(db)
-    runs.cancel(db, run.id or 0)
-    queue.follow(db, run, [Finished(metrics={})], 1)
-    queue.settle(db, run, 0)
-
-    assert run.status is RunStatus.SUCCEEDED
-
-
-def test_a_final_run_stays_as_it_is(db: Session) -> None:
-    run = make_running(db)
-    queue.follow(db, run, [Finished(metrics={}), Failed(code="x", message="Too late.")], 1)
-    queue.settle(db, run, 1)
-
-    assert (run.status, run.error_message) == (RunStatus.SUCCEEDED, "")
+    assert refused.value.message == "Run 1 is running; only a queued run can be moved."
 
 
 def test_a_silent_worker_is_forgotten(db: Session) -> None:
-    queue.beat(db, Worker(name="w", pid=1, slots=2))
-    assert queue.slots(db) == 2
+    workers.beat(db, Worker(name="w", pid=1, slots=2))
+    assert workers.slots(db) == 2
 
-    queue.retire(db, "w")
-    assert queue.slots(db) == 0
-
-
-def test_a_run_given_back_waits_again(db: Session) -> None:
-    run: Run = make_run(db)
-    queue.claim(db, "w", slots=1)
-    queue.give_back(db, run)
-
-    assert (run.status, run.worker) == (RunStatus.QUEUED, "")
+    workers.retire(db, "w")
+    assert workers.slots(db) == 0

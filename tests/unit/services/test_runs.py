@@ -1,19 +1,18 @@
 """Submitting, finding, cancelling and deleting runs."""
 
-from collections.abc import Callable
-
 import pytest
 from sqlmodel import Session, select
 
-from studio.db.tables import Metric, Run, RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Metric, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.services import experiments, runs
+from studio.services import control, experiments, runs
 from studio.settings import Settings
 from tests.factories import make_done, make_recipe, make_run, make_running
 
 
 def make_stopping(db: Session) -> Run:
-    return runs.cancel(db, make_running(db).id or 0)
+    return control.cancel(db, make_running(db).id or 0)
 
 
 def test_a_submitted_run_waits(db: Session) -> None:
@@ -56,30 +55,6 @@ def test_an_unknown_dataset_is_refused(db: Session) -> None:
         make_run(db, dataset="nope")
 
     assert refused.value.param == "dataset"
-
-
-def test_a_queued_run_is_cancelled_at_once(db: Session) -> None:
-    run = make_run(db)
-
-    assert runs.cancel(db, run.id or 0).status is RunStatus.CANCELLED
-    assert run.finished_at is not None
-
-
-def test_a_running_run_is_asked_to_stop(db: Session) -> None:
-    run = make_running(db)
-
-    assert runs.cancel(db, run.id or 0).status is RunStatus.STOPPING
-
-
-@pytest.mark.parametrize(("make", "word"), [(make_done, "succeeded"), (make_stopping, "stopping")])
-def test_what_has_ended_cannot_be_cancelled(
-    db: Session, make: Callable[[Session], Run], word: str
-) -> None:
-    run = make(db)
-    with pytest.raises(ConflictError) as refused:
-        runs.cancel(db, run.id or 0)
-
-    assert refused.value.message == f"Run {run.id} is already {word}."
 
 
 def test_search_finds_by_name_and_status(db: Session) -> None:

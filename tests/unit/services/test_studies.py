@@ -9,10 +9,11 @@ from sqlmodel import Session
 
 from studio.db import migrate
 from studio.db.session import unit_of_work
-from studio.db.tables import Experiment, Run, RunStatus, Study
+from studio.db.states import RunStatus
+from studio.db.tables import Experiment, Run, Study
 from studio.errors import InvalidError, NotFoundError
 from studio.events import Alarmed, Event, Failed, Finished, Sampled, Started
-from studio.services import experiments, queue, reports, runs, studies
+from studio.services import attempts, control, experiments, reports, runs, states, studies
 from studio.services.answers import Piece
 from studio.services.evidence import Estimate, Finding
 from studio.services.studies import Plan
@@ -31,9 +32,9 @@ def make_study(db: Session, seeds: int = 1) -> list[Run]:
 
 def train(db: Session, run: Run, *events: Event) -> None:
     """Start a run and let it tell what happens."""
-    runs.move(db, run, RunStatus.STARTING)
+    states.move(db, run, RunStatus.STARTING)
     started = Started(total_steps=10, resolved={"device_name": "Xeon"})
-    queue.follow(db, run, [started, *events], 1)
+    attempts.follow(db, run, [started, *events], 1)
 
 
 def validated(*losses: float) -> list[Event]:
@@ -47,7 +48,7 @@ def finish(db: Session, run: Run, *losses: float) -> None:
 def empty(db: Session, folder: Path) -> None:
     """Make a study and delete its runs."""
     for run in make_study(db):
-        runs.cancel(db, run.id or 0)
+        control.cancel(db, run.id or 0)
         runs.delete(db, run.id or 0, folder)
     db.flush()
 
@@ -182,7 +183,7 @@ def test_numbers_that_are_none_are_counted_and_break_nothing(db: Session) -> Non
     alarm = Alarmed(code="nan", message="The loss is no number.", step=1)
     numbers = progressed(1, loss=math.nan, tokens_per_second=math.inf, skipped_steps=math.nan)
     train(db, mode, numbers, alarm, *validated(5.0, math.nan))
-    queue.follow(db, mode, [Finished(metrics={"eval_loss": math.nan})], 2)
+    attempts.follow(db, mode, [Finished(metrics={"eval_loss": math.nan})], 2)
 
     one = finding(db, "bf16")
     assert (one.not_finite, one.broken_steps, one.alarms, one.speed, one.skipped_steps) == (

@@ -4,16 +4,17 @@ import math
 
 from sqlmodel import Session
 
-from studio.db.tables import Run, RunStatus
+from studio.db.states import RunStatus
+from studio.db.tables import Run
 from studio.events import Alarmed, Event, Started
-from studio.services import queue, runs, timelines
+from studio.services import attempts, states, timelines
 from tests.factories import make_run, progressed
 
 
 def told(db: Session, *events: Event) -> Run:
     run = make_run(db)
-    runs.move(db, run, RunStatus.STARTING)
-    queue.follow(db, run, [Started(total_steps=10, resolved={}), *events], 1)
+    states.move(db, run, RunStatus.STARTING)
+    attempts.follow(db, run, [Started(total_steps=10, resolved={}), *events], 1)
     db.flush()
     return run
 

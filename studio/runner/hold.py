@@ -1,0 +1,21 @@
+"""A run's folder is one process's at a time; whoever holds it is written there, to be found."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from studio.rundir import RunDir
+
+
+@contextmanager
+def held(run: RunDir) -> Iterator[None]:
+    """Hold the folder; wait for a process that is just leaving it. The system frees it for sure."""
+    with run.lock.open("a+", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        this = psutil.Process()
+        lock.truncate(0)
+        lock.write(f"{this.pid} {this.create_time()!r}")
+        lock.flush()
+        yield

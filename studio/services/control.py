@@ -1,0 +1,92 @@
+"""What a person may ask of a run: stop, keep, pause, go on, try again."""
+
+from contextlib import suppress
+
+from sqlmodel import Session
+
+from studio.db.states import Ask, RunStatus
+from studio.db.tables import Run
+from studio.errors import ConflictError
+from studio.services import runs, states
+
+
+def cancel(db: Session, run_id: int) -> Run:
+    """Take a run out of the queue, or ask for it to stop; what it has learnt is not kept.
+
+    Raises:
+        ConflictError: it has ended.
+
+    """
+    run = runs.get(db, run_id)
+    if run.status in (RunStatus.QUEUED, RunStatus.PAUSED):
+        states.move(db, run, RunStatus.CANCELLED)
+        return run
+    return _ask(db, run, Ask.CANCEL)
+
+
+def keep(db: Session, run_id: int) -> Run:
+    """Ask a run to stop, and to save what it has learnt as its result."""
+    return _ask(db, runs.get(db, run_id), Ask.KEEP)
+
+
+def pause(db: Session, run_id: int) -> Run:
+    """Ask a run to write a checkpoint and leave its slot."""
+    return _ask(db, runs.get(db, run_id), Ask.PAUSE)
+
+
+def drain(db: Session, run_id: int) -> None:
+    """Ask a run to write a checkpoint and wait in the queue: its worker is leaving."""
+    with suppress(ConflictError):
+        _ask(db, runs.get(db, run_id), Ask.DRAIN)
+
+
+def resume(db: Session, run_id: int) -> Run:
+    """Queue a paused run again, to go on from where it was.
+
+    Raises:
+        ConflictError: it is not paused.
+
+    """
+    run = runs.get(db, run_id)
+    if run.status is not RunStatus.PAUSED:
+        raise ConflictError(f"Run {run_id} is {run.status}, not paused.")
+    return _requeue(db, run)
+
+
+def retry(db: Session, run_id: int) -> Run:
+    """Queue a run that has ended badly again, to go on from its newest checkpoint.
+
+    Raises:
+        ConflictError: it has not failed, or left no checkpoint.
+
+    """
+    run = runs.get(db, run_id)
+    if run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
+        raise ConflictError(f"Run {run_id} is {run.status}: there is nothing to try again.")
+    if run.checkpoint_step is None:
+        raise ConflictError(
+            f"Run {run_id} left no checkpoint.", hint="Run it again from the start."
+        )
+    return _requeue(db, run)
+
+
+_STRENGTH = (Ask.DRAIN, Ask.PAUSE, Ask.KEEP, Ask.CANCEL)
+"""What was asked may be asked for more strongly, until it is done."""
+
+
+def _ask(db: Session, run: Run, ask: Ask) -> Run:
+    if run.status is RunStatus.STOPPING:
+        asked = run.asked or Ask.CANCEL
+        if _STRENGTH.index(ask) <= _STRENGTH.index(asked):
+            raise ConflictError(f"Run {run.id} is already stopping.")
+    elif not states.move(db, run, RunStatus.STOPPING, {"asked": ask.value}):
+        raise ConflictError(f"Run {run.id} is already {run.status}.")
+    run.asked = ask
+    return run
+
+
+def _requeue(db: Session, run: Run) -> Run:
+    run.resumes, run.is_held = True, False
+    run.error_code = run.error_message = run.error_hint = ""
+    states.move(db, run, RunStatus.QUEUED)
+    return run

@@ -1,0 +1,33 @@
+"""Who is there to train: workers, their slots, and the last time each was heard of."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlmodel import Session, col, delete, select
+
+from studio.db.tables import Worker
+
+SILENCE = timedelta(seconds=15)
+"""A worker that was not heard of for three beats is taken for gone."""
+
+
+def beat(db: Session, worker: Worker) -> None:
+    """Say that a worker is alive, and forget those that were not heard of for long."""
+    db.exec(delete(Worker).where(col(Worker.beat_at) < datetime.now(UTC) - 4 * SILENCE))
+    db.merge(worker)
+
+
+def retire(db: Session, name: str) -> None:
+    """Say that a worker has ended of its own will."""
+    db.exec(delete(Worker).where(col(Worker.name) == name))
+
+
+def heard_of(db: Session) -> Sequence[Worker]:
+    """Return the workers heard of lately."""
+    query = select(Worker).where(col(Worker.beat_at) > datetime.now(UTC) - SILENCE)
+    return db.exec(query.order_by(col(Worker.name))).all()
+
+
+def slots(db: Session) -> int:
+    """Return how many slots the living workers have."""
+    return sum(worker.slots for worker in heard_of(db))

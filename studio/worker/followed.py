@@ -1,0 +1,68 @@
+"""One attempt that a worker looks after: asked to leave, waited for, and given up if it hangs."""
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from studio.db.states import Ask
+from studio.rundir import RunDir
+from studio.services.attempts import Owner
+from studio.settings import Settings
+from studio.worker.launch import Launcher
+
+log = logging.getLogger(__name__)
+
+DUMP_SECONDS = 2.0
+"""How long a hung process is given to write down where it stands."""
+
+
+@dataclass(slots=True)
+class Followed:
+    owner: Owner
+    handle: str
+    folder: RunDir
+    gpu: int | None = None
+    is_hung: bool = False
+    _asked: Ask | None = None
+    _asked_at: float = 0.0
+    _size: int = -1
+    _heard_at: float = field(default_factory=time.monotonic)
+
+    def has_news(self, offset: int) -> bool:
+        """Whether the file of events goes on after a place."""
+        path = self.folder.events.path
+        return path.exists() and path.stat().st_size > offset
+
+    def ask(self, ask: Ask, launcher: Launcher, settings: Settings) -> None:
+        """Ask once for each word; insist when the time given for it is over."""
+        now = time.monotonic()
+        if ask is not self._asked:
+            self._asked, self._asked_at = ask, now
+            word = Ask.PAUSE if ask is Ask.DRAIN else ask
+            written = self.folder.ask.with_suffix(".new")
+            written.write_text(word.value, encoding="ascii")
+            written.replace(self.folder.ask)
+            launcher.stop(self.handle)
+            return
+        is_quick = ask is Ask.CANCEL
+        grace = settings.stop_grace_seconds if is_quick else settings.save_grace_seconds
+        if now - self._asked_at > grace:
+            launcher.kill(self.handle)
+
+    def watch(self, launcher: Launcher, limit: float) -> None:
+        """End an attempt that has said nothing for too long, its stacks in its log."""
+        now, size = time.monotonic(), _size(self.folder)
+        if size != self._size:
+            self._size, self._heard_at = size, now
+        elif now - self._heard_at > limit + DUMP_SECONDS:
+            launcher.kill(self.handle)
+        elif now - self._heard_at > limit and not self.is_hung:
+            self.is_hung = True
+            log.warning("run_hung", extra={"folder": str(self.folder.root)})
+            launcher.dump(self.handle)
+
+
+def _size(folder: RunDir) -> int:
+    """Return how much the process has said, in events and on paper."""
+    paths = (folder.events.path, folder.log)
+    return sum(path.stat().st_size for path in paths if path.exists())

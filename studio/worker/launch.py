@@ -1,0 +1,52 @@
+"""The seam between the queue and whatever runs training: one machine now, a cluster one day.
+
+Nothing above it knows processes: an attempt has a handle, which means something to its launcher
+alone and is kept in the database, so that it can be found again by another worker.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from studio.rundir import RunDir
+from studio.services.obituaries import End
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    run_id: int
+    attempt: int
+    folder: RunDir
+    gpu: int | None = None
+
+
+class Launcher(Protocol):
+    name: str
+
+    def check(self) -> str:
+        """Say what keeps it from launching anything, or nothing."""
+
+    def submit(self, spec: LaunchSpec) -> str:
+        """Start an attempt and return its handle.
+
+        Raises:
+            OSError: it could not be started.
+
+        """
+
+    def observe(self, handle: str) -> End | None:
+        """Return how the attempt has ended, or None while it goes on."""
+
+    def stop(self, handle: str) -> None:
+        """Ask the attempt to leave. Asking again, or asking what is gone, does nothing."""
+
+    def kill(self, handle: str) -> None:
+        """End the attempt and all that it has started, at once."""
+
+    def dump(self, handle: str) -> None:
+        """Have the attempt write into its log where it stands."""
+
+    def adopt(self, spec: LaunchSpec) -> str:
+        """Return the handle of an attempt that was started but never written down, or nothing."""
+
+    def slots(self) -> int:
+        """Return how many runs of one slot can train at once."""

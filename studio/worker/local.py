@@ -1,0 +1,101 @@
+"""Training on this machine: one process for each attempt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from studio.hardware import Hardware, detect
+from studio.services.obituaries import End
+from studio.worker import process
+from studio.worker.launch import LaunchSpec
+from studio.worker.process import RUNNER, Process
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_KILLS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
+"""Where Linux counts the processes it has killed for want of memory: in our group, or at all."""
+
+
+def boot_id() -> str:
+    """Return what names this start of the machine; a pid of another start names nothing."""
+    return _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else ""
+
+
+@dataclass(slots=True)
+class Local:
+    """A handle is the pid, the moment the process began, and the machine's present boot."""
+
+    command: Sequence[str] = RUNNER
+    wanted_slots: int | None = None
+    hardware: Hardware = field(default_factory=detect)
+    boot: str = field(default_factory=boot_id)
+    name: str = "local"
+    _children: dict[str, Process] = field(default_factory=dict)
+    _kills: dict[str, int] = field(default_factory=dict)
+
+    def check(self) -> str:
+        return ""
+
+    def submit(self, spec: LaunchSpec) -> str:
+        # A worker that was killed while it launched may have left one that nobody looks after.
+        if left := process.training(spec.folder):
+            left.kill()
+        kills = memory_kills()
+        started = process.start(spec.folder, gpu=spec.gpu, command=self.command)
+        handle = self._handle(started)
+        self._children[handle], self._kills[handle] = started, kills
+        return handle
+
+    def observe(self, handle: str) -> End | None:
+        pid, began, boot = _parts(handle)
+        if boot not in ("", self.boot):
+            return End(rebooted=True)
+        ours = self._children.get(handle)
+        if (ours or process.found(pid, began) or _GONE).is_alive:
+            return None
+        kills = self._kills.get(handle, memory_kills())
+        code = ours.exit_code if ours else None
+        return End(exit_code=code, out_of_memory=memory_kills() > kills and code in (None, -9))
+
+    def stop(self, handle: str) -> None:
+        self._process(handle).terminate()
+
+    def kill(self, handle: str) -> None:
+        self._process(handle).kill()
+
+    def dump(self, handle: str) -> None:
+        self._process(handle).dump()
+
+    def adopt(self, spec: LaunchSpec) -> str:
+        left = process.training(spec.folder)
+        return self._handle(left) if left else ""
+
+    def slots(self) -> int:
+        gpus = self.hardware.gpus if self.hardware.device == "cuda" else ()
+        return self.wanted_slots or max(1, len(gpus))
+
+    def _handle(self, made: Process) -> str:
+        return f"{made.pid}@{made.started!r}@{self.boot}"
+
+    def _process(self, handle: str) -> Process:
+        pid, began, boot = _parts(handle)
+        here = process.found(pid, began) if boot in ("", self.boot) else None
+        return self._children.get(handle) or here or _GONE
+
+
+def memory_kills() -> int:
+    """Return how many processes the system has killed for want of memory, as far as it tells."""
+    for path in _KILLS:
+        if path.exists():
+            lines = path.read_text(encoding="ascii").splitlines()
+            counts = dict(line.split()[:2] for line in lines)
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return 0
+
+
+_GONE = Process(pid=0, started=0.0)
+
+
+def _parts(handle: str) -> tuple[int, float, str]:
+    pid, began, boot = handle.split("@", 2)
+    return int(pid), float(began), boot

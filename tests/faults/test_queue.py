@@ -1,0 +1,135 @@
+"""The queue under many hands, each of which may be killed at any moment."""
+
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx2
+import pytest
+from sqlmodel import col, func, select
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import LIVE, RunStatus
+from studio.db.tables import Attempt, Run
+from studio.services import home, queue
+from studio.settings import Settings
+from tests.factories import furnish, make_run
+from tests.living import QUICK, Studio
+from tests.patience import until
+
+pytestmark = pytest.mark.faults
+
+CONTENDER = Path(__file__).with_name("contender.py")
+CONTENDERS = 8
+RUNS = 400
+KILLING_SECONDS = 30
+SUBMITTERS = 200
+KILLS = 3
+
+
+@contextmanager
+def contenders(folder: Path, log: Path) -> Iterator[Callable[[int], None]]:
+    """Keep some workers alive; yield what kills one of them and puts another in its place."""
+    names = iter(range(10_000))
+    told = log.open("ab")
+
+    def begin() -> subprocess.Popen[bytes]:
+        name = f"w{next(names)}"
+        return subprocess.Popen([sys.executable, str(CONTENDER), str(folder), name], stdout=told)
+
+    alive = [begin() for _ in range(CONTENDERS)]
+
+    def replace(which: int) -> None:
+        alive[which].kill()
+        alive[which].wait()
+        alive[which] = begin()
+
+    try:
+        yield replace
+    finally:
+        for process in alive:
+            process.kill()
+            process.wait()
+        told.close()
+
+
+def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "home")
+    engine = home.open_home(settings)
+    with unit_of_work(engine) as db:
+        furnish(db, settings)
+        for number in range(RUNS):
+            make_run(db, f"run {number}")
+    dice, log = random.Random(0), tmp_path / "log"  # noqa: S311 -- no secret
+
+    def left() -> int:
+        with reading(engine) as db:
+            done = select(func.count()).where(Run.status == RunStatus.SUCCEEDED)
+            return RUNS - db.exec(done).one()
+
+    kills = 0
+    with contenders(settings.home, log) as replace:
+        end = time.monotonic() + KILLING_SECONDS
+        while time.monotonic() < end and left():
+            replace(dice.randrange(CONTENDERS))
+            kills += 1
+        until(lambda: not left(), seconds=120)
+
+    with reading(engine) as db:
+        outcomes = Counter(db.exec(select(Attempt.outcome)).all())
+        live = db.exec(select(func.count()).where(col(Run.status).in_(LIVE))).one()
+        held = sum(queue.used(db, name) for name in db.exec(select(Run.worker)).all())
+    said = log.read_text(encoding="ascii").split()
+    assert kills > CONTENDERS
+    # A word may be lost with its process, but none is said twice.
+    assert len(said) == len(set(said))
+    assert (outcomes["succeeded"], live, held) == (RUNS, 0, 0)
+    assert set(outcomes) <= {"succeeded", "lost"}
+
+
+def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) -> None:
+    """Two hundred programs submit at once while the server is killed three times."""
+    studio = make_studio()
+    studio.kill()
+    studio.wait()
+    studio.worker = False
+    studio.start()
+
+    def submit(number: int) -> int:
+        body = {"name": f"run {number}", "recipe": QUICK}
+        headers = {"Idempotency-Key": f"key {number}"}
+        while True:
+            try:
+                answer = studio.api.post("/runs", json=body, headers=headers)
+            except httpx2.TransportError:
+                time.sleep(0.1)  # the server is away: a program tries again, as programs do
+                continue
+            if answer.status_code == httpx2.codes.CREATED:
+                made: int = answer.json()["id"]
+                return made
+
+    def stored() -> int:
+        waiting: list[object] = studio.api.get("/queue").json()["waiting"]
+        return len(waiting)
+
+    def reached(number: int) -> bool:
+        return stored() >= number
+
+    with ThreadPoolExecutor(SUBMITTERS) as pool:
+        answers = [pool.submit(submit, number) for number in range(SUBMITTERS)]
+        for share in range(1, KILLS + 1):
+            until(partial(reached, share * 30))
+            studio.kill()
+            studio.wait()
+            studio.start()
+        ids = [answer.result() for answer in answers]
+
+    assert sorted(ids) == sorted(set(ids))
+    assert stored() == SUBMITTERS

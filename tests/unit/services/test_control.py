@@ -1,0 +1,107 @@
+"""What may be asked of a run, and when."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlmodel import Session
+
+from studio.db.states import Ask, RunStatus
+from studio.db.tables import Run
+from studio.errors import ConflictError
+from studio.events import Checkpointed, Failed, Paused
+from studio.services import attempts, control
+from tests.factories import make_done, make_run, make_running
+
+
+def make_paused(db: Session) -> Run:
+    run = make_running(db)
+    control.pause(db, run.id or 0)
+    attempts.follow(db, run, [Paused(step=3)], 1)
+    return run
+
+
+def make_failed(db: Session) -> Run:
+    run = make_running(db)
+    attempts.follow(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1)], 1)
+    attempts.fail(db, run, Failed(code="non_finite", message="No number."))
+    return run
+
+
+def make_stopping(db: Session) -> Run:
+    return control.cancel(db, make_running(db).id or 0)
+
+
+@pytest.mark.parametrize("make", [make_run, make_paused])
+def test_what_has_no_process_is_cancelled_at_once(
+    db: Session, make: Callable[[Session], Run]
+) -> None:
+    run = make(db)
+
+    assert control.cancel(db, run.id or 0).status is RunStatus.CANCELLED
+    assert run.finished_at is not None
+
+
+@pytest.mark.parametrize(
+    ("ask", "word"),
+    [(control.cancel, Ask.CANCEL), (control.keep, Ask.KEEP), (control.pause, Ask.PAUSE)],
+)
+def test_a_running_run_is_asked(db: Session, ask: Callable[[Session, int], Run], word: Ask) -> None:
+    run = ask(db, make_running(db).id or 0)
+
+    assert (run.status, run.asked) == (RunStatus.STOPPING, word)
+
+
+@pytest.mark.parametrize(("make", "word"), [(make_done, "succeeded"), (make_stopping, "stopping")])
+def test_what_has_ended_cannot_be_cancelled(
+    db: Session, make: Callable[[Session], Run], word: str
+) -> None:
+    run = make(db)
+    with pytest.raises(ConflictError) as refused:
+        control.cancel(db, run.id or 0)
+
+    assert refused.value.message == f"Run {run.id} is already {word}."
+
+
+def test_who_waits_for_a_pause_may_still_cancel(db: Session) -> None:
+    run = make_running(db)
+    control.pause(db, run.id or 0)
+
+    assert control.cancel(db, run.id or 0).asked is Ask.CANCEL
+
+
+def test_a_paused_run_goes_back_to_the_queue(db: Session) -> None:
+    run = make_paused(db)
+
+    assert (control.resume(db, run.id or 0).status, run.resumes) == (RunStatus.QUEUED, True)
+
+
+def test_a_failed_run_is_tried_again_from_its_checkpoint(db: Session) -> None:
+    run = control.retry(db, make_failed(db).id or 0)
+
+    assert (run.status, run.resumes, run.error_code, run.finished_at) == (
+        RunStatus.QUEUED,
+        True,
+        "",
+        None,
+    )
+
+
+def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
+    run = make_running(db)
+    attempts.fail(db, run, Failed(code="x", message="No."))
+    with pytest.raises(ConflictError) as refused:
+        control.retry(db, run.id or 0)
+
+    assert (refused.value.message, refused.value.hint) == (
+        "Run 1 left no checkpoint.",
+        "Run it again from the start.",
+    )
+
+
+@pytest.mark.parametrize("verb", [control.resume, control.retry])
+def test_a_success_is_left_alone(db: Session, verb: Callable[[Session, int], Run]) -> None:
+    run = make_done(db)
+    with pytest.raises(ConflictError):
+        verb(db, run.id or 0)
+
+    assert run.status is RunStatus.SUCCEEDED
