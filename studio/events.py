@@ -6,6 +6,7 @@ the strings "NaN" and "Infinity": JSON has no word for them, and they must not t
 """
 
 import errno
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +32,14 @@ class Started(_Event):
     total_steps: int
     resolved: dict[str, Any]
     """What really runs: dtypes, parameter counts, effective batch, tokens."""
+
+
+class Resumed(_Event):
+    """Another attempt has begun, from a checkpoint, or from step 0 where there was none."""
+
+    kind: Literal["resumed"] = "resumed"
+    step: int
+    attempt: int
 
 
 class Progressed(_Event):
@@ -68,7 +77,7 @@ class Phase(_Event):
 
 
 class Alarmed(_Event):
-    """The run's numbers break, in words. It may go on; if not, `Failed` says so."""
+    """The run's numbers break, or its checkpoints. It may go on; if not, `Failed` says so."""
 
     kind: Literal["alarmed"] = "alarmed"
     code: str
@@ -79,28 +88,21 @@ class Alarmed(_Event):
     """Where in the model it was seen first, by name."""
 
 
-class Finished(_Event):
-    """All was trained and saved."""
-
-    kind: Literal["finished"] = "finished"
-    metrics: dict[str, float]
-
-
 class Checkpointed(_Event):
-    """A checkpoint is sealed: the run can go on from it."""
+    """The run could go on from here: a checkpoint is whole and on the disk."""
 
     kind: Literal["checkpointed"] = "checkpointed"
     step: int
     bytes: int
     seconds: float
+    """What it took."""
 
 
-class Resumed(_Event):
-    """A further attempt goes on from a checkpoint; steps after it are told anew."""
+class Finished(_Event):
+    """All was trained and saved."""
 
-    kind: Literal["resumed"] = "resumed"
-    step: int
-    attempt: int
+    kind: Literal["finished"] = "finished"
+    metrics: dict[str, float]
 
 
 class Paused(_Event):
@@ -116,7 +118,9 @@ class Stopped(_Event):
     kind: Literal["stopped"] = "stopped"
     step: int
     kept: bool = False
-    """Whether what it had learnt was saved as its result."""
+    """Whether what was learnt so far was measured and saved, as a result."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """As those of `Finished`, of what was kept."""
 
 
 class Failed(_Event):
@@ -138,12 +142,12 @@ NO_ROOM_EXIT = errno.ENOSPC
 
 Event = Annotated[
     Started
+    | Resumed
     | Progressed
     | Sampled
     | Phase
     | Alarmed
     | Checkpointed
-    | Resumed
     | Paused
     | Finished
     | Stopped
@@ -162,7 +166,10 @@ class EventLog:
 
     def append(self, event: Event) -> None:
         """Write the event, numbered, as one whole line in one system call."""
-        self._written = (self._written or self._count()) + 1
+        if not self._written:
+            self._close_half_a_line()
+            self._written = self._count()
+        self._written += 1
         line = event.model_copy(update={"seq": self._written}).model_dump_json() + "\n"
         with self.path.open("ab", buffering=0) as file:
             file.write(line.encode())
@@ -179,6 +186,15 @@ class EventLog:
             whole, newline, _half = file.read().rpartition(b"\n")
         events = [event for line in whole.splitlines() if (event := _event(line)) is not None]
         return events, offset + len(whole + newline)
+
+    def _close_half_a_line(self) -> None:
+        """End the line that an earlier writer was killed in, or the next would be part of it."""
+        with self.path.open("ab+", buffering=0) as file:
+            if file.tell() == 0:
+                return
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
 
     def _count(self) -> int:
         return len(self.read()[0])

@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from studio.events import EventLog
 
 MANIFEST = "manifest.json"
+
+
+Ask = Literal["cancel", "pause", "keep"]
+"""What can be asked of a run that trains. Both of the others keep what it has learnt."""
 
 
 class DataFacts(BaseModel):
@@ -41,7 +46,7 @@ class JobSpec(BaseModel):
     dataset: DataFacts | None = None
     """For the manifest; training needs the rows alone."""
     resume: bool = False
-    """Whether to go on from the newest whole checkpoint, if there is one."""
+    """Whether to go on from the newest whole checkpoint. If not, those there are go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,11 @@ class RunDir:
         return self.root / "log.txt"
 
     @property
+    def ask(self) -> Path:
+        """What is asked of the run: an `Ask`, written before SIGTERM is sent. None is a cancel."""
+        return self.root / "ask"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 
@@ -75,11 +85,6 @@ class RunDir:
     def lock(self) -> Path:
         """Held by the process that trains the run; names it by its pid and when it began."""
         return self.root / "runner.lock"
-
-    @property
-    def ask(self) -> Path:
-        """One word: what is asked of the run, written before it is told to leave."""
-        return self.root / "ask"
 
     @property
     def artifacts(self) -> Path:

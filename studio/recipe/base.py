@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.checkpoints import Checkpoints
 from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
 from studio.recipe.knobs import Knob, Section
 from studio.recipe.numerics import Numerics
@@ -37,6 +38,7 @@ class Recipe(Section):
     data: Data = Data()
     evaluation: Evaluation = Evaluation()
     early_stopping: EarlyStopping = EarlyStopping()
+    checkpoints: Checkpoints = Checkpoints()
     samples: Samples = Samples()
     numerics: Numerics = Numerics()
 

@@ -1,11 +1,14 @@
 """Train one run: `python -m studio.runner RUN_DIR`. What it has to say, it says as events."""
 
+import faulthandler
 import gc
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
 
+from studio.rundir import RunDir
 from studio.training.stopping import Stop
 
 _LEAKS = "ACCELERATE_"
@@ -36,7 +39,9 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
     stop = Stop()
-    stop.listen()
+    stop.listen(RunDir(Path(sys.argv[1])).ask)
+    # A run that hangs can be asked where: every thread's stack goes to its log.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
 
     from studio.rundir import RunDir  # heavy import
     from studio.runner.spare import spare  # heavy import

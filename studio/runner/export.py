@@ -12,8 +12,9 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
     stop = Stop()
-    stop.listen()
+    folder = Path(sys.argv[1])
+    stop.listen(folder / "ask")
 
     from studio.runner.session import export  # heavy import
 
-    sys.exit(export(Path(sys.argv[1]), stop))
+    sys.exit(export(folder, stop))

@@ -4,17 +4,18 @@ import errno
 import shutil
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from studio.events import NO_ROOM_EXIT, Event, EventLog, Finished, Stopped
+from studio.events import NO_ROOM_EXIT, Event, EventLog, Finished, Paused, Stopped
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir
 from studio.runner.hold import held
 from studio.training.stopping import Stop, StopRequested
 
 Say = Callable[[Event], None]
-Work = Callable[[Say], dict[str, float]]
-"""Does what is to be done, and returns what came of it, in numbers."""
+Work = Callable[[Say], Event]
+"""Does what is to be done, and returns the last that there is to say of it."""
 
 
 def execute(root: Path, stop: Stop) -> int:
@@ -23,30 +24,39 @@ def execute(root: Path, stop: Stop) -> int:
     Without room for its last event, the exit code says so in its place.
     """
     run = RunDir(root)
+    may_go: list[Path] = []
 
-    def train(say: Say) -> dict[str, float]:
+    def train(say: Say) -> Event:
         with stop.at_once():
             from studio.runner import stages  # noqa: PLC0415 -- heavy import
-        return stages.train(run, say, stop)
+        outcome = stages.train(run, say, stop)
+        if not outcome.keeps_checkpoints:
+            may_go.append(run.checkpoints)
+        return outcome.event
 
     with held(run):
-        try:
-            return _tell(run.events, stop, train)
-        finally:
-            shutil.rmtree(run.checkpoints, ignore_errors=True)
+        code = _tell(run.events, stop, train)
+        # Only a run that has its result, and has said so, will never want to go on from them.
+        for folder in may_go:
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            run.checkpoints.rmdir()
+        run.ask.unlink(missing_ok=True)
+    return code
 
 
 def export(root: Path, stop: Stop) -> int:
     """Make the export in a folder. Return the exit code: 1 if it failed, else 0."""
     folder = ExportDir(root)
 
-    def make(say: Say) -> dict[str, float]:
+    def make(say: Say) -> Event:
         with stop.at_once():
             from studio.runner import stages  # noqa: PLC0415 -- heavy import
             from studio.training import export  # noqa: PLC0415 -- heavy import
 
             spec = ExportSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
-            return export.make(folder, spec, stages.recipe_of(RunDir(spec.run)), say)
+            recipe = stages.recipe_of(RunDir(spec.run))
+            return Finished(metrics=export.make(folder, spec, recipe, say))
 
     return _tell(folder.events, stop, make)
 
@@ -66,15 +76,19 @@ def _told(log: EventLog, stop: Stop, work: Work) -> int:
             log.append(event)
 
     try:
-        metrics = work(say)
+        last = work(say)
     except StopRequested:
-        print("stopped, as asked", flush=True)  # noqa: T201 -- the run's own log
-        log.append(Stopped(step=stop.step))
+        log.append(_left(stop))
     except Exception as error:  # noqa: BLE001 -- the last stand: the studio must hear of anything
         return _fail(error, say)
     else:
-        log.append(Finished(metrics=metrics))
+        log.append(last)
     return 0
+
+
+def _left(stop: Stop) -> Paused | Stopped:
+    print("stopped, as asked", flush=True)  # noqa: T201 -- the run's own log
+    return Paused(step=stop.step) if stop.asked == "pause" else Stopped(step=stop.step)
 
 
 def _fail(error: Exception, say: Say) -> int:

@@ -15,39 +15,52 @@ from transformers.utils import logging as upstream_logging
 
 from studio import __version__, hardware, manifest
 from studio.errors import TrainingError
-from studio.events import Event, Phase, Sampled
+from studio.events import Event, Finished, Phase, Resumed, Sampled, Stopped
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
-from studio.rundir import MANIFEST, RunDir
+from studio.rundir import MANIFEST, JobSpec, RunDir
 from studio.training import artifacts, card, quantised
+from studio.training.checkpoints import Shelf
 from studio.training.guard import Guard, broken_weights, refuse_broken_weights
 from studio.training.health import Health
 from studio.training.job import Job
 from studio.training.precision import PrecisionWatch
 from studio.training.reporter import Reporter
+from studio.training.resuming import Saver
 from studio.training.samples import Sampler
+from studio.training.snapshots import Remembering
 from studio.training.stopping import Stop
 
 Say = Callable[[Event], None]
 
 
-def train(run: RunDir, say: Say, stop: Stop) -> dict[str, float]:
-    """Train a run from its recipe to its artifacts. Return what came of it, in numbers."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    event: Event
+    """The last of the run."""
+    keeps_checkpoints: bool
+
+
+def train(run: RunDir, say: Say, stop: Stop) -> Outcome:
+    """Train a run from its recipe, or its newest checkpoint, to its artifacts."""
     upstream_logging.disable_progress_bar()
     stages = prepare(run, say, stop)
-    samples = stages.answer("before")
+    samples = stages.answers_before()
     stages.enter("training")
     stages.learn()
-    samples += stages.answer("after")
-    stages.save(samples)
-    return stages.reporter.results()
+    with stop.finishing():
+        samples += stages.answer("after")
+        stages.save(samples)
+    return stages.outcome()
 
 
 def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     """Load, tokenise and build whatever the first step needs."""
     with stop.at_once():
         recipe = recipe_of(run)
+        shelf = Shelf(run.checkpoints, recipe)
+        start = _start(run, shelf, say, stop)
         job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
         trainer = import_module(f"studio.methods.{recipe.method}.trainer").build(recipe, job)
     watch = PrecisionWatch(trainer, job.plan)
@@ -57,10 +70,16 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(watch)
     trainer.add_callback(reporter)
+    trainer.saver = Saver(trainer, shelf, recipe.checkpoints, stop, say)
+    trainer.add_callback(trainer.saver)
+    parts = (*trainer.callback_handler.callbacks, *trainer.counts, trainer.guard, reporter.pace)
+    trainer.saver.parts = {
+        type(part).__name__: part for part in parts if isinstance(part, Remembering)
+    }
     # What is loaded stays: the garbage collector need not look through it again and again.
     gc.freeze()
     gc.enable()
-    return Stages(recipe, job, trainer, reporter, say, stop)
+    return Stages(recipe, job, trainer, reporter, say, stop, start)
 
 
 def recipe_of(run: RunDir) -> AnyRecipe:
@@ -76,6 +95,8 @@ class Stages:
     reporter: Reporter
     say: Say
     stop: Stop
+    start: Path | None
+    """The checkpoint to go on from."""
 
     def enter(self, phase: str) -> None:
         _enter(self.say, phase)
@@ -83,12 +104,23 @@ class Stages:
     def learn(self) -> None:
         """Train, and see to it that what came of it can be used."""
         try:
-            self.trainer.train()
+            self.trainer.saver.train(self.start)
         except TrainingError as why:
             if self.recipe.numerics.guard == "rollback" and why is self.trainer.guard.ended_by:
                 self._rescue(why)
             raise
         refuse_broken_weights(self._model)
+        if (best_loss := self.trainer.saver.best_loss) is not None:
+            self.reporter.last["eval_loss"] = best_loss
+
+    def answers_before(self) -> list[Sampled]:
+        """Answer before training. A resumed run has: its model has learnt since."""
+        if self.start is None:
+            with self.stop.at_once():
+                return self.answer("before")
+        told = [one for one in self.job.dir.events.read()[0] if isinstance(one, Sampled)]
+        before = {one.position: one for one in told if one.stage == "before"}
+        return [before[position] for position in sorted(before)]
 
     def answer(self, stage: Literal["before", "after"]) -> list[Sampled]:
         knobs = self.recipe.samples
@@ -96,10 +128,9 @@ class Stages:
             return []
         self.enter("answering")
         chosen = self.job.validation.conversations[: knobs.prompts]
-        with self.stop.at_once():
-            sampler = Sampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
-            step = self.trainer.state.global_step
-            samples = list(sampler.answer(self._model, stage, step))
+        sampler = Sampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
+        step = self.trainer.state.global_step
+        samples = list(sampler.answer(self._model, stage, step))
         for sample in samples:
             self.say(sample)
         return samples
@@ -107,10 +138,10 @@ class Stages:
     def save(self, samples: list[Sampled]) -> None:
         self.enter("saving")
         facts, metrics = self.reporter.resolved, self.reporter.results()
-        with artifacts.whole(self.job.dir.artifacts) as folder, self.stop.at_once():
+        with artifacts.whole(self.job.dir.artifacts) as folder:
             artifacts.write_model(folder, self._model, self.job)
             artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
-            text = card.write(self.job.spec.name, self.recipe, facts, metrics, samples)
+            text = card.write(self.job.spec.name, self.recipe, facts, metrics, samples, self._cut)
             (folder / "README.md").write_text(text, encoding="utf-8")
             self._write_manifest(folder)
 
@@ -123,12 +154,18 @@ class Stages:
         whole = manifest.finished(known, location=location, revision=revision, folder=folder)
         (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")
 
+    def outcome(self) -> Outcome:
+        metrics, step = self.reporter.results(), self.trainer.state.global_step
+        cut = Stopped(step=step, kept=True, metrics=metrics)
+        event = cut if self.reporter.was_cut else Finished(metrics=metrics)
+        return Outcome(event, self.recipe.checkpoints.keep_after_success)
+
     def _rescue(self, why: TrainingError) -> None:
         """Keep the weights of a run that its guard has ended: no step that broke was taken."""
         if broken_weights(self._model):
             return
         self.enter("saving")
-        with artifacts.whole(self.job.dir.artifacts) as folder, self.stop.at_once():
+        with artifacts.whole(self.job.dir.artifacts) as folder, self.stop.finishing():
             good = folder / artifacts.LAST_GOOD
             good.mkdir()
             artifacts.write_model(good, self._model, self.job)
@@ -138,10 +175,31 @@ class Stages:
             (good / "README.md").write_text(text, encoding="utf-8")
 
     @property
+    def _cut(self) -> str:
+        if not self.reporter.was_cut:
+            return ""
+        state = self.trainer.state
+        return f"Training was stopped by hand at step {state.global_step} of {state.max_steps}."
+
+    @property
     def _model(self) -> PreTrainedModel:
         """The model as loaded: without the autocast that training wrapped around it."""
         trainer = self.trainer
         return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+
+
+def _start(run: RunDir, shelf: Shelf, say: Say, stop: Stop) -> Path | None:
+    """Return the checkpoint to go on from, if the run is to go on and there is one."""
+    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    if not spec.resume:
+        shelf.clear()
+        return None
+    found = shelf.newest(say)
+    stop.step = found.step if found else 0
+    told = f"going on from step {stop.step}" if found else "no checkpoint: starting from scratch"
+    print(told, flush=True)  # noqa: T201 -- the run's own log
+    say(Resumed(step=stop.step, attempt=spec.attempt))
+    return found.folder if found else None
 
 
 def _guard(recipe: Recipe, job: Job, trainer: Trainer) -> Guard:

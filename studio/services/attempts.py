@@ -35,6 +35,9 @@ LEASE = timedelta(seconds=30)
 """How long a worker may be silent before another takes over what it trains."""
 
 LOST = "lost"
+_SAVING = frozenset({"not_saved", "broken_checkpoint"})
+"""Alarms about checkpoints."""
+
 MOST_LOST = 3
 """Attempts without a last word after which a run is not tried again: it kills whatever runs it."""
 
@@ -190,7 +193,8 @@ def _end(db: Session, run: Run, event: Event) -> None:
         case Finished(metrics=metrics):
             run.metrics = run.metrics | metrics
             states.move(db, run, RunStatus.SUCCEEDED)
-        case Stopped(step=step, kept=True):
+        case Stopped(step=step, kept=True, metrics=metrics):
+            run.metrics = run.metrics | metrics
             states.move(db, run, RunStatus.SUCCEEDED, {"stopped_at": step})
         case Paused(step=step):
             run.asked = run.asked or Ask.PAUSE
@@ -217,7 +221,8 @@ def _leave(db: Session, run: Run, step: int | None = None) -> None:
 def _keep(db: Session, run: Run, event: Sampled | Alarmed) -> None:
     told = event.model_dump(exclude={"seq", "at", "kind"})
     if isinstance(event, Alarmed):
-        states.note(db, run, runs.ALARM, told)
+        # What could not be saved speaks against no number format.
+        states.note(db, run, event.code if event.code in _SAVING else runs.ALARM, told)
         return
     place = (event.stage, event.step, event.position)
     mine = select(Sample).where(Sample.run_id == run.id)

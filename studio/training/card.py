@@ -22,7 +22,7 @@ _CARD = """\
 
 ## Results
 
-{results}
+{results}{cut}
 
 ## Precision
 
@@ -54,8 +54,12 @@ def write(
     resolved: Mapping[str, Any],
     metrics: Mapping[str, float],
     samples: Sequence[Sampled],
+    cut: str = "",
 ) -> str:
-    """Write the card of a finished run. It names no folder of the machine it was trained on."""
+    """Write the card of a finished run. It names no folder of the machine it was trained on.
+
+    `cut` says where it was ended by hand, if it was.
+    """
     base = public(recipe.base_model)
     return _CARD.format(
         front=yaml.safe_dump(_front(recipe), sort_keys=False),
@@ -64,6 +68,7 @@ def write(
         dataset=recipe.dataset,
         trained=f"{_trained(recipe)}, {resolved['trainable_parameters']:,} parameters",
         results=_table({key: f"{value:,.4g}" for key, value in metrics.items()}),
+        cut=f"\n\n{cut}" if cut else "",
         precision=_table({key: resolved[key] for key in _PRECISION}),
         data=_table({key: f"{resolved[key]:,}" for key in _DATA}),
         samples="\n".join(_samples(samples)) or "None were written.",

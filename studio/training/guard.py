@@ -75,6 +75,8 @@ class _Trouble:
 class Guard:
     """Keeps an eye on one run."""
 
+    REMEMBERED = ("skipped_steps", "_told", "_origin", "_zero_losses", "_lost_looks")
+
     def __init__(
         self, policy: Policy, mode: Precision, trainer: Trainer, health: Health | None
     ) -> None:

@@ -67,6 +67,8 @@ class _Before:
 class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Takes a look when one is due: hooks stand on the model for that step alone."""
 
+    REMEMBERED = ("_last_look", "_is_wanted")
+
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._weights: list[_Weight] = []

@@ -44,6 +44,8 @@ class RealPrecision(Trainer):  # type: ignore[misc] # upstream is untyped
 class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Proves the mode before the first step, and counts the steps a loss scaler skips."""
 
+    REMEMBERED = ("skipped_steps",)
+
     def __init__(self, trainer: RealPrecision, plan: Numbers) -> None:
         self.skipped_steps = 0
         self.loss_scale = 0.0

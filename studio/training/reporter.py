@@ -20,6 +20,8 @@ EVAL_METRICS = ("eval_loss", "eval_mean_token_accuracy")
 class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Turns what the trainer logs into events, and leaves the run where that is asked for."""
 
+    REMEMBERED = ("tokens", "last", "best_eval_loss")
+
     def __init__(
         self,
         say: Callable[[Event], None],
@@ -40,26 +42,29 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._guard = guard
         self._gauge = gauge
         self._resolve = resolve
-        self._pace = Pace()
-        self._keeps_best = False
+        self.pace = Pace()
+        self.was_cut = False
+        """Whether training ended early because what was learnt so far is to be kept."""
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, _control: object, **_rest: object
+        self, _args: object, state: TrainerState, _control: object, **_rest: object
     ) -> None:
         self.resolved = self._resolve()
-        self._keeps_best = args.load_best_model_at_end
         self._say(Started(total_steps=state.max_steps, resolved=self.resolved))
         self._gauge.set_back()
-        self._pace.start()
+        self.pace.start()
 
     def on_step_end(
         self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
     ) -> None:
-        self._pace.step(state.global_step)
+        self.pace.step(state.global_step)
         self._stop.step = state.global_step
         # The last step is logged whether or not its turn has come, or its tokens would be lost.
         control.should_log |= state.global_step >= state.max_steps
         self._stop.check()
+        if self._stop.asked == "keep" and not control.should_training_stop:
+            self.was_cut = control.should_training_stop = True
+            control.should_log = control.should_evaluate = True
 
     def on_prediction_step(
         self, _args: object, _state: object, _control: object, **_rest: object
@@ -77,7 +82,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         if "loss" not in logs:
             return
         tokens = int(logs["tokens"])
-        step_seconds, rate = self._pace.lap(tokens)
+        step_seconds, rate = self.pace.lap(tokens)
         self.tokens += tokens
         metrics = {name: float(logs[name]) for name in METRICS if name in logs}
         metrics |= {"tokens_per_second": rate, "step_seconds": step_seconds}
@@ -99,26 +104,31 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self,
         _args: object,
         state: TrainerState,
-        _control: object,
+        control: TrainerControl,
         metrics: dict[str, float],
         **_rest: object,
     ) -> None:
-        self._pace.resume()
+        self.pace.resume()
         found = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
         # The untrained model's is where improvement is measured from, and is never the best kept.
         if state.global_step:
             self.best_eval_loss = min(self.best_eval_loss, found["eval_loss"])
         self._report(state, found)
+        if self._stop.asked == "keep" and not control.should_training_stop:
+            self.was_cut = control.should_training_stop = True
+
+    def on_save(self, _args: object, _state: object, _control: object, **_rest: object) -> None:
+        self.pace.resume()
 
     def results(self) -> dict[str, float]:
-        """Return what the run came to. Early stopping has gone back to its best weights."""
+        """Return what the run came to."""
         return {
             "loss": self.last["loss"],
-            "eval_loss": self.best_eval_loss if self._keeps_best else self.last["eval_loss"],
+            "eval_loss": self.last["eval_loss"],
             "best_eval_loss": self.best_eval_loss,
-            "train_seconds": self._pace.training_seconds,
+            "train_seconds": self.pace.training_seconds,
             "tokens": self.tokens,
-            "tokens_per_second": self.tokens / self._pace.training_seconds,
+            "tokens_per_second": self.tokens / self.pace.training_seconds,
             "peak_memory_bytes": self._gauge.peak_bytes(),
         } | {name: value for name, value in self._scaling().items() if name == "skipped_steps"}
 
@@ -141,7 +151,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
                 step=state.global_step,
                 epoch=state.epoch or 0.0,
                 tokens=self.tokens,
-                seconds=self._pace.seconds,
+                seconds=self.pace.seconds,
                 metrics=metrics,
             )
         )
@@ -149,7 +159,9 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 
 
 class Pace:
-    """How fast training goes, the time for evaluations left out of its laps."""
+    """How fast training goes, the time for evaluations and saves left out of its laps."""
+
+    REMEMBERED = ("ages", "training_seconds", "_steps", "_lap_steps")
 
     def __init__(self) -> None:
         self._began = self._lap_began = self._step_ended = 0.0
@@ -159,6 +171,17 @@ class Pace:
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self._began if self._began else 0.0
+
+    @property
+    def ages(self) -> tuple[float, float, float]:
+        """Seconds since training, the lap, and the pause after the last step began."""
+        now = time.perf_counter()
+        return now - self._began, now - self._lap_began, now - self._step_ended
+
+    @ages.setter
+    def ages(self, ages: tuple[float, float, float]) -> None:
+        now = time.perf_counter()
+        self._began, self._lap_began, self._step_ended = (now - age for age in ages)
 
     def start(self) -> None:
         self._began = self._lap_began = self._step_ended = time.perf_counter()
@@ -176,9 +199,10 @@ class Pace:
         return elapsed / max(steps, 1), tokens / elapsed
 
     def resume(self) -> None:
-        """Take up the lap after an evaluation, which began when the last step ended."""
+        """Take up the lap after a pause, which began when the last step ended."""
         now = time.perf_counter()
         self._lap_began += now - max(self._step_ended, self._lap_began)
+        self._step_ended = now
 
 
 def _line(state: TrainerState, metrics: dict[str, float]) -> str:

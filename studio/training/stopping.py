@@ -3,7 +3,14 @@
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
+from typing import get_args
+
+from studio.rundir import Ask
+
+_ALL: frozenset[Ask] = frozenset(get_args(Ask))
+_NONE: frozenset[Ask] = frozenset()
 
 
 class StopRequested(BaseException):
@@ -14,51 +21,67 @@ class Stop:
     """A request to stop, kept until a place is reached where leaving breaks nothing."""
 
     def __init__(self) -> None:
-        self.requested = False
+        self.asked: Ask | None = None
         self.step = 0
-        """The last step that was done whole."""
-        self._may_leave = False
+        """The last step that was done whole; of a resumed run, first that of its checkpoint."""
+        self._file: Path | None = None
+        self._leaves_for = _NONE
 
-    def listen(self) -> None:
-        """Take SIGTERM and SIGINT as requests from now on."""
+    def listen(self, file: Path) -> None:
+        """Take SIGTERM and SIGINT as requests from now on: what the file says, or to cancel."""
+        self._file = file
         signal.signal(signal.SIGTERM, self._hear)
         signal.signal(signal.SIGINT, self._hear)
 
     def check(self) -> None:
-        """Leave here if asked to.
+        """Leave here if asked to cancel.
 
         Raises:
             StopRequested: somebody asked.
 
         """
-        if self.requested:
-            raise StopRequested
+        self._leave_for(frozenset({"cancel"}))
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Leave anywhere inside: nothing in here is worth finishing."""
-        with self._leaving(allowed=True):
+        with self._leaving(_ALL):
+            yield
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Leave anywhere inside, but only to cancel: what was learnt is about to be saved."""
+        with self._leaving(frozenset({"cancel"})):
             yield
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Leave nowhere inside, but right after it."""
-        with self._leaving(allowed=False):
+        with self._leaving(_NONE):
             yield
 
     @contextmanager
-    def _leaving(self, *, allowed: bool) -> Iterator[None]:
-        before, self._may_leave = self._may_leave, allowed
+    def _leaving(self, words: frozenset[Ask]) -> Iterator[None]:
+        before, self._leaves_for = self._leaves_for, words
         try:
-            if allowed:
-                self.check()
+            self._leave_for(words)
             yield
         finally:
-            self._may_leave = before
-        if before:
-            self.check()
+            self._leaves_for = before
+        self._leave_for(before)
+
+    def _leave_for(self, words: frozenset[Ask]) -> None:
+        # What a resumed run has learnt can be kept only once it is loaded.
+        if self.asked in words and not (self.asked == "keep" and self.step):
+            raise StopRequested
 
     def _hear(self, _signal: int, _frame: FrameType | None) -> None:
-        self.requested = True
-        if self._may_leave:
-            raise StopRequested
+        self.asked = self._read()
+        self._leave_for(self._leaves_for)
+
+    def _read(self) -> Ask:
+        try:
+            told = self._file.read_text(encoding="utf-8").strip() if self._file else ""
+        except FileNotFoundError:
+            told = ""
+        return next((word for word in get_args(Ask) if word == told), "cancel")

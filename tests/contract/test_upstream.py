@@ -7,6 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from studio.recipe.adapters import Lora
+from studio.recipe.checkpoints import Checkpoints
 from studio.recipe.data import EarlyStopping, Evaluation
 from studio.recipe.knobs import Section
 from studio.recipe.optimisation import Optimisation
@@ -23,14 +24,15 @@ def upstream_types(section: type[Section]) -> dict[str, Any]:
     target: dict[type[Section], Any] = {
         Optimisation: SFTConfig,
         Evaluation: SFTConfig,
+        Checkpoints: SFTConfig,
         Lora: LoraConfig,
         EarlyStopping: EarlyStoppingCallback.__init__,
     }
     return get_type_hints(target[section])
 
 
-SECTIONS = (Optimisation, Evaluation, EarlyStopping, Lora)
-OURS = {"kind", "base_dtype"}
+SECTIONS = (Optimisation, Evaluation, Checkpoints, EarlyStopping, Lora)
+OURS = {"kind", "base_dtype", "save_minutes", "keep_after_success"}
 FIELDS = [
     (section, name) for section in SECTIONS for name in section.model_fields if name not in OURS
 ]

@@ -40,6 +40,13 @@ OPTIMISATIONS = st.fixed_dictionaries(
         "seed": st.integers(0, 2**32 - 1),
     }
 )
+CHECKPOINTS = st.fixed_dictionaries(
+    {
+        "save_minutes": st.none() | st.floats(min_value=0.01, max_value=10_080),
+        "save_steps": st.none() | st.integers(1, 10_000_000),
+        "keep_after_success": st.booleans(),
+    }
+)
 recipes = st.builds(
     _recipe,
     method=st.sampled_from(list(METHODS)),
@@ -48,6 +55,7 @@ recipes = st.builds(
     precision=st.sampled_from(list(PRECISIONS)),
     adapter=ADAPTERS,
     optimisation=OPTIMISATIONS,
+    checkpoints=CHECKPOINTS,
 )
 
 

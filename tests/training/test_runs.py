@@ -61,6 +61,7 @@ def test_a_logged_step_tells_every_number(full: RunDir) -> None:
         "grad_norm",
         "grad_underflow_share",
         "learning_rate",
+        "logit_max",
         "loss",
         "lost_update_share",
         "mean_token_accuracy",
@@ -254,7 +255,7 @@ def test_rows_without_answers_fail_in_words(model: Path, tmp_path: Path) -> None
 def test_a_run_asked_to_stop_before_it_began_leaves_at_once(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     stop = Stop()
-    stop.requested = True
+    stop.asked = "cancel"
 
     assert execute(run.root, stop) == 0
     assert [event.kind for event in run.events.read()[0]] == ["stopped"]

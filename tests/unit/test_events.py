@@ -39,6 +39,25 @@ def test_half_a_line_waits(log: EventLog) -> None:
     assert log.read(offset) == ([], offset)
 
 
+def test_half_a_line_of_a_killed_writer_spoils_no_other(log: EventLog) -> None:
+    log.append(Phase(name="loading"))
+    log.append(Phase(name="training"))
+    whole = log.path.read_bytes()
+
+    def after_a_kill(cut: int) -> list[tuple[int, str]]:
+        log.path.write_bytes(whole[:cut])
+        EventLog(log.path).append(Phase(name="again"))
+        return [(e.seq, e.name) for e in log.read()[0] if isinstance(e, Phase)]
+
+    first = whole.index(b"\n") + 1
+    assert {tuple(after_a_kill(cut)) for cut in range(first, len(whole) - 1)} == {
+        ((1, "loading"), (2, "again"))
+    }
+    # Only the end of the line was missing: the event itself was told.
+    told = [(1, "loading"), (2, "training"), (3, "again")]
+    assert after_a_kill(len(whole) - 1) == after_a_kill(len(whole)) == told
+
+
 def test_a_garbage_line_is_passed_over(log: EventLog) -> None:
     log.path.write_text('\x00\x00 not json\n{"kind": "no such kind"}\n')
     log.append(Phase(name="loading"))

@@ -1,7 +1,7 @@
 """Supervised fine-tuning on the torch side: a loss over the answers, and nothing computed twice."""
 
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from peft import get_peft_model
@@ -16,6 +16,7 @@ from studio.training import checkpoints, data, models, optimizers, sharding
 from studio.training.guard import Guarded
 from studio.training.job import Job
 from studio.training.precision import RealPrecision
+from studio.training.resuming import Resumable
 
 TILE_COLUMNS = 4096
 """Words of the vocabulary that a processor scores at once."""
@@ -28,7 +29,7 @@ def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
         **recipe.optimisation.model_dump(exclude_none=True),
         **recipe.evaluation.model_dump(exclude_none=True),
         **job.mode.trainer_flags,
-        **checkpoints.strategy(recipe.early_stopping),
+        **checkpoints.strategy(recipe),
         eval_strategy="steps",
         eval_on_start=True,
         max_length=recipe.data.max_length,
@@ -39,10 +40,10 @@ def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
         report_to=[],
     )
     sharding.install(job.mode, args)
-    return AnswerTrainer(job, args, checkpoints.callbacks(recipe.early_stopping))
+    return AnswerTrainer(job, args, checkpoints.callbacks(recipe))
 
 
-class AnswerTrainer(Guarded, RealPrecision, SFTTrainer):  # type: ignore[misc] # upstream is untyped
+class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ignore[misc] # upstream is untyped
     """TRL's trainer, counting on the device and reading the counts once a logging step."""
 
     loss_is_scaled_for_ga = True
@@ -68,6 +69,7 @@ class AnswerTrainer(Guarded, RealPrecision, SFTTrainer):  # type: ignore[misc] #
         self.train_dataset: Any = data.tensors(job.train.data)
         self.eval_dataset: Any = data.tensors(job.validation.data)
         self._tally = Tally(self.args.device)
+        self.counts = (self._tally,)
 
     def compute_loss(
         self,
@@ -129,6 +131,8 @@ def _score_answers_only(model: nn.Module) -> None:
 
 class Tally:
     """Sums kept on the device, so that a training step waits for none of them."""
+
+    REMEMBERED: ClassVar[tuple[str, ...]] = ("_counts", "_loss", "_streak", "_nonfinite")
 
     def __init__(self, device: torch.device) -> None:
         self._counts = torch.zeros(3, dtype=torch.long, device=device)

@@ -1,0 +1,38 @@
+"""What a run keeps of itself while it trains, and which weights it ends with."""
+
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from studio.recipe.knobs import Knob, Section
+
+
+class Checkpoints(Section):
+    """What is saved while the model learns, so that a run can go on where it was cut off.
+
+    Names are those of `TrainingArguments`, where they are known there.
+    """
+
+    save_minutes: Annotated[
+        float | None, Gt(0), Le(10_080), Knob("Save every", "minutes", advanced=True)
+    ] = 5.0
+    """Training that may be lost when a run is cut off. Slow saves come less often: they never take
+    more than a twentieth of the time. Leave empty to save by steps alone."""
+
+    save_steps: Annotated[
+        int | None, Ge(1), Le(10_000_000), Knob("Save also every", "steps", advanced=True)
+    ] = None
+    """Save at these steps, too. Leave empty to save by time alone."""
+
+    save_total_limit: Annotated[
+        int, Ge(1), Le(1000), Knob("Checkpoints kept", "newest", advanced=True)
+    ] = 2
+    """Older ones are deleted. The one with the best weights stays, where those are wanted."""
+
+    load_best_model_at_end: Annotated[bool, Knob("End with the best weights", advanced=True)] = (
+        False
+    )
+    """Go back at the end to the lowest validation loss. Early stopping always does."""
+
+    keep_after_success: Annotated[bool, Knob("Keep checkpoints for good", advanced=True)] = False
+    """Leave the checkpoints of a run that has succeeded. Those of any other stay anyway."""

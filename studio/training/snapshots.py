@@ -1,0 +1,99 @@
+"""What a run needs to go on as if nothing had happened: written to a folder, and taken from it.
+
+    weights.safetensors  what is trained, under the model's own names, in its own formats
+    optimizer.pt         its states and copies, each in its own format
+    scheduler.pt  scaler.pt  rng_state.pth  trainer_state.json     as upstream writes them
+    counters.pt          what upstream forgets: the dice that the epoch's order was thrown with,
+                         sums since the last logging step, and what the studio itself has counted
+
+Upstream's own weights would not do: it loads them under whatever names fit, and tells of no others.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import Trainer
+
+from studio.errors import TrainingError
+
+WEIGHTS = "weights.safetensors"
+STATE = "trainer_state.json"
+COUNTERS = "counters.pt"
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A part of a run with counts that must survive it: the attributes it names."""
+
+    REMEMBERED: ClassVar[tuple[str, ...]]
+
+
+def write(trainer: Trainer, counters: Mapping[str, Any], folder: Path) -> None:
+    """Write all there is to a trainer between two steps, as it is: nothing is cast."""
+    kept = weights(trainer.model)
+    save_file({name: one.contiguous() for name, one in kept.items()}, folder / WEIGHTS)
+    # The seal has a better hash over all of it, and this one takes most of a save's time.
+    torch.serialization.set_crc32_options(compute_crc32=False)
+    trainer._save_optimizer_and_scheduler(str(folder))  # noqa: SLF001 -- no public name
+    trainer._save_scaler(str(folder))  # noqa: SLF001 -- the same
+    trainer._save_rng_state(str(folder))  # noqa: SLF001 -- the same
+    # The history of all logs would grow with every step, and nobody reads it.
+    replace(trainer.state, log_history=[]).save_to_json(str(folder / STATE))
+    torch.save(counters, folder / COUNTERS)
+
+
+def size(trainer: Trainer) -> int:
+    """Return the bytes that would be written, but for some thousands."""
+    states = (one for state in trainer.optimizer.state.values() for one in state.values())
+    tensors = [*weights(trainer.model).values(), *(s for s in states if isinstance(s, Tensor))]
+    return sum(one.nbytes for one in tensors)
+
+
+def counters(folder: Path, device: torch.device) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(folder / COUNTERS, weights_only=True, map_location=device)
+    return found
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return what training changes: the weights that are trained, and the model's own buffers."""
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    belonging = model.state_dict().keys()
+    buffers = {name: one for name, one in model.named_buffers() if name in belonging}
+    return trained | buffers
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Give a model the weights of a checkpoint, all of them, and in its own formats.
+
+    Raises:
+        TrainingError: they are another model's.
+
+    """
+    saved, ours = load_file(folder / WEIGHTS), weights(model)
+    if _shapes(saved) != _shapes(ours):
+        raise TrainingError(
+            "other_model",
+            f"{folder.name} holds weights of another model than this run trains.",
+            hint="Has the base model been replaced? Start the run anew.",
+        )
+    for name, one in ours.items():
+        one.copy_(saved[name])
+
+
+def memory(part: Remembering) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in part.REMEMBERED}
+
+
+def recall(part: Remembering, remembered: Mapping[str, Any]) -> None:
+    """Give a part its counts back. What an older studio did not remember begins anew."""
+    for name in remembered.keys() & set(part.REMEMBERED):
+        setattr(part, name, remembered[name])
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (one.shape, one.dtype) for name, one in tensors.items()}

@@ -1,0 +1,186 @@
+"""A training process is killed, paused and cut short; each test asks what is left, and goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from studio.events import Checkpointed, Finished, Paused, Progressed, Stopped
+from studio.rundir import Ask, RunDir
+from studio.training import seals
+from tests.patience import until
+from tests.training import resumed, tiny
+
+pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+KNOBS: dict[str, Any] = {
+    **resumed.LORA,
+    "optimisation__max_steps": 100,
+    "optimisation__gradient_accumulation_steps": 2,
+    "optimisation__per_device_train_batch_size": 3,
+    "evaluation__eval_steps": 20,
+    "checkpoints__save_steps": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_model(tmp_path_factory.mktemp("model") / "tiny", tiny.llama())
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """Train the run that all others must equal, undisturbed."""
+    run = tiny.write_run(tmp_path_factory.mktemp("whole") / "run", model, **KNOBS)
+    assert start(run).wait(300) == 0
+    return run
+
+
+def start(run: RunDir) -> subprocess.Popen[bytes]:
+    """Start a runner as the worker does; one thread, as other tests train beside this one."""
+    with run.log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "studio.runner", str(run.root)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+
+def ask(run: RunDir, process: subprocess.Popen[bytes], word: Ask) -> int:
+    run.ask.write_text(word, encoding="utf-8")
+    process.send_signal(signal.SIGTERM)
+    return process.wait(120)
+
+
+def is_past(run: RunDir, step: int) -> Callable[[], bool]:
+    return lambda: any(event.step >= step for event in tiny.said(run, Progressed))
+
+
+def killed_past(run: RunDir, step: int) -> None:
+    process = start(run)
+    until(is_past(run, step), seconds=120)
+    process.kill()
+    process.wait()
+
+
+def equals(run: RunDir, other: RunDir) -> bool:
+    return (resumed.bits(run), resumed.curve(run), resumed.result(run)) == (
+        resumed.bits(other),
+        resumed.curve(other),
+        resumed.result(other),
+    )
+
+
+def test_a_run_killed_twice_equals_an_undisturbed_one(
+    whole: RunDir, model: Path, tmp_path: Path
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model, **KNOBS)
+    killed_past(run, 9)
+    killed_past(resumed.taken_up(run), 31)
+
+    assert start(resumed.taken_up(run)).wait(300) == 0
+
+    assert equals(run, whole)
+    (second, first_step), (third, second_step) = resumed.resumed_at(run)
+    assert (second, third) == (2, 3)
+    assert (first_step >= 8, second_step >= 28) == (True, True)
+
+
+def test_a_kill_while_saving_never_leaves_half_a_checkpoint(
+    whole: RunDir, model: Path, tmp_path: Path
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model, **KNOBS)
+    process = start(run)
+    until(lambda: len(tiny.said(run, Checkpointed)) > 0, seconds=120)
+    watched = psutil.Process(process.pid)
+
+    def is_saving() -> bool:
+        watched.suspend()
+        until(lambda: watched.status() == psutil.STATUS_STOPPED)
+        caught = any(run.checkpoints.glob(".checkpoint-*.partial"))
+        if not caught:
+            watched.resume()
+        return caught
+
+    until(is_saving)
+    process.kill()
+    process.wait()
+    newest = max(event.step for event in tiny.said(run, Checkpointed))
+
+    assert start(resumed.taken_up(run)).wait(300) == 0
+
+    assert resumed.resumed_at(run) == [(2, newest)]
+    assert equals(run, whole)
+
+
+def test_a_paused_run_goes_on_as_if_it_had_not_been(
+    whole: RunDir, model: Path, tmp_path: Path
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model, **KNOBS)
+    process = start(run)
+    until(is_past(run, 5), seconds=120)
+    assert ask(run, process, "pause") == 0
+    paused = tiny.last(run)
+    assert isinstance(paused, Paused)
+    assert tiny.said(run, Checkpointed)[-1].step == paused.step
+    assert not run.ask.exists()
+
+    assert start(resumed.taken_up(run)).wait(300) == 0
+
+    assert resumed.resumed_at(run) == [(2, paused.step)]
+    assert equals(run, whole)
+
+
+def test_what_was_learnt_so_far_can_be_kept(model: Path, tmp_path: Path) -> None:
+    endless = {"precision": "bf16_kahan", "optimisation__max_steps": 100_000, "samples__prompts": 1}
+    run = tiny.write_run(tmp_path / "run", model, **endless, checkpoints__save_steps=1)
+    process = start(run)
+    until(is_past(run, 3), seconds=120)
+
+    assert ask(run, process, "keep") == 0
+
+    stopped = tiny.last(run)
+    assert isinstance(stopped, Stopped)
+    assert stopped.kept
+    assert stopped.metrics["eval_loss"] == tiny.series(run, "eval_loss")[-1]
+    assert tiny.said(run, Progressed)[-1].step == stopped.step
+    kept = AutoModelForCausalLM.from_pretrained(run.artifacts)
+    assert {p.dtype for p in kept.parameters()} == {torch.bfloat16}
+    told = f"Training was stopped by hand at step {stopped.step} of 100000."
+    assert told in (run.artifacts / "README.md").read_text(encoding="utf-8")
+    assert not run.checkpoints.exists()
+
+
+def test_a_run_that_hangs_says_where(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
+    process = start(run)
+    until(is_past(run, 1), seconds=120)
+
+    process.send_signal(signal.SIGUSR1)
+
+    until(lambda: "(most recent call first)" in run.log.read_text(encoding="utf-8"))
+    assert ask(run, process, "cancel") == 0
+    assert tiny.last(run).kind == "stopped"
+    assert tiny.said(run, Finished) == []
+
+
+def test_a_cancelled_run_leaves_its_checkpoints(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model, **KNOBS)
+    process = start(run)
+    until(lambda: len(tiny.said(run, Checkpointed)) > 0, seconds=120)
+
+    assert ask(run, process, "cancel") == 0
+
+    assert [event.kept for event in tiny.said(run, Stopped)] == [False]
+    newest = tiny.said(run, Checkpointed)[-1].step
+    assert seals.examine(run.checkpoints / f"checkpoint-{newest}").step == newest
+    assert not run.artifacts.exists()

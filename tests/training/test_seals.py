@@ -1,0 +1,67 @@
+"""Checkpoints on a disk that fills up, without any training."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from studio.errors import TrainingError
+from studio.methods import RECIPES
+from studio.training import seals
+from studio.training.checkpoints import Shelf
+from tests.training.tiny import RECIPE
+
+pytestmark = pytest.mark.slow
+
+
+def shelf(folder: Path) -> Shelf:
+    return Shelf(folder, RECIPES.validate_python(RECIPE))
+
+
+def write(to: Shelf, step: int, size: int) -> None:
+    with to.writing(step, None) as folder:
+        (folder / "weights.safetensors").write_bytes(os.urandom(size))
+
+
+def test_a_disk_that_fills_up_while_saving_leaves_the_older_checkpoint_whole(small: Path) -> None:
+    checkpoints = shelf(small / "checkpoints")
+    write(checkpoints, 1, 600_000)
+
+    with pytest.raises(OSError, match="No space left"):
+        write(checkpoints, 2, 600_000)
+
+    assert [path.name for path in (small / "checkpoints").iterdir()] == ["checkpoint-1"]
+    assert seals.examine(small / "checkpoints" / "checkpoint-1").step == 1
+
+
+def test_a_disk_too_small_is_told_before_anything_is_written(small: Path) -> None:
+    with pytest.raises(TrainingError) as caught:
+        shelf(small / "checkpoints").refuse_crowding(600_000)
+
+    assert caught.value.message == "It takes 0.6 MB, and 1.0 MB are free on the disk."
+
+
+def test_what_a_killed_writer_left_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoints = shelf(tmp_path / "checkpoints")
+    write(checkpoints, 1, 10)
+    (tmp_path / "checkpoints" / ".checkpoint-2.partial").mkdir()
+    (tmp_path / "checkpoints" / ".checkpoint-0.removed").mkdir()
+
+    found = checkpoints.newest(print)
+
+    assert found is not None
+    assert found.step == 1
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint-1"]
+
+
+def test_a_checkpoint_never_sealed_is_set_aside(tmp_path: Path) -> None:
+    checkpoints = shelf(tmp_path / "checkpoints")
+    told: list[str] = []
+    write(checkpoints, 1, 10)
+    checkpoints.place(2).mkdir()
+
+    found = checkpoints.newest(lambda alarm: told.append(alarm.message))
+
+    assert found is not None
+    assert found.step == 1
+    assert told == ["The checkpoint of step 2 cannot be used: it was never finished."]
