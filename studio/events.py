@@ -8,6 +8,7 @@ the strings "NaN" and "Infinity": JSON has no word for them, and they must not t
 import errno
 import os
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -186,6 +187,13 @@ class EventLog:
             whole, newline, _half = file.read().rpartition(b"\n")
         events = [event for line in whole.splitlines() if (event := _event(line)) is not None]
         return events, offset + len(whole + newline)
+
+    def beginning(self, lines: int) -> list[Event]:
+        """Return the events of the first lines, however long the file has grown."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            return [event for line in islice(file, lines) if (event := _event(line)) is not None]
 
     def _close_half_a_line(self) -> None:
         """End the line that an earlier writer was killed in, or the next would be part of it."""

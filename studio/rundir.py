@@ -1,5 +1,7 @@
 """The folder of one run: the only thing the web side and the torch side share."""
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -47,6 +49,8 @@ class JobSpec(BaseModel):
     """For the manifest; training needs the rows alone."""
     resume: bool = False
     """Whether to go on from the newest whole checkpoint. If not, those there are go."""
+    cache: Path | None = None
+    """Where tokenised data is kept for the next run; None keeps none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,23 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
+
+    def leave_exit(self, pid: int, code: int) -> None:
+        """Say with which code a process ended, for whoever could not wait for it."""
+        new = self._exit.with_suffix(".new")
+        new.write_text(json.dumps({"pid": pid, "code": code}), encoding="utf-8")
+        new.replace(self._exit)
+
+    def exit_of(self, pid: int) -> int | None:
+        """Return the code with which a process ended, or None if nobody has left it here."""
+        with suppress(FileNotFoundError):
+            left: dict[str, int] = json.loads(self._exit.read_text(encoding="utf-8"))
+            return left["code"] if left["pid"] == pid else None
+        return None
+
+    @property
+    def _exit(self) -> Path:
+        return self.root / "exit.json"
 
     @property
     def lock(self) -> Path:

@@ -33,6 +33,9 @@ class Settings(BaseSettings):
     """What a worker does with its runs when it is told to end: leave them training for the next
     worker to find, or have each write a checkpoint and wait in the queue."""
 
+    warm_launcher: bool = True
+    """Whether to keep the training packages loaded, so that runs start at once. Linux only."""
+
     upload_limit_bytes: int = 4 * 2**30
     """The largest file that may be uploaded."""
 
@@ -63,3 +66,8 @@ class Settings(BaseSettings):
     @property
     def models(self) -> Path:
         return self.home / "models"
+
+    @property
+    def cache(self) -> Path:
+        """What may be deleted at any time: it only saves making it again."""
+        return self.home / "cache"

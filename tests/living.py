@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 
 from studio.rundir import RunDir
-from studio.services import home
+from studio.services import home, launcher
 from studio.settings import Settings
 from studio.worker import process
 from tests.patience import until
@@ -47,6 +48,8 @@ class Studio:
     worker: bool = True
     """Whether to start a worker beside the web process."""
     process: subprocess.Popen[bytes] | None = None
+    warm: bool = False
+    """Whether it keeps a warm launcher: seconds of two cores that most tests need not spend."""
 
     @classmethod
     def copied(cls, folder: Path, to: Path) -> "Studio":
@@ -74,7 +77,8 @@ class Studio:
                 *(sys.executable, "-m", "studio", "serve", "--port", str(self.port)),
                 *(() if self.worker else ("--no-worker",)),
             ],
-            env=os.environ | {"STUDIO_HOME": str(self.home)},
+            env=os.environ
+            | {"STUDIO_HOME": str(self.home), "STUDIO_WARM_LAUNCHER": str(self.warm)},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -136,11 +140,12 @@ def starter_model() -> Path:
 
 
 @pytest.fixture
-def make_studio(starter_home: Path, tmp_path: Path) -> Iterator[Callable[[], Studio]]:
+def make_studio(starter_home: Path, tmp_path: Path) -> Iterator[Callable[..., Studio]]:
     made: list[Studio] = []
 
-    def make() -> Studio:
+    def make(*, warm: bool = False) -> Studio:
         studio = Studio.copied(starter_home, tmp_path / f"home-{len(made)}")
+        studio.warm = warm
         made.append(studio)
         studio.start()
         return studio
@@ -194,6 +199,13 @@ def submit(studio: Studio, name: str = "quick", **optimisation: Any) -> int:  # 
 def run_of(studio: Studio, number: int) -> dict[str, Any]:
     told: dict[str, Any] = studio.api.get(f"/runs/{number}").raise_for_status().json()
     return told
+
+
+def launcher_of(studio: Studio) -> psutil.Process:
+    """Wait for a studio's warm launcher, and return its process."""
+    settings = Settings(home=studio.home)
+    until(lambda: launcher.read(settings).state == "ready", seconds=180)
+    return psutil.Process(launcher.read(settings).pid)
 
 
 def steps_of(studio: Studio, number: int) -> list[float]:

@@ -8,7 +8,7 @@ import studio
 from studio import paths
 from studio.hardware import Hardware, detect, versions
 from studio.recipe.precision import PRECISIONS
-from studio.services import checks
+from studio.services import checks, launcher
 from studio.services.checks import Finding
 from studio.settings import Settings
 
@@ -29,6 +29,7 @@ def look(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
     memory = hardware.memory_bytes / 10**9
     yield Finding(good=True, text=f"{hardware.title}, {memory:.0f} GB memory")
     yield _packages(hardware)
+    yield _quick_start(settings)
     if hardware.gpus and hardware.device == "cpu" and hardware.torch:
         yield Finding(good=False, text="There is a GPU, but this torch was built without CUDA.")
     for mode in PRECISIONS.values():
@@ -51,6 +52,11 @@ def _packages(hardware: Hardware) -> Finding:
     return Finding(
         good=True, text=", ".join(f"{name} {version}" for name, version in found.items())
     )
+
+
+def _quick_start(settings: Settings) -> Finding:
+    found = launcher.read(settings)
+    return Finding(good=found.state == "ready" or None, text=f"Quick start: {found.told}")
 
 
 def _scripts() -> Finding:

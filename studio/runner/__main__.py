@@ -23,6 +23,27 @@ _OURS = {
 }
 
 
+def main(root: Path) -> int:
+    """Train the run in a folder, in a process of its own. Return the exit code."""
+    # Thousands of modules are loaded now, and none of them is garbage: looking costs a second.
+    gc.disable()
+    # What upstream will change one day is nothing the reader of a run's log can mend.
+    warnings.simplefilter("ignore", FutureWarning)
+    clean_environment()
+    stop = Stop()
+    stop.listen(RunDir(root).ask)
+    # A run that hangs can be asked where: every thread's stack goes to its log.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+    from studio.runner.spare import spare  # noqa: PLC0415 -- heavy import
+
+    spare(RunDir(root))
+
+    from studio.runner.session import execute  # noqa: PLC0415 -- heavy import
+
+    return execute(root, stop)
+
+
 def clean_environment() -> None:
     """Let nothing but the recipe decide, and nobody be told; upstream reads these on import."""
     for name in [name for name in os.environ if name.startswith(_LEAKS)]:
@@ -33,21 +54,4 @@ def clean_environment() -> None:
 
 
 if __name__ == "__main__":
-    # Thousands of modules are loaded now, and none of them is garbage: looking costs a second.
-    gc.disable()
-    # What upstream will change one day is nothing the reader of a run's log can mend.
-    warnings.simplefilter("ignore", FutureWarning)
-    clean_environment()
-    stop = Stop()
-    stop.listen(RunDir(Path(sys.argv[1])).ask)
-    # A run that hangs can be asked where: every thread's stack goes to its log.
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-
-    from studio.rundir import RunDir  # heavy import
-    from studio.runner.spare import spare  # heavy import
-
-    spare(RunDir(Path(sys.argv[1])))
-
-    from studio.runner.session import execute  # heavy import
-
-    sys.exit(execute(Path(sys.argv[1]), stop))
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,9 +1,14 @@
 """How far a run is, when it will be done, and where its time went."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from studio.db.tables import Run
+from studio.events import Event, Phase, Started
+
+BEFORE_TRAINING = {"training": "auditing the numbers"}
+"""Until the first step begins, a trainer that trains has its numbers audited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,25 @@ def of(run: Run) -> Progress:
         first_step_seconds=_between(run.started_at, run.first_step_at),
         total_seconds=_between(run.claimed_at, now),
     )
+
+
+def beginning(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
+    """Return what a run did before its first step was done, each with its seconds, in order.
+
+    `said` is what its process told first; nothing comes back before that step is done.
+    """
+    if run.claimed_at is None or run.first_step_at is None:
+        return []
+    moments = [("Waiting in the queue", run.created_at), ("Starting its process", run.claimed_at)]
+    for event in said:
+        # An earlier attempt's words are in the same file.
+        if run.claimed_at <= event.at < run.first_step_at and isinstance(event, Phase | Started):
+            name = "first step" if isinstance(event, Started) else event.name
+            moments.append((BEFORE_TRAINING.get(name, name).capitalize(), event.at))
+    ends = [at for _, at in moments[1:]] + [run.first_step_at]
+    return [
+        (name, (end - at).total_seconds()) for (name, at), end in zip(moments, ends, strict=True)
+    ]
 
 
 def _eta(run: Run, now: datetime) -> float | None:

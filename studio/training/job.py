@@ -13,6 +13,7 @@ from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
 from studio.training import audit, card, data, float8, models, templates
+from studio.training.cache import Cache, key_of
 from studio.training.data import Conversation, Examples
 from studio.training.memory import Gauge
 
@@ -100,8 +101,17 @@ def _examples(
 ) -> tuple[Examples, Examples]:
     train_rows, validation_rows = _rows(recipe, spec)
     length = recipe.data.max_length
-    train = data.tokenise(train_rows, template, tokenizer, length)
+
+    def tokenised(rows: list[data.Conversation]) -> Examples:
+        def make() -> Examples:
+            return data.tokenise(rows, template, tokenizer, length)
+
+        if spec.cache is None:
+            return make()
+        return Cache(spec.cache).examples(key_of(rows, tokenizer, length), rows, make)
+
+    train = tokenised(train_rows)
     data.refuse_empty(train, "training")
-    validation = data.tokenise(validation_rows, template, tokenizer, length)
+    validation = tokenised(validation_rows)
     data.refuse_empty(validation, "validation")
     return train, validation

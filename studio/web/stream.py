@@ -8,10 +8,12 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
 
 from sqlalchemy import Engine
+
+from studio.db.changes import watched
 
 LOOK_SECONDS = 0.2
 """How often the database is asked whether anything was committed; one pragma, microseconds."""
@@ -60,15 +62,9 @@ class Hub:
                     await watch
 
     async def _watch(self) -> None:
-        # The pragma tells of other connections' commits only, so this one must never write.
-        # The driver's own connection, because a session's begins a transaction, which sees one
-        # moment of the database for ever.
-        with closing(self._engine.raw_connection()) as connection:
-            cursor, last = connection.cursor(), None
+        with watched(self._engine) as changes:
             while not self._closing:
-                now = cursor.execute("PRAGMA data_version").fetchone()
-                if now != last:
-                    last = now
+                if changes.happened():
                     await self._tell()
                 await asyncio.sleep(LOOK_SECONDS)
 

@@ -17,10 +17,21 @@ class LaunchSpec:
     attempt: int
     folder: RunDir
     gpu: int | None = None
+    packages: frozenset[str] = frozenset()
+    """The optional packages that its recipe needs."""
 
 
 class Launcher(Protocol):
     name: str
+
+    def begin(self) -> None:
+        """Make ready what lets attempts start sooner."""
+
+    def tend(self) -> None:
+        """Look after that; called often, and never waits."""
+
+    def end(self) -> None:
+        """Let it go; attempts stay."""
 
     def check(self) -> str:
         """Say what keeps it from launching anything, or nothing."""
@@ -45,8 +56,11 @@ class Launcher(Protocol):
     def dump(self, handle: str) -> None:
         """Have the attempt write into its log where it stands."""
 
-    def adopt(self, spec: LaunchSpec) -> str:
-        """Return the handle of an attempt that was started but never written down, or nothing."""
+    def adopt(self, spec: LaunchSpec, handle: str) -> str:
+        """Take up an attempt that another worker has launched. Return its handle.
+
+        Without one it may have been started, and never written down; nothing if it was not.
+        """
 
     def slots(self) -> int:
         """Return how many runs of one slot can train at once."""

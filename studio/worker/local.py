@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studio.hardware import Hardware, detect
+from studio.rundir import RunDir
 from studio.services.obituaries import End
 from studio.worker import process
 from studio.worker.launch import LaunchSpec
 from studio.worker.process import RUNNER, Process
+from studio.worker.warm import Warm
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _KILLS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
@@ -29,8 +31,23 @@ class Local:
     hardware: Hardware = field(default_factory=detect)
     boot: str = field(default_factory=boot_id)
     name: str = "local"
+    warm: Warm | None = None
+    """Starts attempts sooner than a new process would, unless it may not or cannot."""
     _children: dict[str, Process] = field(default_factory=dict)
+    _folders: dict[str, RunDir] = field(default_factory=dict)
     _kills: dict[str, int] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        if self.warm is not None:
+            self.warm.begin()
+
+    def tend(self) -> None:
+        if self.warm is not None:
+            self.warm.tend()
+
+    def end(self) -> None:
+        if self.warm is not None:
+            self.warm.end()
 
     def check(self) -> str:
         return ""
@@ -40,7 +57,9 @@ class Local:
         if left := process.training(spec.folder):
             left.kill()
         kills = memory_kills()
-        started = process.start(spec.folder, gpu=spec.gpu, command=self.command)
+        # What a recipe needs beside the usual packages, the launcher has not loaded.
+        start = process.start if self.warm is None or spec.packages else self.warm.start
+        started = start(spec.folder, gpu=spec.gpu, command=self.command)
         handle = self._handle(started)
         self._children[handle], self._kills[handle] = started, kills
         return handle
@@ -50,10 +69,11 @@ class Local:
         if boot not in ("", self.boot):
             return End(rebooted=True)
         ours = self._children.get(handle)
+        folder = self._folders.get(handle)
         if (ours or process.found(pid, began) or _GONE).is_alive:
             return None
         kills = self._kills.get(handle, memory_kills())
-        code = ours.exit_code if ours else None
+        code = ours.exit_code if ours else folder.exit_of(pid) if folder else None
         return End(exit_code=code, out_of_memory=memory_kills() > kills and code in (None, -9))
 
     def stop(self, handle: str) -> None:
@@ -65,9 +85,11 @@ class Local:
     def dump(self, handle: str) -> None:
         self._process(handle).dump()
 
-    def adopt(self, spec: LaunchSpec) -> str:
-        left = process.training(spec.folder)
-        return self._handle(left) if left else ""
+    def adopt(self, spec: LaunchSpec, handle: str) -> str:
+        left = None if handle else process.training(spec.folder)
+        handle = self._handle(left) if left else handle
+        self._folders[handle] = spec.folder
+        return handle
 
     def slots(self) -> int:
         gpus = self.hardware.gpus if self.hardware.device == "cuda" else ()

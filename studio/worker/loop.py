@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from sqlalchemy import Engine
 from sqlmodel import Session
 
+from studio.db.changes import Changes, watched
 from studio.db.session import reading, unit_of_work
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run, Worker
@@ -41,10 +42,14 @@ from studio.worker.exports import Exports
 from studio.worker.followed import Followed
 from studio.worker.launch import Launcher, LaunchSpec
 from studio.worker.local import Local
+from studio.worker.warm import Warm
 
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.2
+LOOK_SECONDS = 0.02
+"""How soon what others commit is seen: a run that was submitted must not wait for a tick."""
+
 BEAT_SECONDS = 5.0
 
 
@@ -70,7 +75,7 @@ class Loop:
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "Loop":
-        return cls(engine, settings, Local(wanted_slots=settings.slots))
+        return cls(engine, settings, Local(wanted_slots=settings.slots, warm=Warm(settings)))
 
     @property
     def gpus(self) -> list[int]:
@@ -81,12 +86,15 @@ class Loop:
     def run(self, stop: threading.Event) -> None:
         """Work until told to stop; then leave what trains to the next worker, or drain it."""
         self.adopt(alone=True)
+        self.launcher.begin()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
-        while not stop.is_set():
-            self._try_tick(takes=True)
-            stop.wait(TICK_SECONDS)
+        with watched(self.engine) as changes:
+            while not stop.is_set():
+                self._try_tick(takes=True)
+                _rest(stop, changes)
         if self.settings.on_stop == "drain":
             self._drain()
+        self.launcher.end()
         with unit_of_work(self.engine) as db:
             workers.retire(db, self.name)
         log.info("worker_stopped", extra={"left_running": len(self.followed)})
@@ -100,7 +108,7 @@ class Loop:
             for run in attempts.abandoned(db, self.name, alone=alone):
                 owner = attempts.take_over(run, self.name)
                 spec = self._spec(run)
-                run.handle = run.handle or self.launcher.adopt(spec)
+                run.handle = self.launcher.adopt(spec, run.handle)
                 if run.handle:
                     self.followed[_id(run)] = Followed(owner, run.handle, spec.folder, run.gpu)
                     log.info("run_adopted", extra={"run_id": run.id, "handle": run.handle})
@@ -113,6 +121,7 @@ class Loop:
         """Do once all that is to be done now."""
         self._beat()
         self._fail_unlaunched()
+        self.launcher.tend()
         for run_id, followed in list(self.followed.items()):
             self._follow(run_id, followed)
         self.exports.follow()
@@ -238,6 +247,7 @@ class Loop:
             attempt=run.attempt,
             resume=run.resumes,
             dataset=manifests.facts_of(db, run.recipe.dataset),
+            cache=self.settings.cache,
         )
         folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
         folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
@@ -265,7 +275,21 @@ class Loop:
 
     def _spec(self, run: Run) -> LaunchSpec:
         folder = RunDir(self.settings.runs / str(run.id))
-        return LaunchSpec(run_id=_id(run), attempt=run.attempt, folder=folder, gpu=run.gpu)
+        return LaunchSpec(
+            run_id=_id(run),
+            attempt=run.attempt,
+            folder=folder,
+            gpu=run.gpu,
+            packages=run.recipe.packages,
+        )
+
+
+def _rest(stop: threading.Event, changes: Changes) -> None:
+    """Wait for the next tick, or for another process to commit something."""
+    changes.happened()  # What this process has just committed is no news.
+    until = time.monotonic() + TICK_SECONDS
+    while time.monotonic() < until and not stop.wait(LOOK_SECONDS) and not changes.happened():
+        pass
 
 
 def _id(run: Run) -> int:

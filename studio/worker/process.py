@@ -20,6 +20,8 @@ from studio.rundir import ExportDir, RunDir
 
 RUNNER = (sys.executable, "-m", "studio.runner")
 EXPORTER = (sys.executable, "-m", "studio.runner.export")
+LAUNCHER = "studio.runner.warm"
+"""The module that keeps what a run loads, and forks runs."""
 
 LEAKING = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 """Variables that would change what a run does without its recipe saying so."""
@@ -33,7 +35,9 @@ class Process:
     started: float
     """Seconds since the epoch."""
     child: subprocess.Popen[bytes] | None = None
-    """None for a process that another worker made."""
+    """None for a process that another worker made, or the launcher."""
+    folder: RunDir | None = None
+    """Where the launcher leaves the exit code of what it made."""
 
     @property
     def is_alive(self) -> bool:
@@ -43,8 +47,10 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, or None for a process that was never ours to wait for."""
-        return self.child.returncode if self.child else None
+        """The exit code, or None where nobody waited for it."""
+        if self.child is not None:
+            return self.child.returncode
+        return self.folder.exit_of(self.pid) if self.folder else None
 
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
@@ -68,26 +74,31 @@ def start(
     folder: RunDir | ExportDir, *, gpu: int | None = None, command: Sequence[str] = RUNNER
 ) -> Process:
     """Start the process that trains or exports what is in the folder."""
-    clean = {name: value for name, value in os.environ.items() if name not in LEAKING}
-    if gpu is not None:
-        clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
     with folder.log.open("ab") as log:
         child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
             [*command, str(folder.root)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=POLITE | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"},
+            env=environment(gpu),
             start_new_session=True,
         )
     return Process(child.pid, psutil.Process(child.pid).create_time(), child)
 
 
-def found(pid: int | None, started: float | None) -> Process | None:
+def environment(gpu: int | None) -> dict[str, str]:
+    """Return what a training process finds in its environment."""
+    clean = {name: value for name, value in os.environ.items() if name not in LEAKING}
+    if gpu is not None:
+        clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
+    return POLITE | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
+
+
+def found(pid: int | None, started: float | None, folder: RunDir | None = None) -> Process | None:
     """Return the process of that name if it is still there."""
     if pid is None or started is None or not _same(pid, started):
         return None
-    return Process(pid, started)
+    return Process(pid, started, folder=folder)
 
 
 def training(folder: RunDir) -> Process | None:
@@ -100,7 +111,7 @@ def training(folder: RunDir) -> Process | None:
             words = lock.read().split()
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return found(int(words[0]), float(words[1]))
+        return found(int(words[0]), float(words[1]), folder)
     except OSError:
         return None
     return None
@@ -110,6 +121,12 @@ def _same(pid: int, started: float) -> bool:
     try:
         process = psutil.Process(pid)
         young = abs(process.create_time() - started) < SAME_MOMENT_SECONDS
-        return young and process.status() != psutil.STATUS_ZOMBIE
+        return young and (process.status() != psutil.STATUS_ZOMBIE or _is_awaited(process))
     except psutil.NoSuchProcess:
         return False
+
+
+def _is_awaited(dead: psutil.Process) -> bool:
+    """Whether a launcher is about to write down how a process ended; then it is not gone yet."""
+    parent = dead.parent()
+    return parent is not None and LAUNCHER in parent.cmdline()

@@ -1,4 +1,4 @@
-"""The shortest TRL script with our settings: `python -m tests.bench.bare MODEL ROWS STEPS MODE`.
+"""The shortest TRL script with our settings: `... tests.bench.bare MODEL ROWS STEPS MODE BATCH`.
 
 Prints one JSON line a step: when it was logged, and how many real tokens it brought.
 """
@@ -21,11 +21,11 @@ class Clock(TrainerCallback):  # type: ignore[misc] # upstream is untyped
             print(json.dumps(line), flush=True)  # noqa: T201 -- read by the bench
 
 
-def main(model: str, rows: str, steps: str, mode: str) -> None:
+def main(model: str, rows: str, steps: str, mode: str, batch: str = "32") -> None:
     args = SFTConfig(
         output_dir=f"{rows}.out",
         max_steps=int(steps),
-        per_device_train_batch_size=32,
+        per_device_train_batch_size=int(batch),
         learning_rate=3e-3,
         lr_scheduler_type="cosine",
         warmup_steps=0.03,

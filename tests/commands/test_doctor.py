@@ -43,3 +43,11 @@ def test_a_mode_for_other_machines_is_no_fault_of_this_one(settings: Settings) -
     refused = [good for text, good in told(settings, BARE).items() if "TF32" in text]
 
     assert refused == [None]
+
+
+def test_a_launcher_that_is_off_is_no_fault(settings: Settings) -> None:
+    told_of_it = {
+        text: good for text, good in told(settings, BARE).items() if text.startswith("Quick")
+    }
+
+    assert told_of_it == {"Quick start: off": None}

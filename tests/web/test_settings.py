@@ -1,10 +1,13 @@
 """What the settings page tells of machine, precisions and places."""
 
+import re
+
+import psutil
 from fastapi.testclient import TestClient
 
 from studio.hardware import detect, versions
 from studio.recipe.precision import PRECISIONS
-from studio.services import checks
+from studio.services import checks, launcher
 from studio.settings import Settings
 from tests.reading import Node, read
 
@@ -51,3 +54,31 @@ def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings
     assert [one.text for one in told.all("li")] == [
         f"{'✓' if finding.good else '✗'} {finding.text}" for finding in checks.of_home(settings)
     ]
+
+
+def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
+    assert facts(client)["Quick start"] == "off"
+
+
+def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
+    this = psutil.Process()
+    launcher.write(
+        settings, launcher.Launcher(state="ready", pid=this.pid, started=this.create_time())
+    )
+
+    told = facts(client)["Quick start"]
+    assert re.fullmatch(r"ready, holds [1-9]\d* MB", told)
+
+
+def test_a_launcher_that_is_gone_is_not_told_as_ready(
+    client: TestClient, settings: Settings
+) -> None:
+    launcher.write(settings, launcher.Launcher(state="ready", pid=psutil.Process().pid, started=1))
+
+    assert facts(client)["Quick start"] == "off"
+
+
+def test_a_launcher_that_cannot_work_says_why(client: TestClient, settings: Settings) -> None:
+    launcher.write(settings, launcher.Launcher(state="broken", why="It has threads."))
+
+    assert facts(client)["Quick start"] == "not usable now. It has threads."

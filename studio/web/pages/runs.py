@@ -33,6 +33,9 @@ from studio.web.render import block, go, page
 
 router = APIRouter(prefix="/runs", include_in_schema=False)
 
+FIRST_LINES = 100
+"""Of what a run told: its phases and answers before the first step are among them."""
+
 LAST_LINES = 12
 
 
@@ -101,6 +104,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         run=run,
         made=progress.of(run),
         memory=_memory(db, run),
+        beginning=progress.beginning(run, folder.events.beginning(FIRST_LINES)),
         position=queue.position(db, run),
         precisions=precisions,
         repairs=repairs.of(run.error_code, run.recipe, detect()),

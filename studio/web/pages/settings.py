@@ -5,7 +5,7 @@ from fastapi.responses import Response
 
 import studio
 from studio.hardware import Gpu, Hardware, detect, versions
-from studio.services import checks
+from studio.services import checks, launcher
 from studio.settings import Settings
 from studio.web import choices, words
 from studio.web.deps import Config
@@ -19,7 +19,7 @@ def show(request: Request, config: Config) -> Response:
     return page(
         request,
         "settings/show.html",
-        machine=_machine(detect()),
+        machine=[*_machine(detect()), ("Quick start", launcher.read(config).told)],
         packages=versions(),
         precisions=choices.precisions(detect()),
         places=_places(config),

@@ -1,0 +1,122 @@
+"""Tokenised data that the next run finds: the same tokens, or made anew."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from studio.rundir import JobSpec
+from studio.runner.session import execute
+from studio.training import data
+from studio.training.cache import Cache, key_of
+from studio.training.data import Conversation, Examples
+from studio.training.stopping import Stop
+from studio.training.templates import Template
+from tests.training import tiny
+
+pytestmark = pytest.mark.slow
+
+LENGTH = 30
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return tiny.tokenizer()
+
+
+def rows() -> list[Conversation]:
+    told = [row["messages"] for row in tiny.rows()]
+    return [*told[:5], [{"role": "user", "content": "Nothing to learn."}], *told[5:9]]
+
+
+def made(those: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase) -> Examples:
+    return data.tokenise(those, Template(tokenizer), tokenizer, LENGTH)
+
+
+def never() -> Examples:
+    pytest.fail("It was made again.")
+
+
+def plain(examples: Examples) -> list[Any]:
+    tokens = [{name: part.tolist() for name, part in row.items()} for row in tensors(examples)]
+    return [tokens, examples.conversations, examples.dropped, examples.truncated, examples.tokens]
+
+
+def tensors(examples: Examples) -> list[dict[str, torch.Tensor]]:
+    return data.tensors(examples.data)
+
+
+def test_what_was_made_is_found_again(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    cache = Cache(tmp_path / "cache")
+    first = cache.examples("key", rows(), lambda: made(rows(), tokenizer))
+    again = cache.examples("key", rows(), never)
+
+    assert plain(again) == plain(first) == plain(made(rows(), tokenizer))
+    assert (again.dropped, again.truncated > 0) == (1, True)
+    assert [part.name for part in cache.folder.iterdir()] == ["key.arrow"]
+
+
+def test_a_run_from_the_cache_equals_one_without(model: Path, tmp_path: Path) -> None:
+    runs = [tiny.write_run(tmp_path / name, model) for name in ("without", "makes", "finds")]
+    for run in runs[1:]:
+        spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+        kept = spec.model_copy(update={"cache": tmp_path / "cache"})
+        run.job.write_text(kept.model_dump_json(), encoding="utf-8")
+    codes = [execute(run.root, Stop()) for run in runs]
+
+    losses = [tiny.series(run, "loss") for run in runs]
+    assert codes == [0, 0, 0]
+    assert losses[1] == losses[2] == losses[0]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_all_that_decides_is_in_the_key(tokenizer: PreTrainedTokenizerBase) -> None:
+    marked, other = tiny.tokenizer(tiny.WITH_MARKS), tiny.tokenizer()
+    other.add_special_tokens({"bos_token": "<|im_start|>"})
+    keys = [
+        key_of(rows(), tokenizer, LENGTH),
+        key_of(rows()[1:], tokenizer, LENGTH),
+        key_of(rows(), tokenizer, LENGTH + 1),
+        key_of(rows(), marked, LENGTH),
+        key_of(rows(), other, LENGTH),
+    ]
+
+    assert len(set(keys)) == len(keys)
+    assert key_of(rows(), tiny.tokenizer(), LENGTH) == keys[0]
+
+
+def test_a_broken_file_is_made_anew(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    cache = Cache(tmp_path)
+    whole = cache.examples("key", rows(), lambda: made(rows(), tokenizer))
+    path = tmp_path / "key.arrow"
+    path.write_bytes(path.read_bytes()[:200])
+
+    again = cache.examples("key", rows(), lambda: made(rows(), tokenizer))
+    assert plain(again) == plain(whole)
+    assert plain(cache.examples("key", rows(), never)) == plain(whole)
+
+
+def test_a_cache_that_cannot_be_written_ends_no_run(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    (tmp_path / "cache").write_text("a file where the folder should be", encoding="utf-8")
+
+    found = Cache(tmp_path / "cache").examples("key", rows(), lambda: made(rows(), tokenizer))
+    assert plain(found) == plain(made(rows(), tokenizer))
+
+
+def test_what_was_not_used_for_longest_goes_first(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    examples = made(rows(), tokenizer)
+    Cache(tmp_path).examples("size", rows(), lambda: examples)
+    two = 2 * (tmp_path / "size.arrow").stat().st_size
+    cache = Cache(tmp_path, limit_bytes=two)
+    cache.examples("second", rows(), lambda: examples)
+    cache.examples("size", rows(), never)
+    cache.examples("third", rows(), lambda: examples)
+
+    assert {path.stem for path in tmp_path.iterdir()} == {"size", "third"}

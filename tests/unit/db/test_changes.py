@@ -1,0 +1,26 @@
+"""Who watches a database hears of every commit once, and of nothing else."""
+
+from sqlalchemy import Engine
+
+from studio.db.changes import watched
+from studio.db.session import unit_of_work
+from studio.db.tables import Worker
+
+
+def test_a_commit_is_heard_once(engine: Engine) -> None:
+    with watched(engine) as changes:
+        heard = [changes.happened(), changes.happened()]
+        with unit_of_work(engine) as db:
+            db.add(Worker(name="w", pid=1, slots=1))
+        heard += [changes.happened(), changes.happened()]
+
+    assert heard == [True, False, True, False]
+
+
+def test_reading_is_no_change(engine: Engine) -> None:
+    with watched(engine) as changes:
+        changes.happened()
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SELECT * FROM run").all()
+
+        assert not changes.happened()
