@@ -11,8 +11,9 @@ class Numerics(Section):
     guard: Annotated[
         Literal["warn", "stop", "rollback"], Knob("When numbers break", advanced=True)
     ] = "stop"
-    """Stop ends a run that can learn nothing any more; rollback also keeps its last good weights.
-    Both leave out a step whose gradient is no number. Warn only tells you."""
+    """Stop ends a run that can learn nothing any more, and leaves a checkpoint to go on from;
+    rollback also keeps its last good weights as files. Both leave out a step whose gradient is no
+    number. Warn only tells you."""
 
     health: Annotated[bool, Knob("Measure numeric health", advanced=True)] = True
     """Look at gradients, updates and activations every tenth step. Losses stay the same."""

@@ -106,8 +106,11 @@ class Stages:
         try:
             self.trainer.saver.train(self.start)
         except TrainingError as why:
-            if self.recipe.numerics.guard == "rollback" and why is self.trainer.guard.ended_by:
-                self._rescue(why)
+            if why is self.trainer.guard.ended_by:
+                # No step that broke was taken: a person who knows better can go on from here.
+                self.trainer.saver.save()
+                if self.recipe.numerics.guard == "rollback":
+                    self._rescue(why)
             raise
         refuse_broken_weights(self._model)
         if (best_loss := self.trainer.saver.best_loss) is not None:

@@ -153,10 +153,16 @@ class Guard:
             )
         self._zero_losses = self._zero_losses + 1 if reading.metrics["loss"] == 0 else 0
         if self._zero_losses >= PATIENCE:
+            # With every token right it is earned: whatever was to be learnt by heart has been.
+            is_learnt = reading.metrics.get("mean_token_accuracy") == 1
             yield _Trouble(
                 code="zero_loss",
-                message=f"The loss has been exactly zero {PATIENCE} times: nothing is learnt.",
-                hint="See whether the answers are cut off, or raise the longest example.",
+                message=f"The loss has been exactly zero {PATIENCE} times: "
+                f"{'all is learnt by heart' if is_learnt else 'nothing is learnt'}.",
+                hint="Stop here and keep it, or bring more data."
+                if is_learnt
+                else "See whether the answers are cut off, or raise the longest example.",
+                is_end=not is_learnt,
             )
 
     def _of_findings(self, reading: Reading) -> Iterator[_Trouble]:

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from studio.errors import TrainingError
-from studio.events import Alarmed, Failed, Progressed
+from studio.events import Alarmed, Checkpointed, Failed, Progressed
 from studio.rundir import RunDir
 from studio.runner import stages
 from studio.training.guard import Guard, Reading
@@ -152,10 +152,35 @@ def test_a_collapsed_loss_scale_ends_the_run(model: Path, tmp_path: Path) -> Non
         guard.enforce()
 
 
-def test_a_loss_of_nothing_is_told_and_no_failure(model: Path, tmp_path: Path) -> None:
+def test_what_is_learnt_by_heart_is_told_and_no_failure(model: Path, tmp_path: Path) -> None:
     guard = made_guard(model, tmp_path / "run")
 
-    told = [alarm.code for _step in range(12) for alarm in guard.judge(reading(loss=0.0))]
+    steps = [reading(loss=0.0, mean_token_accuracy=1.0)] * 12
+    told = [alarm.code for step in steps for alarm in guard.judge(step)]
     guard.enforce()
 
     assert told == ["zero_loss"]
+
+
+def test_a_loss_of_nothing_ends_a_run_that_is_not_right(model: Path, tmp_path: Path) -> None:
+    guard = made_guard(model, tmp_path / "run")
+
+    steps = [reading(loss=0.0, mean_token_accuracy=0.0)] * 12
+    told = [alarm.code for step in steps for alarm in guard.judge(step)]
+
+    assert told == ["zero_loss"]
+    with pytest.raises(TrainingError, match="nothing is learnt"):
+        guard.enforce()
+
+
+def test_a_run_that_was_ended_leaves_a_checkpoint(model: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "precision": "bf16_pure",
+        "optimisation__lr_scheduler_type": "constant",
+        "optimisation__max_steps": 30,
+    }
+    run = tiny.train(tmp_path / "run", model, **changes, optimisation__learning_rate=1e-6)
+
+    saved = [event.step for event in tiny.said(run, Checkpointed)]
+    assert (ended(run), saved) == (("updates_lost", 11), [11])
+    assert [path.name for path in run.checkpoints.iterdir()] == ["checkpoint-11"]

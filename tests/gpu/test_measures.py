@@ -1,0 +1,102 @@
+"""What a GPU makes of the formats: their speed side by side, and the memory they take."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from studio.events import Finished, Started
+from studio.recipe.precision import PRECISIONS
+from studio.rundir import RunDir
+from studio.runner.session import execute
+from studio.training.stopping import Stop
+from tests.training import tiny
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine"),
+]
+
+WARM_UP = 5
+"""Steps whose speed says nothing: kernels are still being chosen."""
+
+LARGE = LlamaConfig(
+    vocab_size=320,
+    hidden_size=2048,
+    intermediate_size=5504,
+    num_hidden_layers=8,
+    num_attention_heads=16,
+    num_key_value_heads=16,
+    max_position_embeddings=1024,
+)
+"""Wide enough that products, and not their launches, take the time."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_model(tmp_path_factory.mktemp("large") / "model", LARGE)
+
+
+def trained(root: Path, model: Path, mode: str, **changes: object) -> RunDir:
+    run = tiny.write_run(
+        root,
+        model,
+        precision=mode,
+        optimisation__max_steps=25,
+        optimisation__per_device_train_batch_size=8,
+        optimisation__learning_rate=1e-4,
+        data__max_length=1024,
+        **changes,
+    )
+    long = {
+        "messages": [
+            {"role": "user", "content": "Count."},
+            {"role": "assistant", "content": " ".join(str(i) for i in range(600))},
+        ]
+    }
+    tiny.write_rows(run.root / "train.jsonl", [long] * 64)
+    execute(run.root, Stop())
+    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    return run
+
+
+def speed(root: Path, model: Path, mode: str) -> float:
+    """Return the tokens a second of a usual step."""
+    return statistics.median(tiny.series(trained(root, model, mode), "tokens_per_second")[WARM_UP:])
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0),
+    reason="this GPU has no bfloat16 and no TF32",
+)
+def test_narrower_products_are_faster(model: Path, tmp_path: Path) -> None:
+    full, tf32, bf16 = (
+        speed(tmp_path / mode, model, mode) for mode in ("fp32", "fp32_tf32", "bf16")
+    )
+
+    assert bf16 >= 1.5 * full
+    assert full < tf32 < 1.05 * bf16
+
+
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "bf16_pure"])
+@pytest.mark.parametrize("adapter", ["full", "lora"])
+def test_the_estimate_holds(model: Path, tmp_path: Path, mode: str, adapter: str) -> None:
+    pytest.importorskip("sqlmodel", reason="the estimate is made on the web's side")
+    from studio.methods import RECIPES  # noqa: PLC0415 -- only where the web's packages are
+    from studio.recipe import yaml  # noqa: PLC0415 -- the same
+    from studio.services import memory  # noqa: PLC0415 -- the same
+    from studio.weights import facts  # noqa: PLC0415 -- the same
+
+    if adapter == "lora" and PRECISIONS[mode].rounding is not None:  # type: ignore[index]  # a mode's name
+        pytest.skip("an adapter is float32")
+    run = trained(tmp_path / "run", model, mode, adapter__kind=adapter)
+    recipe = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
+    told: dict[str, Any] = tiny.said(run, Started)[0].resolved
+    load = memory.load_of(recipe, told["longest_example"], told["longest_answer"])
+
+    found = memory.estimate(recipe, facts.read(model), load, on_gpu=True)
+    assert found is not None
+    assert found.total == pytest.approx(tiny.series(run, "peak_memory_bytes")[-1], rel=0.1)
