@@ -51,8 +51,9 @@ def train(run: RunDir, say: Say, stop: Stop) -> Outcome:
     stages.learn()
     with stop.finishing():
         samples += stages.answer("after")
-        stages.save(samples)
-    return stages.outcome()
+        metrics = stages.reporter.results()
+        stages.save(samples, metrics)
+    return stages.outcome(metrics)
 
 
 def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
@@ -138,27 +139,27 @@ class Stages:
             self.say(sample)
         return samples
 
-    def save(self, samples: list[Sampled]) -> None:
+    def save(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
         self.enter("saving")
-        facts, metrics = self.reporter.resolved, self.reporter.results()
+        facts = self.reporter.resolved
         with artifacts.whole(self.job.dir.artifacts) as folder:
             artifacts.write_model(folder, self._model, self.job)
             artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
             text = card.write(self.job.spec.name, self.recipe, facts, metrics, samples, self._cut)
             (folder / "README.md").write_text(text, encoding="utf-8")
-            self._write_manifest(folder)
+            self._write_manifest(folder, metrics)
 
-    def _write_manifest(self, folder: Path) -> None:
+    def _write_manifest(self, folder: Path, metrics: dict[str, float]) -> None:
         """Write what the folder's files are and how they came about; last, for it names them."""
         recipe = self.recipe.model_dump(mode="json")
-        known = manifest.of(self.job.spec, recipe, self.reporter.resolved, self.reporter.results())
+        known = manifest.of(self.job.spec, recipe, self.reporter.resolved, metrics)
         location, config = self.job.spec.model, self._model.config
         revision = getattr(config, "_commit_hash", None)
         whole = manifest.finished(known, location=location, revision=revision, folder=folder)
         (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")
 
-    def outcome(self) -> Outcome:
-        metrics, step = self.reporter.results(), self.trainer.state.global_step
+    def outcome(self, metrics: dict[str, float]) -> Outcome:
+        step = self.trainer.state.global_step
         cut = Stopped(step=step, kept=True, metrics=metrics)
         event = cut if self.reporter.was_cut else Finished(metrics=metrics)
         return Outcome(event, self.recipe.checkpoints.keep_after_success)

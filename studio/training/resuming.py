@@ -81,6 +81,8 @@ class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     def train(self, start: Path | None) -> None:
         """Train to the end, from a checkpoint if there is one."""
         self._start = start
+        # What it was worth before it learnt, the first attempt has told.
+        self._trainer.args.eval_on_start &= start is None
         self._trainer.train(resume_from_checkpoint=str(start) if start else None)
 
     def on_train_begin(

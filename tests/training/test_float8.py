@@ -162,7 +162,7 @@ def test_what_is_saved_needs_no_package(runs: dict[str, RunDir]) -> None:
 def test_what_is_saved_is_what_was_trained(model: Path, tmp_path: Path) -> None:
     made = prepared(model, tmp_path / "run")
     made.learn()
-    made.save([])
+    made.save([], {})
 
     plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
     plain.load_state_dict(made.trainer.model.state_dict())

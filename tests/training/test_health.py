@@ -30,7 +30,7 @@ HEALTHY = [
     (mode.name, adapter)
     for mode in PRECISIONS.values()
     for adapter in ("full", "lora")
-    if not mode.is_gpu_only and (adapter == "full" or mode.rounding is None)
+    if not mode.is_gpu_only and (adapter == "full" or not mode.is_for_all_weights)
 ]
 """Every mode, in full and beside a frozen model, but for what is refused before the start."""
 

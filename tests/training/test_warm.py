@@ -222,8 +222,12 @@ def test_a_change_of_packages_brings_a_new_launcher(launcher: Warm) -> None:
     launcher._look_at = time.monotonic()
     until(lambda: is_ready(launcher), seconds=120)
 
+    def has_left() -> bool:
+        launcher.tend()
+        return not first.is_running()
+
     assert launcher_of(launcher) != first
-    until(lambda: not first.is_running())
+    until(has_left)
 
 
 def test_the_launcher_has_one_thread_and_little_memory(shared: Warm) -> None:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from peft import get_peft_model
 from torch import Tensor, nn
-from transformers import TrainerCallback
+from transformers import TrainerCallback, set_seed
 from transformers.trainer_utils import EvalLoopOutput
 from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils as upstream
@@ -50,6 +50,8 @@ class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ign
 
     def __init__(self, job: Job, args: SFTConfig, callbacks: list[TrainerCallback]) -> None:
         self.mode = job.mode
+        # An adapter begins at random, and upstream sets the seed only once it has the model.
+        set_seed(args.seed)
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
         with models.kept_wide(model) if job.adapter else nullcontext():
             super().__init__(
