@@ -5,7 +5,7 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import tables
+from studio.db import outbox
 
 
 def plain(kind: str, item: object, _context: object) -> str | Literal[False]:
@@ -17,7 +17,7 @@ def plain(kind: str, item: object, _context: object) -> str | Literal[False]:
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=tables.Run.metadata,
+    target_metadata=outbox.Delivery.metadata,
     render_as_batch=True,
     render_item=plain,
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import field_validator
+from pydantic import SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -44,6 +44,25 @@ class Settings(BaseSettings):
 
     allowed_hosts: str = "localhost,127.0.0.1,[::1]"
     """Names this studio answers to, parted by commas. Others are refused (DNS rebinding)."""
+
+    public_url: str = ""
+    """Where people reach this studio, as in https://studio.example.org: messages link to it."""
+
+    webhook_url: SecretStr = SecretStr("")
+    """Where to post what became of a run. Kept secret: many services put a password into it."""
+
+    webhook_secret: SecretStr = SecretStr("")
+    """Signs what is posted, in the way of Standard Webhooks: 24 to 64 bytes in base64, which may
+    begin with whsec_."""
+
+    smtp_url: SecretStr = SecretStr("")
+    """The mail server, as in smtp://name:password@mail.example.org:587; smtps:// for port 465."""
+
+    notify_email: str = ""
+    """Who gets a mail about what became of a run; several addresses are parted by commas."""
+
+    allow_internal_addresses: bool = False
+    """Whether webhooks may go to this machine and its network, which is refused otherwise."""
 
     @field_validator("home")
     @classmethod

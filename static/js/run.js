@@ -1,4 +1,5 @@
 // A run's page: its charts, its log, and the parts that the server draws anew when they change.
+import { Bell } from "./bell.js";
 import { Chart } from "./chart.js";
 import { Log } from "./log.js";
 import { span } from "./numbers.js";
@@ -7,6 +8,7 @@ import { follow } from "./stream.js";
 export default function start(root) {
   const charts = [...root.querySelectorAll("[data-keys]")].map(draw);
   const log = new Log(root.querySelector("[data-log]"));
+  const bell = new Bell(root);
   const slider = root.querySelector("[data-smooth]");
   const smoothing = () => smoothBy(charts, slider);
   slider.addEventListener("input", smoothing);
@@ -15,11 +17,12 @@ export default function start(root) {
   let stop = () => {};
   let isOver = false;
   load(root, charts).then((last) => {
-    if (!isOver) stop = listen(root, charts, log, last);
+    if (!isOver) stop = listen(root, { charts, log, bell }, last);
   });
   return () => {
     isOver = true;
     stop();
+    bell.dispose();
     charts.forEach((chart) => chart.dispose());
   };
 }
@@ -48,7 +51,7 @@ async function load(root, charts) {
   return String(last);
 }
 
-function listen(root, charts, log, last) {
+function listen(root, { charts, log, bell }, last) {
   return follow(
     root.dataset.stream,
     {
@@ -58,10 +61,12 @@ function listen(root, charts, log, last) {
         if (rows.some((row) => "grad_norm" in row.values)) announce("run-numerics");
       },
       log: ({ lines }) => log.add(lines),
-      status: (run) => tell(root, run),
+      status: (run) => tell(root, bell, run),
       sample: () => announce("run-samples"),
+      event: () => announce("run-history"),
     },
-    last,
+    `${last}..${root.dataset.happened}`,
+    () => bell.isOn,
   );
 }
 
@@ -73,7 +78,7 @@ function reveal(charts) {
 }
 
 /** Show where the run is; where its status changed, let the server draw what depends on it. */
-function tell(root, run) {
+function tell(root, bell, run) {
   const put = (name, words) => {
     const spot = root.querySelector(`[data-put="${name}"]`);
     if (spot && spot.textContent !== words) spot.textContent = words;
@@ -86,6 +91,7 @@ function tell(root, run) {
   put("eta", run.eta_seconds === null ? "" : `${span(run.eta_seconds)} left`);
   if (root.dataset.status === run.status) return;
   root.dataset.status = run.status;
+  bell.ring(run);
   announce("run-status");
 }
 

@@ -1,5 +1,6 @@
 // One EventSource for all that is live on a page. It is closed while the tab is hidden, for a
-// browser allows six connections to a studio, and goes on by id where it stopped.
+// browser allows six connections to a studio, and goes on by id where it stopped. It stays open
+// where somebody waits to be told.
 
 const HIDDEN_GRACE_MS = 5_000;
 const SILENCE_MS = 45_000; // three heartbeats missed: the connection is dead and nobody said so
@@ -19,8 +20,9 @@ function show(state) {
  * @param {string} url
  * @param {Record<string, (data: any) => void>} handlers by the event's name
  * @param {string} after the id of the last event already known
+ * @param {() => boolean} stays whether to go on while nobody looks
  */
-export function follow(url, handlers, after = "") {
+export function follow(url, handlers, after = "", stays = () => false) {
   let source = null;
   let last = after;
   let tries = 0;
@@ -60,7 +62,7 @@ export function follow(url, handlers, after = "") {
   }
 
   function open() {
-    if (source || ended || document.hidden) return;
+    if (source || ended || (document.hidden && !stays())) return;
     source = new EventSource(last ? `${url}?after=${encodeURIComponent(last)}` : url);
     source.onopen = () => {
       tries = 0;
@@ -79,7 +81,7 @@ export function follow(url, handlers, after = "") {
   function onVisibility() {
     clearTimeout(timers.hidden);
     if (!document.hidden) return open();
-    timers.hidden = setTimeout(() => source && close("paused"), HIDDEN_GRACE_MS);
+    timers.hidden = setTimeout(() => source && !stays() && close("paused"), HIDDEN_GRACE_MS);
   }
 
   const watch = new AbortController();

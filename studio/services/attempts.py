@@ -124,7 +124,8 @@ def settle(db: Session, run: Run, end: End) -> None:
 
 
 def fail(db: Session, run: Run, why: Failed) -> None:
-    if states.move(db, run, RunStatus.FAILED):
+    error = why.model_dump(include={"code", "message", "hint"})
+    if states.move(db, run, RunStatus.FAILED, error):
         run.error_code, run.error_message, run.error_hint = why.code, why.message, why.hint
 
 
@@ -197,8 +198,7 @@ def _end(db: Session, run: Run, event: Event) -> None:
             run.metrics = run.metrics | metrics
             states.move(db, run, RunStatus.SUCCEEDED, {"stopped_at": step})
         case Paused(step=step):
-            run.asked = run.asked or Ask.PAUSE
-            _leave(db, run, step)
+            _leave(db, run, step, unasked=RunStatus.PAUSED)
         case Stopped():
             _stopped(db, run)
         case Failed():
@@ -211,9 +211,11 @@ def _stopped(db: Session, run: Run) -> None:
     _leave(db, run)
 
 
-def _leave(db: Session, run: Run, step: int | None = None) -> None:
+def _leave(
+    db: Session, run: Run, step: int | None = None, unasked: RunStatus = RunStatus.CANCELLED
+) -> None:
     """Let a run go where it was asked to."""
-    to = _AFTER.get(run.asked or Ask.CANCEL, RunStatus.CANCELLED)
+    to = _AFTER.get(run.asked, RunStatus.CANCELLED) if run.asked else unasked
     run.resumes = to is not RunStatus.CANCELLED
     states.move(db, run, to, {} if step is None else {"step": step})
 

@@ -161,6 +161,11 @@ def happenings(
     return db.exec(query.order_by(col(Happening.id)).limit(limit)).all()
 
 
+def newest_happenings(db: Session, run_id: int, *, limit: int) -> Sequence[Happening]:
+    query = select(Happening).where(Happening.run_id == run_id)
+    return db.exec(query.order_by(col(Happening.id).desc()).limit(limit)).all()
+
+
 def alarms(db: Session, run_id: int) -> Sequence[Happening]:
     """Return what the run's guard has told, oldest first."""
     query = select(Happening).where(Happening.run_id == run_id, Happening.kind == ALARM)

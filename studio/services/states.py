@@ -18,6 +18,7 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Happening, Run
+from studio.services import deliveries
 
 _Q, _S, _R, _X = RunStatus.QUEUED, RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING
 _OVER = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED})
@@ -39,6 +40,7 @@ def move(db: Session, run: Run, to: RunStatus, told: Mapping[str, Any] | None = 
         return False
     run.status = to
     run.finished_at = datetime.now(UTC) if to.is_final else None
+    deliveries.announce(db, run, told or {})
     if not to.is_live:
         run.phase, run.asked = "", None
     note(db, run, to.value, told)

@@ -15,11 +15,13 @@ from studio.web.api import ROUTERS as API
 from studio.web.pages import ROUTERS as PAGES
 from studio.web.security import Gate
 from studio.web.stream import Hub
+from studio.web.traffic import Counter, Traffic
 
 _ABOUT = "Fine-tune language models: experiments, runs and their numbers."
 
 
 def create_app(engine: Engine, settings: Settings) -> FastAPI:
+    traffic = Traffic()
     gate = Middleware(
         Gate,
         hosts=settings.allowed_hosts.lower().split(","),
@@ -32,11 +34,16 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
         lifespan=_life,
         docs_url=None,
         redoc_url=None,
-        middleware=[gate, Middleware(GZipMiddleware, minimum_size=1000)],
+        middleware=[
+            Middleware(Counter, traffic=traffic),
+            gate,
+            Middleware(GZipMiddleware, minimum_size=1000),
+        ],
     )
     app.state.engine = engine
     app.state.settings = settings
     app.state.hub = Hub(engine)
+    app.state.traffic = traffic
     errors.install(app)
     for router in (*PAGES, *API):
         app.include_router(router)

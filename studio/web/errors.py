@@ -36,7 +36,7 @@ RETRY_SECONDS = 5
 
 UNEXPECTED = StudioError(
     "Something went wrong in the studio itself.",
-    hint="Nothing was changed. The studio's log holds the details.",
+    hint="Nothing was changed. The studio's log has the details.",
 )
 
 
@@ -96,8 +96,13 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error("request_failed", exc_info=error, extra={"path": request.scope["path"]})
-    return _answer(request, UNEXPECTED, 500)
+    # This handler stands outside of the layer that adds the id to lines and answers.
+    known = request.state.request_id
+    about = {"path": request.scope["path"], "request_id": known}
+    log.error("request_failed", exc_info=error, extra=about)
+    answer = _answer(request, UNEXPECTED, 500)
+    answer.headers["X-Request-ID"] = known
+    return answer
 
 
 def _answer(

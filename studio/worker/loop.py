@@ -42,6 +42,7 @@ from studio.worker.exports import Exports
 from studio.worker.followed import Followed
 from studio.worker.launch import Launcher, LaunchSpec
 from studio.worker.local import Local
+from studio.worker.messenger import Messenger
 from studio.worker.warm import Warm
 
 log = logging.getLogger(__name__)
@@ -88,8 +89,10 @@ class Loop:
         self.adopt(alone=True)
         self.launcher.begin()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
+        messenger = Messenger(self.engine, self.settings)
         with watched(self.engine) as changes:
             while not stop.is_set():
+                messenger.tend(stop)
                 self._try_tick(takes=True)
                 _rest(stop, changes)
         if self.settings.on_stop == "drain":

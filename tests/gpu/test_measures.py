@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig
 
 from studio.events import Finished, Started
-from studio.recipe.precision import PRECISIONS
+from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.rundir import RunDir
 from studio.runner.session import execute
 from studio.training.stopping import Stop
@@ -83,14 +83,14 @@ def test_narrower_products_are_faster(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["fp32", "bf16", "bf16_pure"])
 @pytest.mark.parametrize("adapter", ["full", "lora"])
-def test_the_estimate_holds(model: Path, tmp_path: Path, mode: str, adapter: str) -> None:
+def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, adapter: str) -> None:
     pytest.importorskip("sqlmodel", reason="the estimate is made on the web's side")
     from studio.methods import RECIPES  # noqa: PLC0415 -- only where the web's packages are
     from studio.recipe import yaml  # noqa: PLC0415 -- the same
     from studio.services import memory  # noqa: PLC0415 -- the same
     from studio.weights import facts  # noqa: PLC0415 -- the same
 
-    if adapter == "lora" and PRECISIONS[mode].rounding is not None:  # type: ignore[index]  # a mode's name
+    if adapter == "lora" and PRECISIONS[mode].rounding is not None:
         pytest.skip("an adapter is float32")
     run = trained(tmp_path / "run", model, mode, adapter__kind=adapter)
     recipe = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)

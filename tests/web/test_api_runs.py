@@ -220,7 +220,7 @@ def test_a_stream_tells_all_and_ends_with_the_run(client: TestClient, engine: En
     with client:
         told = told_by_stream(client)
 
-    assert [event for event, _data, _id in told] == ["metrics", "status", "end"]
+    assert [event for event, _data, _id in told] == ["metrics", "event", "status", "end"]
     assert [row["step"] for row in told[0][1]] == list(range(1, 11))
 
 
@@ -231,7 +231,7 @@ def test_a_stream_goes_on_where_it_was_cut(client: TestClient, engine: Engine) -
         told = told_by_stream(client, {"Last-Event-ID": "7.0"})
 
     assert [row["step"] for row in told[0][1]] == [8, 9, 10]
-    assert told[-1][2] == "10.0"
+    assert told[-1][2] == "10.0.4"
 
 
 def test_no_stream_for_no_run(client: TestClient) -> None:
@@ -247,7 +247,7 @@ def test_time_alone_is_no_news(engine: Engine) -> None:
     first, told = live.news(engine, settings, live.Viewer(run_id, live.Place()))
     _second, again = live.news(engine, settings, first)
 
-    assert [event.event for event in told] == ["metrics", "status"]
+    assert [event.event for event in told] == ["metrics", "event", "status"]
     assert again == []
 
 

@@ -3,6 +3,7 @@
 from studio.web.api import (
     compare,
     datasets,
+    deliveries,
     experiments,
     exports,
     live,
@@ -13,6 +14,7 @@ from studio.web.api import (
     runs,
     studies,
     system,
+    watch,
 )
 
 ROUTERS = tuple(
@@ -30,5 +32,7 @@ ROUTERS = tuple(
         compare,
         studies,
         queue,
+        deliveries,
+        watch,
     )
 )

@@ -1,6 +1,7 @@
 """Server-sent events: one run's numbers, log and status as they come, and the state of all runs.
 
-The id of each message is `<metric id>.<log offset>`: where both sources had been read to.
+The id of each message is `<metric id>.<log offset>.<happening id>`: where each source had been
+read to.
 """
 
 import json
@@ -16,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import reading
 from studio.rundir import RunDir
-from studio.services import artifacts, compare, metrics, runs
+from studio.services import artifacts, compare, history, metrics, runs
 from studio.settings import Settings
 from studio.web.api.shapes import RunBrief, run_brief
 
@@ -29,6 +30,7 @@ RECENT = 50
 HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
 _ROWS = TypeAdapter(list[metrics.Row])
 _BRIEFS = TypeAdapter(list[RunBrief])
+_BEFELL = TypeAdapter(list[history.Happened])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,10 @@ class Place:
 
     metric: int = 0
     log: int | None = None
+    happening: int = 0
 
     def __str__(self) -> str:
-        return f"{self.metric}.{'' if self.log is None else self.log}"
+        return f"{self.metric}.{'' if self.log is None else self.log}.{self.happening}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,11 @@ async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
 
 
 def place_of(text: str) -> Place:
-    metric, _dot, log = text.partition(".")
+    metric, log, happening = (*text.split("."), "", "", "")[:3]
     return Place(
-        metric=int(metric) if metric.isdecimal() else 0, log=int(log) if log.isdecimal() else None
+        metric=int(metric) if metric.isdecimal() else 0,
+        log=int(log) if log.isdecimal() else None,
+        happening=int(happening) if happening.isdecimal() else 0,
     )
 
 
@@ -124,14 +129,21 @@ def news(
         brief = run_brief(db, run)
         answers = len(compare.samples(db, [viewer.run_id]))
         rows = metrics.after(db, viewer.run_id, viewer.place.metric)
+        befell = runs.happenings(db, viewer.run_id, after=viewer.place.happening)
     log = RunDir(settings.runs / str(viewer.run_id)).log
     part = artifacts.log_part(log, viewer.place.log, LINES)
     # The line may be cut between any two events, so each id tells only what came before it.
     told = replace(viewer.place, metric=rows[-1].last_id) if rows else viewer.place
-    place = replace(told, log=part.next_offset)
+    read = replace(told, log=part.next_offset)
+    place = replace(read, happening=befell[-1].id or 0) if befell else read
     events = [
         ("metrics", told, _ROWS.dump_json(rows).decode() if rows else ""),
-        ("log", place, json.dumps({"lines": part.lines}) if part.lines else ""),
+        ("log", read, json.dumps({"lines": part.lines}) if part.lines else ""),
+        (
+            "event",
+            place,
+            _BEFELL.dump_json([*map(history.told, befell)]).decode() if befell else "",
+        ),
         ("sample", place, f"{answers}" if answers != viewer.answers else ""),
         ("status", place, brief.model_dump_json() if _facts(brief) != viewer.status else ""),
     ]
@@ -141,7 +153,7 @@ def news(
             place=place,
             status=_facts(brief),
             answers=answers,
-            has_seen_all=run.status.is_final and not rows and not part.lines,
+            has_seen_all=run.status.is_final and not (rows or part.lines or befell),
         ),
         [
             ServerSentEvent(event=name, raw_data=data, id=str(known))

@@ -1,7 +1,7 @@
 """Runs as JSON: submit, list, change, and fetch what came of them."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import FileResponse, Response
@@ -17,12 +17,14 @@ from studio.services import (
     attempts,
     control,
     experiments,
+    history,
     manifests,
     metrics,
     queue,
     receipts,
     runs,
 )
+from studio.services.history import Happened
 from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, RunOut, page_of, run_out
 from studio.web.deps import DB, Config
 
@@ -59,13 +61,6 @@ class AttemptOut(Out):
     outcome: str
     """The run's status after it, `lost` when its process was gone without a word, or nothing."""
     exit_code: int | None
-
-
-class HappeningOut(Out):
-    id: int
-    kind: str
-    at: datetime
-    data: dict[str, Any]
 
 
 class SeriesOut(Out):
@@ -201,11 +196,11 @@ def curves(
 
 
 @router.get("/{run_id}/events")
-def events(run_id: int, db: DB, after: After = 0, limit: Limit = 200) -> Listing[HappeningOut]:
-    """Tell what befell the run, oldest first."""
+def events(run_id: int, db: DB, after: After = 0, limit: Limit = 200) -> Listing[Happened]:
+    """Tell what befell the run, oldest first. Pass over kinds that you do not know."""
     runs.get(db, run_id)
     rows = runs.happenings(db, run_id, after=after or 0, limit=limit + 1)
-    return page_of(rows, limit, [HappeningOut.model_validate(row) for row in rows])
+    return page_of(rows, limit, [history.told(row) for row in rows])
 
 
 @router.get("/{run_id}/log")

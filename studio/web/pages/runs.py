@@ -26,7 +26,7 @@ from studio.services import (
     repairs,
     runs,
 )
-from studio.web import choices, numerics, words
+from studio.web import choices, history, numerics, words
 from studio.web.deps import DB, Config, Posted
 from studio.web.pages import exports
 from studio.web.render import block, go, page
@@ -117,7 +117,14 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         choices=exports.choices(db, run, config.runs),
         last_lines=artifacts.log_part(folder.log, None, LAST_LINES).lines,
         recipe=yaml.dump(run.recipe),
+        past=history.of(db, run),
     )
+
+
+@router.get("/{run_id}/history")
+def past(request: Request, run_id: int, db: DB) -> Response:
+    run = runs.get(db, run_id)
+    return block(request, "runs/show.html", "history", run=run, past=history.of(db, run))
 
 
 @router.get("/{run_id}/row")

@@ -1,21 +1,27 @@
 """What this machine can do, and where the studio keeps its things."""
 
-from fastapi import APIRouter, Request
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 import studio
+from studio.db.outbox import Channel, DeliveryStatus
 from studio.hardware import Gpu, Hardware, detect, versions
-from studio.services import checks, launcher
+from studio.services import channels, checks, deliveries, launcher, workers
 from studio.settings import Settings
 from studio.web import choices, words
-from studio.web.deps import Config
-from studio.web.render import page
+from studio.web.deps import DB, Config
+from studio.web.render import asked_by_htmx, block, go, page
 
 router = APIRouter(prefix="/settings", include_in_schema=False)
 
+LAST = 10
+"""How many messages are shown."""
+
 
 @router.get("")
-def show(request: Request, config: Config) -> Response:
+def show(request: Request, db: DB, config: Config) -> Response:
     return page(
         request,
         "settings/show.html",
@@ -24,7 +30,38 @@ def show(request: Request, config: Config) -> Response:
         precisions=choices.precisions(detect()),
         places=_places(config),
         checks=list(checks.of_home(config)),
+        **_notices(db, config),
     )
+
+
+@router.get("/notices")
+def notices(request: Request, db: DB, config: Config) -> Response:
+    return block(request, "settings/show.html", "notices", **_notices(db, config))
+
+
+@router.post("/notices/test")
+def send_test(
+    request: Request, db: DB, config: Config, channel: Annotated[Channel, Form()]
+) -> Response:
+    channels.send_test(db, config, channel)
+    if asked_by_htmx(request):
+        return block(request, "settings/show.html", "notices", **_notices(db, config))
+    return go(request, "/settings#notices")
+
+
+def _notices(db: DB, config: Settings) -> dict[str, Any]:
+    """Gather by which ways people are told, and the last messages with what came of them."""
+    last = deliveries.newest(db, limit=LAST)
+    has_worker = bool(workers.heard_of(db))
+    waiting = (one for one in last if one.status == DeliveryStatus.WAITING)
+    return {
+        "ways": channels.ways(config),
+        "links": config.public_url,
+        "last": last,
+        "tries": deliveries.tries(db, last),
+        "is_waiting": has_worker and any(one.event == deliveries.TEST for one in waiting),
+        "has_worker": has_worker,
+    }
 
 
 def _machine(hardware: Hardware) -> list[tuple[str, str]]:

@@ -1,0 +1,175 @@
+"""Requests to the outside: a name is resolved once, every address of it checked, then connected to.
+
+What was checked is what is connected to, so a name that answers a public address first and an
+internal one later gains nothing. Proxies from the environment are not asked and redirects not
+followed: either would lead where nobody has looked.
+"""
+
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from urllib.parse import SplitResult, urlsplit
+
+from studio.errors import InvalidError, UnavailableError
+
+NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+IPV4_COMPATIBLE = IPv6Network("::/96")
+WELL_KNOWN = frozenset({80, 443})
+FIRST_FREE_PORT = 1024
+"""Below it live mail, shells and files; the web has only its two ports there."""
+
+CONNECT_SECONDS = 10.0
+SECRETS_KEPT = "…"
+
+
+def refusal(address: str) -> str:
+    """Say why an address may not be asked, or nothing."""
+    ip = ip_address(address.partition("%")[0])
+    inner = _inner(ip)
+    if inner.is_global and not inner.is_multicast and not inner.is_reserved:
+        return ""
+    return f"{address} is an internal address"
+
+
+def post(
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    seconds: float,
+    allow_internal: bool,
+) -> int:
+    """Post to an address and return the status of the answer, whose body is not read.
+
+    Raises:
+        InvalidError: the address is none, or not one that may be asked.
+        UnavailableError: it cannot be reached, or took longer than some seconds in all.
+
+    """
+    where, began = _parsed(url), time.monotonic()
+    try:
+        with _connection(where, seconds, allow_internal=allow_internal) as connection:
+            path = (where.path or "/") + (f"?{where.query}" if where.query else "")
+            connection.request("POST", path, body, dict(headers))
+            status = connection.getresponse().status
+            # An answer that was cut short reads as one that has ended.
+            if time.monotonic() - began >= seconds:
+                raise TimeoutError
+            return status
+    except (OSError, http.client.HTTPException) as error:
+        is_late = isinstance(error, TimeoutError) or time.monotonic() - began >= seconds
+        reason = "it did not answer in time" if is_late else _reason(error)
+        raise UnavailableError(f"It could not be reached: {reason}.") from error
+    except UnicodeError as error:
+        raise InvalidError("This is no name of a host.") from error
+
+
+def host_of(url: str) -> str:
+    """Return where an address leads without what may be secret in it: path, query, password."""
+    where = urlsplit(url)
+    port = f":{where.port}" if where.port else ""
+    return f"{where.scheme}://{where.hostname or ''}{port}/{SECRETS_KEPT}"
+
+
+def _inner(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """Return the IPv4 address that an IPv6 one leads to by translation or tunnel, or itself."""
+    if isinstance(ip, IPv4Address):
+        return ip
+    if ip.ipv4_mapped or ip.sixtofour:
+        return ip.ipv4_mapped or ip.sixtofour or ip
+    if any(ip in network for network in (*NAT64, IPV4_COMPATIBLE)):
+        return IPv4Address(int(ip) & 0xFFFFFFFF)
+    return ip
+
+
+def _parsed(url: str) -> SplitResult:
+    try:
+        where = urlsplit(url)
+        is_whole = where.scheme in ("http", "https") and where.hostname
+        _ = where.port
+    except ValueError as error:
+        raise InvalidError(f"This is no address: {error}.") from error
+    if not is_whole:
+        raise InvalidError("An address begins with http:// or https:// and names a host.")
+    return where
+
+
+@contextmanager
+def _connection(
+    where: SplitResult, seconds: float, *, allow_internal: bool
+) -> Iterator[http.client.HTTPConnection]:
+    """Open a connection that is cut when its time is over, however slowly the other side talks."""
+    is_secure = where.scheme == "https"
+    host, port = where.hostname or "", where.port or (443 if is_secure else 80)
+    plain = _connected(_checked(host, port, allow_internal=allow_internal))
+    kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
+    connection = kind(host, port)
+    connection.auto_open = 0  # never anywhere but to the checked address
+    with plain, closing(connection), _cut_after(seconds, plain):
+        connection.sock = _encrypted(plain, host) if is_secure else plain
+        yield connection
+
+
+@contextmanager
+def _cut_after(seconds: float, connected: socket.socket) -> Iterator[None]:
+    with connected.dup() as spare:
+        cut = threading.Timer(seconds, _cut, [spare])
+        cut.daemon = True
+        cut.start()
+        try:
+            yield
+        finally:
+            cut.cancel()
+            cut.join()
+
+
+def _cut(connected: socket.socket) -> None:
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+
+
+def _encrypted(plain: socket.socket, host: str) -> ssl.SSLSocket:
+    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+
+
+def _checked(host: str, port: int, *, allow_internal: bool) -> list[tuple[int, tuple[str, int]]]:
+    """Resolve a name. One address that may not be asked makes all of them suspect."""
+    if not allow_internal and port not in WELL_KNOWN and port < FIRST_FREE_PORT:
+        raise InvalidError(f"Port {port} is not for the web.", hint=_HINT)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if not allow_internal:
+        for *_, address in found:
+            if refused := refusal(str(address[0])):
+                raise InvalidError(f"{refused}, which is not asked.", hint=_HINT)
+    return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc] # as getaddrinfo has it
+
+
+_HINT = "The operator may allow it: STUDIO_ALLOW_INTERNAL_ADDRESSES=true"
+
+
+def _connected(addresses: list[tuple[int, tuple[str, int]]]) -> socket.socket:
+    failed: OSError = OSError("it has no address")
+    for family, address in addresses:
+        made = socket.socket(family, socket.SOCK_STREAM)
+        made.settimeout(CONNECT_SECONDS)
+        try:
+            made.connect(address)
+        except OSError as error:
+            made.close()
+            failed = error
+        else:
+            return made
+    raise failed
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"its encryption failed ({error.reason or error})"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

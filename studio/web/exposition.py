@@ -1,0 +1,73 @@
+"""Numbers as Prometheus reads them: its text format, version 0.0.4."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Kind = Literal["counter", "gauge", "histogram"]
+_ESCAPED = {ord("\\"): r"\\", ord("\n"): r"\n", ord('"'): r"\""}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric with all its samples."""
+
+    name: str
+    kind: Kind
+    help: str
+    samples: Sequence[Sample]
+
+
+def gauge(name: str, about: str, value: float) -> Family:
+    return Family(name, "gauge", about, [Sample(value)])
+
+
+def by(name: str, kind: Kind, about: str, label: str, values: Mapping[str, float]) -> Family:
+    """Make a metric with one label."""
+    samples = [Sample(value, {label: key}) for key, value in values.items()]
+    return Family(name, kind, about, samples)
+
+
+def buckets(
+    bounds: Sequence[float],
+    within: Sequence[int],
+    count: int,
+    total: float,
+    labels: Mapping[str, str] | None = None,
+) -> Iterator[Sample]:
+    """Make the samples of one histogram; `within` counts what is at most each bound."""
+    known = dict(labels or {})
+    for bound, so_many in zip(bounds, within, strict=True):
+        yield Sample(so_many, known | {"le": _number(bound)}, "_bucket")
+    yield Sample(count, known | {"le": "+Inf"}, "_bucket")
+    yield Sample(total, known, "_sum")
+    yield Sample(count, known, "_count")
+
+
+def text(families: Iterable[Family]) -> str:
+    return "".join(line + "\n" for family in families for line in _lines(family))
+
+
+def _lines(family: Family) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.help}"
+    yield f"# TYPE {family.name} {family.kind}"
+    for one in family.samples:
+        labels = ",".join(
+            f'{key}="{value.translate(_ESCAPED)}"' for key, value in one.labels.items()
+        )
+        braces = f"{{{labels}}}" if labels else ""
+        yield f"{family.name}{one.suffix}{braces} {_number(one.value)}"
+
+
+def _number(value: float) -> str:
+    """Write a number without losing any of it; whole ones plainly."""
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -1,0 +1,78 @@
+"""The thread that sends what waits in the outbox, beside the worker's loop."""
+
+import logging
+import threading
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine
+
+from studio.db.outbox import Channel, Delivery
+from studio.db.session import reading, unit_of_work
+from studio.services import channels, deliveries
+from studio.services.deliveries import Answer
+from studio.settings import Settings
+from studio.worker import mail, webhook
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+
+
+class Messenger:
+    """Sends messages one after the other until told to stop."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._thread: threading.Thread | None = None
+
+    def tend(self, stop: threading.Event) -> None:
+        """Begin, and begin again if a fault has ended the thread: its traceback is in the log."""
+        if self._thread is None or not self._thread.is_alive():
+            # It dies with the process: what it leaves unsaid is tried again by the next.
+            self._thread = threading.Thread(
+                target=self._run, args=(stop,), name="messenger", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, stop: threading.Event) -> None:
+        wanted = channels.wanted(self._settings)
+        while not stop.is_set():
+            while not stop.is_set() and send_next(
+                self._engine, self._settings, datetime.now(UTC), wanted
+            ):
+                pass
+            stop.wait(LOOK_SECONDS)
+
+
+def send_next(
+    engine: Engine, settings: Settings, now: datetime, wanted: tuple[Channel, ...]
+) -> bool:
+    """Try the message that has been due for longest. Return whether there was one."""
+    with reading(engine) as db:
+        next_id = deliveries.due(db, now)
+    if next_id is None:
+        return False
+    with unit_of_work(engine) as db:
+        deliveries.drop_others(db, wanted)
+        taken = deliveries.begin(db, next_id, now)
+    if taken is None:
+        return True
+    delivery, tried = taken
+    answer = _send(delivery, settings, now)
+    with unit_of_work(engine) as db:
+        settled = deliveries.settle(db, tried, answer, now)
+    facts = {"key": delivery.key, "channel": delivery.channel, "run_id": delivery.run_id}
+    log.info(
+        "message_tried",
+        extra=facts | {"status": settled.status, "number": tried.number, "answer": answer.words},
+    )
+    return True
+
+
+def _send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
+    match delivery.channel:
+        case Channel.WEBHOOK:
+            return webhook.send(delivery, settings, now)
+        case _:
+            return mail.send(delivery, settings)

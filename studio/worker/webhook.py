@@ -1,0 +1,96 @@
+"""Post a message as JSON, signed in the way of Standard Webhooks (standardwebhooks.com, v1)."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+
+from studio import outside
+from studio.db.outbox import Delivery
+from studio.errors import InvalidError, StudioError
+from studio.services.deliveries import Answer
+from studio.settings import Settings
+
+SECONDS = 20.0
+PREFIX = "whsec_"
+
+
+def send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
+    """Post the message once, and say in words what came back."""
+    content = json.dumps(_told(delivery, settings), allow_nan=False).encode()
+    try:
+        status = outside.post(
+            settings.webhook_url.get_secret_value(),
+            content,
+            _headers(delivery.key, content, settings, now),
+            seconds=SECONDS,
+            allow_internal=settings.allow_internal_addresses,
+        )
+    except StudioError as error:
+        return Answer(is_ok=False, words=f"{error.message} {error.hint}".strip())
+    return _answer(status)
+
+
+def signature(secret: str, key: str, timestamp: int, content: bytes) -> str:
+    """Sign a message.
+
+    Raises:
+        InvalidError: the secret is not base64.
+
+    """
+    try:
+        known = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except binascii.Error as error:
+        raise InvalidError(
+            "STUDIO_WEBHOOK_SECRET is not base64.", hint="Make one: openssl rand -base64 32"
+        ) from error
+    signed = hmac.digest(known, f"{key}.{timestamp}.".encode() + content, hashlib.sha256)
+    return f"v1,{base64.b64encode(signed).decode()}"
+
+
+def _told(delivery: Delivery, settings: Settings) -> dict[str, Any]:
+    link = {"url": address_of(delivery, settings)} if delivery.data else {}
+    return {
+        "type": delivery.event,
+        "timestamp": delivery.created_at.isoformat(),
+        "data": delivery.data | link,
+    }
+
+
+def address_of(delivery: Delivery, settings: Settings) -> str | None:
+    """Return where people find the run, if the studio knows by which name they reach it."""
+    if not (settings.public_url and delivery.data):
+        return None
+    return f"{settings.public_url.rstrip('/')}/runs/{delivery.data['id']}"
+
+
+def _headers(key: str, content: bytes, settings: Settings, now: datetime) -> dict[str, str]:
+    timestamp = int(now.timestamp())
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "mantissa-studio",
+        "webhook-id": key,
+        "webhook-timestamp": str(timestamp),
+    }
+    secret = settings.webhook_secret.get_secret_value()
+    if not secret:
+        return headers
+    return headers | {"webhook-signature": signature(secret, key, timestamp, content)}
+
+
+def _answer(status: int) -> Answer:
+    words = f"It answered {status}{_phrase(status)}"
+    if status // 100 == 2:  # noqa: PLR2004 -- HTTP's own class of success
+        return Answer(is_ok=True, words=f"{words}.")
+    if status // 100 == 3:  # noqa: PLR2004 -- HTTP's own class of redirects
+        return Answer(is_ok=False, words=f"{words}; redirects are not followed.")
+    is_gone = status == HTTPStatus.GONE
+    return Answer(is_ok=False, words=f"{words}.", is_final=is_gone)
+
+
+def _phrase(status: int) -> str:
+    return f" {HTTPStatus(status).phrase}" if status in list(HTTPStatus) else ""

@@ -1,0 +1,209 @@
+"""The outbox: what is written into it, and when it is tried again."""
+
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Engine
+from sqlmodel import Session, select
+
+from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
+from studio.db.session import reading, unit_of_work
+from studio.db.states import Ask, RunStatus
+from studio.db.tables import Run
+from studio.events import Failed, Paused
+from studio.services import attempts, control, deliveries, runs, states
+from studio.services.deliveries import HOLD, PAUSES, Answer
+from studio.settings import Settings
+from tests.factories import make_done, make_run, make_running
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+FAILED = Answer(is_ok=False, words="It answered 500.")
+TAKEN = Answer(is_ok=True, words="It answered 204.")
+
+
+def written(db: Session, channel: Channel = Channel.WEBHOOK) -> list[Delivery]:
+    query = select(Delivery).where(Delivery.channel == channel).order_by("id")
+    return list(db.exec(query))
+
+
+def events(db: Session) -> list[str]:
+    return [one.event for one in written(db)]
+
+
+def a_test(db: Session, now: datetime = NOW) -> Delivery:
+    """Write a message that is tried for as long as one of a run is."""
+    made = deliveries.send_test(db, Channel.WEBHOOK)
+    made.event, made.due_at = "run.failed", now
+    db.flush()
+    return made
+
+
+def tried(db: Session, delivery: Delivery, answer: Answer, now: datetime) -> Delivery:
+    taken = deliveries.begin(db, delivery.id or 0, now)
+    assert taken is not None
+    return deliveries.settle(db, taken[1], answer, now)
+
+
+def test_a_run_that_succeeds_is_told_by_each_channel(db: Session) -> None:
+    run = make_done(db)
+
+    told = [(one.channel, one.event, one.run_id) for one in deliveries.newest(db, limit=9)]
+    assert told == [("email", "run.succeeded", run.id), ("webhook", "run.succeeded", run.id)]
+
+
+def test_a_run_that_fails_is_told_with_its_reason(db: Session) -> None:
+    run = make_running(db)
+    attempts.fail(db, run, Failed(code="killed", message="It was killed.", hint="Try again."))
+
+    assert written(db)[0].data == {
+        "id": run.id,
+        "name": "first try",
+        "status": "failed",
+        "attempt": 0,
+        "step": 0,
+        "total_steps": 10,
+        "metrics": {},
+        "error": {"code": "killed", "message": "It was killed.", "hint": "Try again."},
+    }
+
+
+def test_what_is_told_is_the_run_as_it_was(db: Session) -> None:
+    run = make_running(db)
+    run.checkpoint_step = 3
+    attempts.fail(db, run, Failed(code="killed", message="It was killed."))
+    control.retry(db, run.id or 0)
+    run.name = "another"
+
+    assert (written(db)[0].data["name"], written(db)[0].data["status"]) == ("first try", "failed")
+
+
+def test_a_number_that_is_none_is_told_as_a_word(db: Session) -> None:
+    run = make_running(db)
+    run.metrics = {"loss": float("nan")}
+    states.move(db, run, RunStatus.SUCCEEDED)
+
+    assert written(db)[0].data["metrics"] == {"loss": "NaN"}
+
+
+def test_a_cancelled_run_is_told(db: Session) -> None:
+    control.cancel(db, make_run(db).id or 0)
+
+    assert events(db) == ["run.cancelled"]
+
+
+def test_a_run_that_pauses_by_itself_is_told(db: Session) -> None:
+    run = make_running(db)
+    attempts.follow(db, run, [Paused(step=3)], 10)
+
+    assert (run.status, events(db)) == (RunStatus.PAUSED, ["run.paused"])
+
+
+def test_a_pause_that_was_asked_for_is_no_news(db: Session) -> None:
+    run = make_running(db)
+    control.pause(db, run.id or 0)
+    assert run.asked is Ask.PAUSE
+    attempts.follow(db, run, [Paused(step=3)], 10)
+
+    assert (run.status, events(db)) == (RunStatus.PAUSED, [])
+
+
+def test_a_change_that_is_undone_is_not_told(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+        db.rollback()
+
+    with reading(engine) as db:
+        assert (db.exec(select(Run)).all(), written(db)) == ([], [])
+
+
+def test_what_failed_is_tried_again_for_about_a_day(db: Session) -> None:
+    delivery, now, count = a_test(db), NOW, 0
+    while delivery.status == DeliveryStatus.WAITING:
+        now = delivery.due_at
+        delivery = tried(db, delivery, FAILED, now)
+        count += 1
+
+    assert (count, delivery.status) == (len(PAUSES) + 1, DeliveryStatus.GIVEN_UP)
+    assert timedelta(hours=23) < now - NOW < timedelta(hours=25)
+    assert [one.words for one in deliveries.tries(db, [delivery])[delivery.id or 0]] == [
+        "It answered 500."
+    ] * count
+
+
+def test_each_wait_is_as_long_as_the_last_or_longer() -> None:
+    assert sorted(PAUSES) == list(PAUSES)
+
+
+def test_nothing_is_due_before_its_time(db: Session) -> None:
+    delivery = tried(db, a_test(db), FAILED, NOW)
+
+    before = delivery.due_at - timedelta(seconds=1)
+    assert (deliveries.due(db, before), deliveries.due(db, delivery.due_at)) == (None, delivery.id)
+
+
+def test_what_was_taken_is_not_sent_again(db: Session) -> None:
+    delivery = tried(db, a_test(db), TAKEN, NOW)
+
+    assert delivery.status == DeliveryStatus.DELIVERED
+    assert deliveries.due(db, NOW + timedelta(days=9)) is None
+    assert deliveries.begin(db, delivery.id or 0, NOW + timedelta(days=9)) is None
+
+
+def test_two_workers_never_try_at_once(db: Session) -> None:
+    delivery = a_test(db)
+    first = deliveries.begin(db, delivery.id or 0, NOW)
+
+    assert first is not None
+    assert deliveries.begin(db, delivery.id or 0, NOW) is None
+
+
+def test_a_try_without_an_answer_is_made_again_under_the_same_key(db: Session) -> None:
+    delivery = a_test(db)
+    deliveries.begin(db, delivery.id or 0, NOW)
+    again = deliveries.begin(db, delivery.id or 0, NOW + HOLD)
+
+    assert again is not None
+    made = deliveries.tries(db, [delivery])[delivery.id or 0]
+    assert (again[0].key, [(one.number, one.ended_at) for one in made]) == (
+        delivery.key,
+        [(1, None), (2, None)],
+    )
+
+
+def test_a_receiver_that_is_gone_is_asked_no_more(db: Session) -> None:
+    gone = Answer(is_ok=False, words="It answered 410 Gone.", is_final=True)
+
+    assert tried(db, a_test(db), gone, NOW).status == DeliveryStatus.GIVEN_UP
+
+
+def test_a_test_is_tried_once(db: Session) -> None:
+    delivery = deliveries.send_test(db, Channel.EMAIL)
+    delivery.due_at = NOW
+    db.flush()
+
+    assert tried(db, delivery, FAILED, NOW).status == DeliveryStatus.GIVEN_UP
+
+
+def test_what_nobody_set_up_is_dropped(db: Session) -> None:
+    make_done(db)
+    deliveries.drop_others(db, [Channel.EMAIL])
+
+    assert [one.channel for one in deliveries.newest(db, limit=9)] == ["email"]
+
+
+def test_a_deleted_run_is_still_told(db: Session, settings: Settings) -> None:
+    run = make_done(db)
+    runs.delete(db, run.id or 0, settings.runs)
+    db.flush()
+    db.expire_all()
+
+    assert [(one.run_id, one.data["name"]) for one in written(db)] == [(None, "first try")]
+
+
+def test_old_messages_are_forgotten_with_their_tries(db: Session) -> None:
+    delivery = tried(db, a_test(db), TAKEN, NOW)
+    delivery.created_at = datetime.now(UTC) - deliveries.KEPT
+    db.flush()
+    make_done(db)
+
+    assert events(db) == ["run.succeeded"]
+    assert db.exec(select(Try)).all() == []
