@@ -59,7 +59,7 @@ gpu: $(DEV) ## the tests that need a GPU
 bench: $(DEV) ## the numbers and their budgets
 	$(BIN)/python -m tests.bench
 
-docs: $(DEV) ## write docs/knobs.md and docs/openapi.json anew
+docs: $(DEV) ## write docs/knobs.md, failures.md and openapi.json anew
 	$(BIN)/studio docs
 
 db: $(DEV) ## write a migration: make db NAME="add tags to runs"

@@ -49,8 +49,10 @@ class DiskFullError(UnavailableError):
 
 
 class TrainingError(StudioError):
-    """A run that cannot go on. `code` says which kind, as `training.failures` names them."""
+    """A run that cannot go on. `code` is one of `studio.failures`."""
 
-    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
+    def __init__(self, code: str, message: str, *, hint: str = "", **facts: int) -> None:
         super().__init__(message, hint=hint)
         self.code = code
+        self.facts = facts
+        """Numbers that a repair can go by."""

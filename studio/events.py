@@ -129,8 +129,11 @@ class Failed(_Event):
 
     kind: Literal["failed"] = "failed"
     code: str
+    """One of `studio.failures`."""
     message: str
     hint: str = ""
+    facts: dict[str, int] = Field(default_factory=dict)
+    """Numbers that a repair can go by."""
 
 
 NO_ROOM = Failed(

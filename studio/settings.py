@@ -29,6 +29,10 @@ class Settings(BaseSettings):
     hang_seconds: float = 1800
     """How long a run may say nothing before it is taken for hung: longer than any step of yours."""
 
+    run_memory_bytes: int | None = None
+    """The memory of this machine that one run may have; by default no less than there is. A control
+    group of its own holds it to that where the worker may make one, else RLIMIT_DATA."""
+
     on_stop: Literal["leave", "drain"] = "leave"
     """What a worker does with its runs when it is told to end: leave them training for the next
     worker to find, or have each write a checkpoint and wait in the queue."""

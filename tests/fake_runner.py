@@ -30,9 +30,8 @@ STAGES: tuple[Literal["before", "after"], ...] = ("before", "after")
 
 def main(part: str, run: RunDir) -> int:
     log = run.events
-    _announce(run, log)
-    if part == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
+    _announce(part, run, log)
+    _end_badly(part, run)
     if part == "exit":
         return 3
     if part == "fail":
@@ -40,16 +39,18 @@ def main(part: str, run: RunDir) -> int:
         return 1
     for step in range(1, STEPS + 1):
         log.append(_step(step))
-        if part == "wait":
+        if part in {"wait", "linger"}:
             _wait_for(run.root / f"go-{step}")
     return _finish(run, log)
 
 
-def _announce(run: RunDir, log: EventLog) -> None:
+def _announce(part: str, run: RunDir, log: EventLog) -> None:
     def stop(_number: int, _frame: FrameType | None) -> None:
         match run.ask.read_text(encoding="ascii"):
             case "pause":
                 log.append(Paused(step=0))
+                if part == "linger":
+                    time.sleep(1)  # as a process does that has much to let go of
             case "keep":
                 log.append(Stopped(step=0, kept=True))
             case _:
@@ -82,6 +83,29 @@ def _finish(run: RunDir, log: EventLog) -> int:
     (run.artifacts / "README.md").write_text("# A card\n", encoding="utf-8")
     log.append(Finished(metrics={"loss": 2.5, "eval_loss": 2.6}))
     return 0
+
+
+def _end_badly(part: str, run: RunDir) -> None:
+    if part == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if part == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if part == "eat":
+        _eat()
+    if part == "fill":
+        _fill(run.root / "big")
+
+
+def _eat() -> None:
+    hoard = []
+    while True:
+        hoard.append(b"x" * 2**24)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 2**16)
 
 
 def _wait_for(path: Path) -> None:

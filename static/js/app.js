@@ -65,6 +65,21 @@ function repair(event) {
   form.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
+/** Copy the text that a `data-copy` button names; where the browser forbids it, show it selected. */
+async function copy(event) {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const text = document.getElementById(button.dataset.copy);
+  try {
+    await navigator.clipboard.writeText(text.value);
+    button.textContent = "Copied";
+  } catch {
+    text.hidden = false;
+    text.select();
+    button.textContent = "Press Ctrl+C to copy";
+  }
+}
+
 /** Keep the address of a form that was refused: the place it was sent to is no page. */
 function stayOnRefusal(event) {
   if (event.detail.response?.status >= 400) event.preventDefault();
@@ -72,6 +87,7 @@ function stayOnRefusal(event) {
 
 document.addEventListener("click", toggleTheme);
 document.addEventListener("click", repair);
+document.addEventListener("click", copy);
 document.addEventListener("htmx:before:history:update", stayOnRefusal);
 document.addEventListener("change", submitAtOnce);
 document.addEventListener("htmx:after:swap", (event) => {

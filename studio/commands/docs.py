@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from pydantic import BaseModel
 
 from studio.db.session import connect
+from studio.failures import KINDS
 from studio.methods import METHODS
 from studio.recipe.knobs import knob_of, sections_in
 from studio.recipe.precision import PRECISIONS, Precision
@@ -27,8 +28,9 @@ _HEAD = "| knob | name | default | what it does |\n|---|---|---|---|"
 
 
 def write(folder: Path) -> None:
-    """Write `knobs.md` and `openapi.json` into the folder."""
+    """Write `knobs.md`, `failures.md` and `openapi.json` into the folder."""
     folder.mkdir(exist_ok=True)
+    (folder / "failures.md").write_text(failures(), encoding="utf-8")
     (folder / "knobs.md").write_text(knobs(), encoding="utf-8")
     (folder / "openapi.json").write_text(openapi(), encoding="utf-8")
 
@@ -40,6 +42,15 @@ def knobs() -> str:
         parts += [f"\n## {method.title} (`{method.name}`)\n\n{method.summary}\n"]
         parts += _tables(method.recipe, "")
     parts += [_PRECISIONS, *(_row(mode) for mode in PRECISIONS.values())]
+    return "".join(parts)
+
+
+def failures() -> str:
+    """Return every code of a failure, in Markdown: a heading each, so that it can be linked to."""
+    told = "Each run that fails has one of these codes, on its page and in the REST answer."
+    parts = [f"# Failures\n\nWritten by `make docs` from `studio/failures.py`. {told}\n"]
+    for one in KINDS.values():
+        parts += [f"\n## {one.code}\n\n**{one.title}.** {one.meaning}\n\n{one.remedy}\n"]
     return "".join(parts)
 
 

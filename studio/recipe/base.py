@@ -15,6 +15,7 @@ from studio.recipe.knobs import Knob, Section
 from studio.recipe.numerics import Numerics
 from studio.recipe.optimisation import Optimisation
 from studio.recipe.precision import PRECISIONS, PrecisionName
+from studio.recipe.recovery import Recovery
 
 VERSION: Literal[1] = 1
 
@@ -41,6 +42,7 @@ class Recipe(Section):
     checkpoints: Checkpoints = Checkpoints()
     samples: Samples = Samples()
     numerics: Numerics = Numerics()
+    recovery: Recovery = Recovery()
 
     @property
     def packages(self) -> frozenset[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from studio.events import NO_ROOM_EXIT, Event, EventLog, Finished, Paused, Stopped
+from studio.events import NO_ROOM_EXIT, Event, EventLog, Failed, Finished, Paused, Stopped
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir
 from studio.runner.hold import held
@@ -92,8 +92,20 @@ def _left(stop: Stop) -> Paused | Stopped:
 
 
 def _fail(error: Exception, say: Say) -> int:
-    from studio.training import failures  # noqa: PLC0415 -- heavy import
-
     traceback.print_exception(error)
-    say(failures.explain(error))
+    say(_explained(error))
     return 1
+
+
+def _explained(error: Exception) -> Failed:
+    try:
+        from studio.training import failures  # noqa: PLC0415 -- heavy import
+    except ImportError as missing:
+        # Without torch nothing can be explained by its types, but then that is the explanation.
+        what = f"{missing.name} is not installed" if missing.name else str(missing).rstrip(".")
+        return Failed(
+            code="dependency_missing",
+            message=f"A package that training needs does not load: {what}.",
+            hint="Install the training packages; studio doctor lists what is missing.",
+        )
+    return failures.explain(error)

@@ -28,7 +28,7 @@ from studio.events import (
     Started,
     Stopped,
 )
-from studio.services import obituaries, runs, states
+from studio.services import obituaries, rescues, runs, states
 from studio.services.obituaries import End
 
 LEASE = timedelta(seconds=30)
@@ -114,18 +114,33 @@ def follow(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
 
 def settle(db: Session, run: Run, end: End) -> None:
     """Close an attempt whose process is gone, whether or not it said goodbye."""
-    was = run.status
+    was, outcome = run.status, ""
     if was is RunStatus.STOPPING:
+        run.error_code = run.error_message = run.error_hint = ""
         _leave(db, run)
+    elif was.is_live and rescues.awaits(run):
+        outcome = RunStatus.FAILED.value
+        rescues.shrink(db, run)
     elif was.is_live:
+        outcome = LOST
         _lost(db, run, end)
-    outcome = LOST if was.is_live and was is not RunStatus.STOPPING else run.status.value
-    _close(db, run, outcome, end.exit_code)
+    # Asked to pause, it may wait again by now.
+    left = RunStatus.PAUSED if run.status is RunStatus.QUEUED else run.status
+    _close(db, run, outcome or left.value, end.exit_code)
 
 
 def fail(db: Session, run: Run, why: Failed) -> None:
-    error = why.model_dump(include={"code", "message", "hint"})
-    if states.move(db, run, RunStatus.FAILED, error):
+    """End a run as failed, with all that explains it."""
+    told = {
+        "code": why.code,
+        "message": why.message,
+        "hint": why.hint,
+        "phase": run.phase or ("training" if run.first_step_at else "starting"),
+        "step": run.step,
+        "attempt": run.attempt,
+        "facts": why.facts,
+    }
+    if states.move(db, run, RunStatus.FAILED, told):
         run.error_code, run.error_message, run.error_hint = why.code, why.message, why.hint
 
 
@@ -144,6 +159,9 @@ def _lost(db: Session, run: Run, end: End) -> None:
     why = obituaries.of(end, "training", _where(run))
     before = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
     times = db.exec(before).one() + 1
+    if rescues.await_end(run, obituaries.told(why, 1)):
+        rescues.shrink(db, run)
+        return
     if not why.is_chance or times >= why.tries:
         fail(db, run, obituaries.told(why, times))
         return
@@ -201,7 +219,7 @@ def _end(db: Session, run: Run, event: Event) -> None:
             _leave(db, run, step, unasked=RunStatus.PAUSED)
         case Stopped():
             _stopped(db, run)
-        case Failed():
+        case Failed() if not rescues.await_end(run, event):
             fail(db, run, event)
 
 

@@ -165,5 +165,9 @@ def _brief(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
         "step": run.step,
         "total_steps": run.total_steps,
         "metrics": json.loads(METRICS.dump_json(run.metrics)),
-        "error": dict(told) if run.status is RunStatus.FAILED else None,
+        "error": _error(told) if run.status is RunStatus.FAILED else None,
     }
+
+
+def _error(told: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: told.get(name, "") for name in ("code", "message", "hint", "phase")}

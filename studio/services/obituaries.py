@@ -1,5 +1,6 @@
-"""Why a process of ours is gone that said nothing: told by how it ended."""
+"""Why a process of ours is gone that said nothing: told by how it ended, and what it printed."""
 
+import re
 import signal
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ class End:
     hung: bool = False
     """Whether the worker ended it because it had said nothing for too long."""
     rebooted: bool = False
+    disk_full: bool = False
+    """Whether there is no room left where its folder is."""
+    last_words: str = ""
+    """The last line that it printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +36,37 @@ class Why:
 
 def of(end: End, work: str, where: str = "") -> Why:
     """Find the cause that fits, of what work and where in it; the exact ones come first."""
-    if end.rebooted:
-        return _REBOOT
-    if end.hung:
-        return _HUNG
-    if end.exit_code == NO_ROOM_EXIT:
-        return Why(code=NO_ROOM.code, message=NO_ROOM.message, hint=NO_ROOM.hint)
-    if end.out_of_memory:
-        return _memory(work)
-    if end.exit_code is None or end.exit_code == -signal.SIGKILL:
-        return _killed(work)
-    return _crashed(work, where, end.exit_code)
+    seen = ((end.rebooted, _REBOOT), (end.hung, _HUNG), (end.exit_code == NO_ROOM_EXIT, _FULL))
+    if why := next((why for is_so, why in seen if is_so), None):
+        return why
+    if why := _memory(work) if end.out_of_memory else _by_last_words(end, work):
+        return why
+    if end.exit_code is None:
+        return _unseen(work)
+    if end.exit_code < 0 and -end.exit_code not in _CRASHES:
+        return _killed(work, end.exit_code)
+    return _crashed(work, where, end)
 
 
 def told(why: Why, times: int = 1) -> Failed:
     again = f" It was tried {times} times." if times > 1 else ""
     return Failed(code=why.code, message=why.message + again, hint=why.hint)
 
+
+def signal_name(exit_code: int | None) -> str:
+    """Return the name of the signal that ended a process, or nothing."""
+    if exit_code is None or exit_code >= 0:
+        return ""
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+_CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS}
+)
+"""Signals a process brings upon itself; others come from outside."""
 
 _REBOOT = Why(
     code="lost_worker",
@@ -62,6 +81,7 @@ _HUNG = Why(
     is_chance=True,
     tries=2,
 )
+_FULL = Why(code=NO_ROOM.code, message=NO_ROOM.message, hint=NO_ROOM.hint)
 
 
 def _memory(work: str) -> Why:
@@ -72,26 +92,69 @@ def _memory(work: str) -> Why:
     )
 
 
-def _killed(work: str) -> Why:
+def _disk(work: str) -> Why:
     return Why(
-        code="killed",
-        message=f"The {work} process was killed from outside.",
-        hint="If nobody did so, the machine may have run out of memory: lower the batch size.",
+        code="disk_full",
+        message=f"The disk is full, so the {work} process could not even write why it ended.",
+        hint="Delete old runs or models, then run again.",
+    )
+
+
+def _missing(work: str) -> Why:
+    return Why(
+        code="dependency_missing",
+        message=f"A Python package that the {work} process needs does not load",
+        hint="Install the training packages; studio doctor lists what is missing.",
+    )
+
+
+def _unseen(work: str) -> Why:
+    return Why(
+        code="lost_worker",
+        message=f"The {work} process is gone, and the worker that could have seen how it ended "
+        "was gone before it.",
+        hint="Try again: it goes on from its newest checkpoint.",
         is_chance=True,
     )
 
 
-def _crashed(work: str, where: str, exit_code: int) -> Why:
-    if exit_code < 0:
-        name = _name(-exit_code)
+_PRINTED = (
+    (r"No space left on device|Disk quota exceeded", _disk),
+    (r"^MemoryError|Cannot allocate memory|DefaultCPUAllocator", _memory),
+    (r"^(ModuleNotFound|Import)Error", _missing),
+)
+"""What an interpreter prints last that ends before it can say anything in order."""
+
+
+def _by_last_words(end: End, work: str) -> Why | None:
+    if end.disk_full and (end.exit_code or 0) > 0:
+        return _disk(work)
+    fits = (why for pattern, why in _PRINTED if re.search(pattern, end.last_words))
+    why = next(fits, None)
+    if why is not _missing:
+        return why(work) if why else None
+    told = why(work)
+    message = f"{told.message}: {end.last_words.partition(': ')[2]}."
+    return Why(code=told.code, message=message, hint=told.hint)
+
+
+def _killed(work: str, exit_code: int) -> Why:
+    name = signal_name(exit_code)
+    memory = " The machine may have run out of memory: lower the batch size."
+    return Why(
+        code="killed",
+        message=f"The {work} process was killed from outside ({name}).",
+        hint=f"If nobody did so: run again.{memory if name == 'SIGKILL' else ''}",
+        is_chance=True,
+    )
+
+
+def _crashed(work: str, where: str, end: End) -> Why:
+    name = signal_name(end.exit_code)
+    if name:
         message = f"A crash in compiled code ended the {work} process{where} ({name})."
     else:
-        message = f"The {work} process ended{where} without saying why (exit code {exit_code})."
+        message = f"The {work} process ended itself{where} with exit code {end.exit_code}"
+        last = end.last_words.rstrip(".")
+        message += f"; the last it printed was: {last}." if last else ", and printed nothing."
     return Why(code="crashed", message=message, hint="The last lines of its log may say more.")
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)

@@ -4,7 +4,7 @@ The order is strict: a run that needs more slots than are free keeps those behin
 that it is never starved by smaller ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,14 +19,19 @@ from studio.services.attempts import LEASE
 _RANK = func.coalesce(Run.rank, Run.id)
 
 
-def claim(db: Session, worker: str, slots: int, lease: timedelta = LEASE) -> Run | None:
-    """Take the first run that waits if there are slots for it, or None.
+def claim(
+    db: Session,
+    worker: str,
+    slots: int,
+    lease: timedelta = LEASE,
+    besides: Collection[int] = (),
+) -> Run | None:
+    """Take the first run that waits, besides some, if there are slots for it, or None.
 
     Two workers never take the same: the status is asked for again as it changes.
     """
-    run: Run | None = db.exec(
-        _waiting().where(~col(Run.is_held), col(Run.slots) <= slots).limit(1)
-    ).first()
+    free = _waiting().where(~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(besides))
+    run: Run | None = db.exec(free.limit(1)).first()
     if run is None or used(db, worker) + run.slots > slots:
         return None
     taken = db.exec(

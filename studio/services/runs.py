@@ -59,8 +59,12 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
     return run
 
 
-def again(db: Session, run_id: int, change: Mapping[str, Any]) -> Run:
+def again(
+    db: Session, run_id: int, change: Mapping[str, Any], *, strict: bool | None = False
+) -> Run:
     """Queue the recipe of a run once more, with some of its values changed.
+
+    Unless strict, they are text, as a form sends them.
 
     Raises:
         InvalidError: as `submit`.
@@ -68,8 +72,7 @@ def again(db: Session, run_id: int, change: Mapping[str, Any]) -> Run:
     """
     run = get(db, run_id)
     experiment = db.get_one(Experiment, run.experiment_id)
-    # As a form sends them, values are text.
-    recipe = with_overrides(run.recipe, change, strict=False)
+    recipe = with_overrides(run.recipe, change, strict=strict)
     made = submit(db, experiment, recipe.model_dump())
     made.name = run.name
     return made

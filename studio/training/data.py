@@ -15,9 +15,17 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
-from studio.training.templates import Message, Span, Template, Written
+from studio.training.templates import Message, Span, Template, TemplateRefusedError, Written
 
 Conversation = list[Message]
+
+
+class Row(Conversation):
+    """A conversation that knows which row of the data set it is, counted from one."""
+
+    number: int
+    part: str
+
 
 IGNORED = -100
 """The label of a token that is read but not learnt."""
@@ -40,17 +48,27 @@ class Examples:
     """Tokens of the longest example."""
     longest_answer: int = 0
     """Most tokens to learn in one example."""
+    longest_row: int = 0
+    """Tokens of the longest row, before it was cut."""
+    cut_off: int = 0
+    """Dropped rows whose every answer stood behind the longest example allowed."""
 
 
-def read(path: Path) -> list[Conversation]:
+def read(path: Path, part: str = "training") -> list[Conversation]:
     """Read rows of `{"messages": [...]}`, one JSON object a line.
 
     Raises:
         TrainingError: a line is something else.
 
     """
-    with path.open(encoding="utf-8") as lines:
-        return [_conversation(line, number) for number, line in enumerate(lines, 1) if line.strip()]
+    found: list[Conversation] = []
+    with path.open("rb") as lines:
+        for line, text in enumerate(lines, 1):
+            if text.strip():
+                row = Row(_conversation(text, f"Row {len(found) + 1} of the {part} data", line))
+                row.number, row.part = len(found) + 1, part
+                found.append(row)
+    return found
 
 
 def split(
@@ -83,15 +101,18 @@ def tokenise(
     """Write, tokenise, label and cut the rows; drop those that leave nothing to learn."""
     columns: dict[str, list[Any]] = {"input_ids": [], "labels": []}
     kept: list[Conversation] = []
-    truncated = tokens = 0
+    truncated = tokens = longest_row = cut_off = 0
     for row, (ids, labels) in zip(rows, _labelled(rows, template, tokenizer), strict=True):
         truncated += len(ids) > max_length
+        longest_row = max(longest_row, len(ids))
         # The first token is never predicted, so a label there teaches nothing.
         if any(label != IGNORED for label in labels[1:max_length]):
             columns["input_ids"].append(ids[:max_length])
             columns["labels"].append(labels[:max_length])
             kept.append(row)
             tokens += min(len(ids), max_length)
+        else:
+            cut_off += any(label != IGNORED for label in labels[1:])
     return Examples(
         Dataset.from_dict(columns),
         kept,
@@ -100,6 +121,8 @@ def tokenise(
         tokens=tokens,
         longest=max(map(len, columns["input_ids"]), default=0),
         longest_answer=max(map(_learnt, columns["labels"]), default=0),
+        longest_row=longest_row,
+        cut_off=cut_off,
     )
 
 
@@ -126,14 +149,25 @@ class Collator:
         }
 
 
-def refuse_empty(examples: Examples, part: str) -> None:
+def refuse_empty(examples: Examples, part: str, max_length: int) -> None:
     """Raise TrainingError when nothing is left of a part of the data."""
-    if not examples.conversations:
+    if examples.conversations:
+        return
+    if not examples.cut_off:
         raise TrainingError(
-            "nothing_to_learn",
-            f"No row of the {part} data has an answer within the longest example.",
-            hint='Raise "Longest example", or look whether the rows have assistant turns.',
+            "all_labels_masked",
+            f"None of the {examples.dropped:,} rows of the {part} data has an answer to learn.",
+            hint="See whether the columns were mapped rightly: answers must be assistant turns.",
         )
+    others = examples.dropped - examples.cut_off
+    rest = f"; the other {others:,} have none" if others else ""
+    raise TrainingError(
+        "sequence_too_long",
+        f"{examples.cut_off:,} of {examples.dropped:,} rows of the {part} data are cut at "
+        f"{max_length:,} tokens, before their answers begin{rest}.",
+        hint=f'Raise "Longest example": the longest row has {examples.longest_row:,} tokens.',
+        longest=examples.longest_row,
+    )
 
 
 def _learnt(labels: Sequence[int]) -> int:
@@ -149,14 +183,32 @@ def _views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
     return torch.split(values, rows.value_lengths().to_pylist())
 
 
-def _conversation(line: str, number: int) -> Conversation:
+def _conversation(text: bytes, where: str, line: int) -> Conversation:
     try:
-        messages = json.loads(line)["messages"]
-        return [{"role": message["role"], "content": message["content"]} for message in messages]
-    except (ValueError, KeyError, TypeError) as error:
+        found = json.loads(text)
+        flaw = _flaw(found)
+    except ValueError as error:
+        flaw = f"it is not valid JSON ({error})"
+    if flaw:
         raise TrainingError(
-            "bad_row", f"Line {number} of the data is no conversation.", hint="Import it again."
-        ) from error
+            "bad_row",
+            f"{where} (line {line} of its file) is no conversation: {flaw}.",
+            hint="Mend that row, and import the data set again.",
+            line=line,
+        )
+    return [{"role": turn["role"], "content": turn["content"]} for turn in found["messages"]]
+
+
+def _flaw(row: object) -> str:
+    """Return what keeps a row from being a conversation, or nothing."""
+    turns = row.get("messages") if isinstance(row, dict) else None
+    if not isinstance(turns, list):
+        return "it has no list of turns called messages"
+    for number, turn in enumerate(turns, 1):
+        for name in ("role", "content"):
+            if not isinstance(turn, dict) or not isinstance(turn.get(name), str):
+                return f"turn {number} has no {name} that is text"
+    return ""
 
 
 def _labelled(
@@ -164,7 +216,7 @@ def _labelled(
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Yield token ids and labels, row by row; in chunks, because tokenizers use every core."""
     for at in range(0, len(rows), _CHUNK):
-        written = template.write([_until_last_answer(row) for row in rows[at : at + _CHUNK]])
+        written = _written(rows[at : at + _CHUNK], template)
         batch = tokenizer(
             [conversation.text for conversation in written],
             add_special_tokens=False,
@@ -172,6 +224,29 @@ def _labelled(
             return_offsets_mapping=True,
         )
         yield from map(_labels, batch["input_ids"], batch["offset_mapping"], written)
+
+
+def _written(rows: Sequence[Conversation], template: Template) -> list[Written]:
+    """Write rows as the template has it; if it refuses, find out which of them it was."""
+    cut = [_until_last_answer(row) for row in rows]
+    try:
+        return template.write(cut)
+    except TemplateRefusedError:
+        for row, conversation in zip(rows, cut, strict=True):
+            _refuse_unwritable(row, conversation, template)
+        raise
+
+
+def _refuse_unwritable(row: Conversation, cut: Conversation, template: Template) -> None:
+    try:
+        template.write([cut])
+    except TemplateRefusedError as error:
+        where = f"Row {row.number} of the {row.part} data" if isinstance(row, Row) else "A row"
+        raise TrainingError(
+            "bad_row",
+            f"{where} is refused by the model's chat template: {error.reason}.",
+            hint="Mend that row (the order of roles, for one), or choose another template.",
+        ) from error
 
 
 def _until_last_answer(row: Conversation) -> Conversation:

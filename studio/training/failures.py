@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import httpx2
 import torch
 from huggingface_hub import errors as hub
-from jinja2 import TemplateError
 from safetensors import SafetensorError
 
-from studio.errors import StudioError
+from studio.errors import StudioError, TrainingError
 from studio.events import NO_ROOM, Failed
 
 _LOG = "The run's log has the details."
@@ -36,7 +35,7 @@ def _known(
 # The first row that fits is told, so the exact ones stand above the vague ones.
 _TABLE = (
     _known(
-        "out_of_memory_gpu",
+        "out_of_memory",
         torch.OutOfMemoryError,
         message="The GPU ran out of memory.",
         hint="Lower the batch size and raise gradient accumulation, shorten the longest example, "
@@ -71,7 +70,7 @@ _TABLE = (
         hint="Accept its licence on the hub, and set HF_TOKEN where the studio runs.",
     ),
     _known(
-        "model_missing",
+        "model_not_found",
         hub.RepositoryNotFoundError,
         hub.RevisionNotFoundError,
         hub.HFValidationError,
@@ -96,7 +95,7 @@ _TABLE = (
         hint="Choose a version of the model with safetensors.",
     ),
     _known(
-        "model_missing",
+        "model_not_found",
         OSError,
         says=r"not a local folder|does not appear to have a file|Can't load|"
         r"is not a valid model identifier",
@@ -108,6 +107,16 @@ _TABLE = (
         SafetensorError,
         message="A file of the model's weights is damaged.",
         hint="Delete the model and fetch it again.",
+    ),
+    _known(
+        "incompatible_checkpoint",
+        RuntimeError,
+        ValueError,
+        KeyError,
+        says=r"loading state_dict|size mismatch|ignore_mismatched_sizes|parameter group|"
+        r"valid checkpoint|loaded state dict",
+        message="Saved weights have other shapes or names than this model.",
+        hint="Run again from the start; for a base model, fetch it again with its config.json.",
     ),
     _known(
         "needs_remote_code",
@@ -132,22 +141,17 @@ _TABLE = (
         hint="Choose full fine-tuning.",
     ),
     _known(
-        "chat_template_refused",
-        TemplateError,
-        message="The model's chat template refuses a conversation.",
-        hint="Mend the data set, or choose another template.",
-    ),
-    _known(
-        "fp16_weights",
+        "dtype_mismatch",
         ValueError,
         says=r"Attempting to unscale FP16 gradients",
         message="Weights that are trained were loaded in float16, which cannot be scaled.",
         hint="Choose bfloat16 or float32.",
     ),
     _known(
-        "mixed_formats",
+        "dtype_mismatch",
         RuntimeError,
-        says=r"same dtype|mixed dtype|expected scalar type|have the same dtype",
+        # The same mistake, as a linear layer, a normalisation, attention and older kernels word it.
+        says=r"same dtype|mixed dtype|expected scalar type|must match the other|to have dtype",
         message="Two number formats met where this model allows but one.",
         hint="Choose another precision for this model.",
     ),
@@ -158,6 +162,12 @@ _TABLE = (
         message="The GPU reported an error.",
         hint=f"Start the run again; if it fails again, look to the driver. {_LOG}",
     ),
+    _known(
+        "dependency_missing",
+        ImportError,
+        message="A Python package that this run needs is not installed, or does not load.",
+        hint="See the last line of the log for its name; studio doctor lists what is missing.",
+    ),
 )
 
 
@@ -166,12 +176,13 @@ def explain(error: BaseException) -> Failed:
     chain = list(_chain(error))
     for link in chain:
         if isinstance(link, StudioError):
-            return Failed(code=link.code, message=link.message, hint=link.hint)
+            told = link.facts if isinstance(link, TrainingError) else {}
+            return Failed(code=link.code, message=link.message, hint=link.hint, facts=told)
     fits = (row for row in _TABLE for link in chain if _fits(row, link))
     row = next(fits, None)
     if row is not None:
         return Failed(code=row.code, message=row.message, hint=row.hint)
-    return Failed(code="error", message=_sentence(error), hint=_LOG)
+    return Failed(code="crashed", message=_sentence(error), hint=_LOG)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -36,7 +36,7 @@ def convert(model: PreTrainedModel, mode: Precision) -> None:
     """
     if reason := mode.refusal(hardware.detect()):
         raise TrainingError(
-            "precision_unavailable", f"{mode.title} {reason}.", hint="Choose another precision."
+            "precision_refused", f"{mode.title} {reason}.", hint="Choose another precision."
         )
     from torchao.float8 import (  # noqa: PLC0415 -- optional dependency
         Float8LinearConfig,
@@ -147,7 +147,7 @@ def _run_back(layer: nn.Linear, gradient: Tensor, weight: Tensor) -> Tensor:
 def _refuse_unfit(wanted: dict[str, nn.Linear]) -> None:
     if not wanted:
         raise TrainingError(
-            "float8_unfit",
+            "precision_refused",
             "This model has no linear layer that could multiply 8 bits.",
             hint="Choose bfloat16 mixed.",
         )
@@ -159,7 +159,7 @@ def _refuse_unfit(wanted: dict[str, nn.Linear]) -> None:
     if odd:
         more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
         raise TrainingError(
-            "float8_unfit",
+            "precision_refused",
             f"{', '.join(odd[:_NAMED])}{more}: a product of 8 bits takes no layer whose sides are "
             f"not multiples of {FLOAT8_SIDES}.",
             hint="Choose bfloat16 mixed.",

@@ -245,7 +245,7 @@ def refuse_broken_weights(model: nn.Module) -> None:
     """Refuse weights that are no numbers: they must never pass for a result."""
     if broken := broken_weights(model):
         raise TrainingError(
-            "nan_weights",
+            "non_finite",
             f"Training has left weights that are no numbers, first {broken[0]}; none were saved.",
             hint="Lower the learning rate. In 16 bits, try a wider format.",
         )

@@ -111,7 +111,7 @@ def _examples(
         return Cache(spec.cache).examples(key_of(rows, tokenizer, length), rows, make)
 
     train = tokenised(train_rows)
-    data.refuse_empty(train, "training")
+    data.refuse_empty(train, "training", length)
     validation = tokenised(validation_rows)
-    data.refuse_empty(validation, "validation")
+    data.refuse_empty(validation, "validation", length)
     return train, validation

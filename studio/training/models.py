@@ -134,7 +134,9 @@ def _refuse_missing_folder(name: str) -> None:
     path = Path(name)
     if path.is_absolute() and not path.is_dir():
         raise TrainingError(
-            "model_missing", "The base model's folder is gone.", hint="Choose another base model."
+            "model_not_found",
+            "The base model's folder is gone.",
+            hint="Choose another base model.",
         )
 
 

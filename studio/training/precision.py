@@ -112,7 +112,7 @@ class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyp
     def _refuse(self, difference: str) -> None:
         if difference:
             raise TrainingError(
-                "precision_fallback",
+                "precision_refused",
                 f"{self._trainer.mode.title} was asked for, but this model would train otherwise: "
                 f"{difference}.",
                 hint="Choose another precision for this model.",

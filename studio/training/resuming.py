@@ -163,7 +163,7 @@ class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     def _write(self, state: TrainerState) -> None:
         trainer, step, best_step = self._trainer, state.global_step, state.best_global_step
         if broken := broken_weights(trainer.model):
-            raise TrainingError("nan_weights", f"Weights are no numbers, first {broken[0]}.")
+            raise TrainingError("non_finite", f"Weights are no numbers, first {broken[0]}.")
         self._shelf.refuse_crowding(snapshots.size(trainer))
         if best_step == step:
             state.best_model_checkpoint = str(self._shelf.place(step))

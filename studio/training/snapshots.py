@@ -77,7 +77,7 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     saved, ours = load_file(folder / WEIGHTS), weights(model)
     if _shapes(saved) != _shapes(ours):
         raise TrainingError(
-            "other_model",
+            "incompatible_checkpoint",
             f"{folder.name} holds weights of another model than this run trains.",
             hint="Has the base model been replaced? Start the run anew.",
         )

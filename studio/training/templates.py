@@ -40,6 +40,18 @@ _IM_END = "<|im_end|>"
 _PROBE = "Xyzzy"
 
 
+class TemplateRefusedError(TrainingError):
+    """A chat template that fails; where that is a row's fault, the row is found and named."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "chat_template_refused",
+            f"The model's chat template fails: {reason}.",
+            hint="Choose another chat template.",
+        )
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """A conversation as text, and the character spans a model learns from it."""
@@ -112,11 +124,7 @@ class Template:
                 **self._tokens,
             )
         except TemplateError as error:
-            raise TrainingError(
-                "chat_template_refused",
-                f"The model's chat template refuses a conversation: {error}.",
-                hint="Mend the data set (order of roles, for one), or choose another template.",
-            ) from error
+            raise TemplateRefusedError(str(error).rstrip(".")) from error
         return texts, marks
 
     def _tail(self) -> str:

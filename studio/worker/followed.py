@@ -1,12 +1,15 @@
 """One attempt that a worker looks after: asked to leave, waited for, and given up if it hangs."""
 
 import logging
+import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from studio.db.states import Ask
 from studio.rundir import RunDir
+from studio.services import artifacts
 from studio.services.attempts import Owner
+from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.worker.launch import Launcher
 
@@ -14,6 +17,10 @@ log = logging.getLogger(__name__)
 
 DUMP_SECONDS = 2.0
 """How long a hung process is given to write down where it stands."""
+
+_LAST_LINES = 20
+_NO_ROOM = 64 * 1024
+"""Bytes: what is free of a disk that is full, where a block is left over."""
 
 
 @dataclass(slots=True)
@@ -48,6 +55,16 @@ class Followed:
         grace = settings.stop_grace_seconds if is_quick else settings.save_grace_seconds
         if now - self._asked_at > grace:
             launcher.kill(self.handle)
+
+    def witness(self, end: End) -> End:
+        """Add to how a process ended what its folder and its last words tell."""
+        printed = artifacts.log_part(self.folder.log, None, _LAST_LINES).lines
+        return replace(
+            end,
+            hung=self.is_hung,
+            disk_full=shutil.disk_usage(self.folder.root).free < _NO_ROOM,
+            last_words=next((line for line in reversed(printed) if line.strip()), "").strip(),
+        )
 
     def watch(self, launcher: Launcher, limit: float) -> None:
         """End an attempt that has said nothing for too long, its stacks in its log."""

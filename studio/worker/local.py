@@ -1,6 +1,9 @@
 """Training on this machine: one process for each attempt."""
 
+import resource
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +11,7 @@ from studio.hardware import Hardware, detect
 from studio.rundir import RunDir
 from studio.services.obituaries import End
 from studio.worker import process
+from studio.worker.cgroups import Groups
 from studio.worker.launch import LaunchSpec
 from studio.worker.process import RUNNER, Process
 from studio.worker.warm import Warm
@@ -33,9 +37,14 @@ class Local:
     name: str = "local"
     warm: Warm | None = None
     """Starts attempts sooner than a new process would, unless it may not or cannot."""
+    groups: Groups | None = None
+    """Where each attempt gets a control group of its own; None where that is not allowed."""
+    memory_limit: int | None = None
+    """Bytes of this machine's memory that an attempt may have."""
     _children: dict[str, Process] = field(default_factory=dict)
     _folders: dict[str, RunDir] = field(default_factory=dict)
     _kills: dict[str, int] = field(default_factory=dict)
+    _ends: dict[str, End] = field(default_factory=dict)
 
     def begin(self) -> None:
         if self.warm is not None:
@@ -60,6 +69,7 @@ class Local:
         # What a recipe needs beside the usual packages, the launcher has not loaded.
         start = process.start if self.warm is None or spec.packages else self.warm.start
         started = start(spec.folder, gpu=spec.gpu, command=self.command)
+        self._confine(started.pid)
         handle = self._handle(started)
         self._children[handle], self._kills[handle] = started, kills
         return handle
@@ -68,19 +78,21 @@ class Local:
         pid, began, boot = _parts(handle)
         if boot not in ("", self.boot):
             return End(rebooted=True)
+        if handle in self._ends:
+            return self._ends[handle]
         ours = self._children.get(handle)
-        folder = self._folders.get(handle)
         if (ours or process.found(pid, began) or _GONE).is_alive:
             return None
-        kills = self._kills.get(handle, memory_kills())
-        code = ours.exit_code if ours else folder.exit_of(pid) if folder else None
-        return End(exit_code=code, out_of_memory=memory_kills() > kills and code in (None, -9))
+        return self._ends.setdefault(handle, self._end(handle, pid))
 
     def stop(self, handle: str) -> None:
         self._process(handle).terminate()
 
     def kill(self, handle: str) -> None:
-        self._process(handle).kill()
+        process = self._process(handle)
+        process.kill()
+        if self.groups and process.pid:
+            self.groups.of(process.pid).kill()
 
     def dump(self, handle: str) -> None:
         self._process(handle).dump()
@@ -94,6 +106,28 @@ class Local:
     def slots(self) -> int:
         gpus = self.hardware.gpus if self.hardware.device == "cuda" else ()
         return self.wanted_slots or max(1, len(gpus))
+
+    def _confine(self, pid: int) -> None:
+        """Give a process a group of its own; else at least its memory a limit."""
+        if self.groups and self.groups.make(pid, self.memory_limit):
+            return
+        if self.memory_limit and sys.platform == "linux" and self.hardware.device == "cpu":
+            with suppress(ProcessLookupError):
+                limit = (self.memory_limit, self.memory_limit)
+                resource.prlimit(pid, resource.RLIMIT_DATA, limit)
+
+    def _end(self, handle: str, pid: int) -> End:
+        """Read once how a process ended, and clear up what it has left."""
+        ours = self._children.get(handle)
+        folder = self._folders.get(handle)
+        code = ours.exit_code if ours else folder.exit_of(pid) if folder else None
+        kills = memory_kills() - self._kills.get(handle, memory_kills())
+        group = self.groups.of(pid) if self.groups else None
+        if group and group.path.exists():
+            kills = group.memory_kills
+            group.kill()
+            group.remove()
+        return End(exit_code=code, out_of_memory=kills > 0 and code in (None, -9))
 
     def _handle(self, made: Process) -> str:
         return f"{made.pid}@{made.started!r}@{self.boot}"

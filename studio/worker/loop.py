@@ -4,31 +4,28 @@ All the worker knows is in the database and the run folders, so it may be killed
 next one finds the attempts that still go on and follows them.
 """
 
+import errno
 import logging
 import os
 import secrets
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
-from sqlmodel import Session
 
 from studio.db.changes import Changes, watched
 from studio.db.session import reading, unit_of_work
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run, Worker
-from studio.errors import StudioError, UnavailableError
+from studio.errors import DiskFullError, StudioError, UnavailableError
 from studio.events import Failed
 from studio.hardware import Hardware, detect
-from studio.recipe import yaml
-from studio.rundir import JobSpec, RunDir
+from studio.rundir import RunDir
 from studio.services import (
     attempts,
     control,
-    datasets,
     folders,
-    manifests,
     models,
     queue,
     runs,
@@ -37,7 +34,7 @@ from studio.services import (
 from studio.services.attempts import LeaseLostError
 from studio.services.obituaries import End
 from studio.settings import Settings
-from studio.worker import process
+from studio.worker import cgroups, prepare, process
 from studio.worker.exports import Exports
 from studio.worker.followed import Followed
 from studio.worker.launch import Launcher, LaunchSpec
@@ -76,7 +73,13 @@ class Loop:
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "Loop":
-        return cls(engine, settings, Local(wanted_slots=settings.slots, warm=Warm(settings)))
+        launcher = Local(
+            wanted_slots=settings.slots,
+            groups=cgroups.find(),
+            warm=Warm(settings),
+            memory_limit=settings.run_memory_bytes,
+        )
+        return cls(engine, settings, launcher)
 
     @property
     def gpus(self) -> list[int]:
@@ -157,8 +160,8 @@ class Loop:
         with unit_of_work(self.engine) as db:
             for run_id in self.followed:
                 control.drain(db, run_id)
-        pause = threading.Event()
-        while self.followed:
+        pause, end = threading.Event(), time.monotonic() + self.settings.save_grace_seconds
+        while self.followed and time.monotonic() < end:
             self._try_tick(takes=False)
             pause.wait(TICK_SECONDS)
 
@@ -204,7 +207,7 @@ class Loop:
             was, events = run.status, followed.folder.events
             attempts.follow(db, run, *events.read(run.events_offset))
             if end is not None:
-                attempts.settle(db, run, replace(end, hung=followed.is_hung))
+                attempts.settle(db, run, followed.witness(end))
             if run.status is RunStatus.SUCCEEDED and was is not run.status:
                 models.add_from_run(db, run, followed.folder.artifacts)
         return run
@@ -215,7 +218,8 @@ class Loop:
             if not queue.waiting(db):
                 return False
         with unit_of_work(self.engine) as db:
-            run = queue.claim(db, self.name, self._slots)
+            # A run that was paused may wait again before its process is quite gone.
+            run = queue.claim(db, self.name, self._slots, besides=self.followed)
         if run is not None:
             self._launch(_id(run))
         return run is not None
@@ -226,7 +230,7 @@ class Loop:
                 run = runs.get(db, run_id)
                 run.gpu = self._free_gpu()
                 spec = self._spec(run)
-                self._prepare(db, run, spec.folder)
+                prepare.lay_out(db, run, spec.folder, self.settings)
                 handle = self.launcher.submit(spec)
                 owner = attempts.Owner(self.name, run.attempt)
                 self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)
@@ -234,29 +238,8 @@ class Loop:
         except (StudioError, OSError) as error:
             self._give_up(run_id, error)
 
-    def _prepare(self, db: Session, run: Run, folder: RunDir) -> None:
-        """Write the run's folder: the recipe, and what its names mean on this machine."""
-        folder.root.mkdir(parents=True, exist_ok=True)
-        folder.ask.unlink(missing_ok=True)
-        train, validation = datasets.files(
-            self.settings.datasets, datasets.require(db, run.recipe.dataset)
-        )
-        spec = JobSpec(
-            run_id=_id(run),
-            name=run.name,
-            model=models.require(db, run.recipe.base_model),
-            train=train,
-            validation=validation,
-            attempt=run.attempt,
-            resume=run.resumes,
-            dataset=manifests.facts_of(db, run.recipe.dataset),
-            cache=self.settings.cache,
-        )
-        folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
-        folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
-
     def _give_up(self, run_id: int, error: StudioError | OSError) -> None:
-        told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
+        told = error if isinstance(error, StudioError) else _told(error)
         log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
         if started := self.followed.pop(run_id, None):
             self.launcher.kill(started.handle)
@@ -293,6 +276,13 @@ def _rest(stop: threading.Event, changes: Changes) -> None:
     until = time.monotonic() + TICK_SECONDS
     while time.monotonic() < until and not stop.wait(LOOK_SECONDS) and not changes.happened():
         pass
+
+
+def _told(error: OSError) -> StudioError:
+    if error.errno == errno.ENOSPC:
+        hint = "Delete old runs or models, then run again."
+        return DiskFullError("The disk is full, so the run could not be started.", hint=hint)
+    return UnavailableError(f"The training process could not be started: {error.strerror}.")
 
 
 def _id(run: Run) -> int:

@@ -155,7 +155,12 @@ def test_every_method_has_a_trainer_and_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "made"), [("knobs.md", docs.knobs), ("openapi.json", docs.openapi)]
+    ("name", "made"),
+    [
+        ("knobs.md", docs.knobs),
+        ("failures.md", docs.failures),
+        ("openapi.json", docs.openapi),
+    ],
 )
 def test_the_written_reference_is_fresh(name: str, made: object) -> None:
     assert callable(made)

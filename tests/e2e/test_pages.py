@@ -35,6 +35,7 @@ PAGES = (
     "/reports/precision/new?from=experiment:1",
     "/queue",
     "/settings",
+    "/failures",
     "/nowhere",
 )
 

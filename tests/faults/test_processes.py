@@ -102,9 +102,11 @@ def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) ->
     until(lambda: run_of(studio, number)["status"] == "failed")
 
     error = run_of(studio, number)["error"]
-    assert (error["code"], error["message"]) == (
+    assert (error["code"], error["signal"], error["attempt"], error["message"]) == (
         "killed",
-        "The training process was killed from outside. It was tried 3 times.",
+        "SIGKILL",
+        3,
+        "The training process was killed from outside (SIGKILL). It was tried 3 times.",
     )
 
 

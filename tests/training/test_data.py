@@ -64,8 +64,16 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"messages": []}\n{"text": 1}\n', encoding="utf-8")
 
-    with pytest.raises(TrainingError, match="Line 2"):
+    with pytest.raises(TrainingError) as caught:
         data.read(path)
+
+    assert (caught.value.code, caught.value.message) == (
+        "bad_row",
+        (
+            "Row 2 of the training data (line 2 of its file) is no conversation: "
+            "it has no list of turns called messages."
+        ),
+    )
 
 
 def test_a_batch_is_padded_on_the_right() -> None:

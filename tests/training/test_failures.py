@@ -24,13 +24,13 @@ def wrapped(cause: Exception) -> OSError:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory."), "out_of_memory_gpu"),
+        (torch.OutOfMemoryError("CUDA out of memory."), "out_of_memory"),
         (MemoryError(), "out_of_memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out_of_memory"),
         (OSError(errno.ENOSPC, "No space left on device"), "disk_full"),
         (SafetensorError("I/O error: No space left on device (os error 28)"), "disk_full"),
         (wrapped(GatedRepoError("gated", response=ANSWER)), "gated_model"),
-        (wrapped(RepositoryNotFoundError("missing", response=ANSWER)), "model_missing"),
+        (wrapped(RepositoryNotFoundError("missing", response=ANSWER)), "model_not_found"),
         (wrapped(LocalEntryNotFoundError("offline")), "no_connection"),
         (httpx2.ConnectTimeout("slow"), "no_connection"),
         (SafetensorError("Error while deserializing header"), "corrupt_weights"),
@@ -39,8 +39,10 @@ def wrapped(cause: Exception) -> OSError:
             ValueError("Transformers does not recognize this architecture."),
             "unsupported_architecture",
         ),
-        (ValueError("Attempting to unscale FP16 gradients."), "fp16_weights"),
-        (RuntimeError("expected m1 and m2 to have the same dtype"), "mixed_formats"),
+        (ValueError("Attempting to unscale FP16 gradients."), "dtype_mismatch"),
+        (RuntimeError("expected m1 and m2 to have the same dtype"), "dtype_mismatch"),
+        (RuntimeError("mixed dtype (CPU): all inputs must share same datatype."), "dtype_mismatch"),
+        (ImportError("requires the protobuf library"), "dependency_missing"),
         (TrainingError("non_finite", "No number."), "non_finite"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
@@ -55,5 +57,5 @@ def test_a_known_failure_has_a_code_and_words(error: Exception, code: str) -> No
 def test_an_unknown_failure_is_told_by_its_last_line() -> None:
     failed = explain(ValueError("Traceback of a kind\n  much noise\nthe reason"))
 
-    assert (failed.code, failed.message) == ("error", "ValueError: the reason.")
+    assert (failed.code, failed.message) == ("crashed", "ValueError: the reason.")
     assert failed.hint == "The run's log has the details."

@@ -67,7 +67,7 @@ def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
 def test_weights_that_are_no_numbers_are_never_a_success(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", hopeless, numerics__guard="warn")
 
-    assert ended(run) == ("nan_weights", 3)
+    assert ended(run) == ("non_finite", 3)
     assert not run.artifacts.exists()
 
 

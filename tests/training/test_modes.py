@@ -92,7 +92,7 @@ def test_tf32_on_a_processor_is_found_out(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, precision="fp32_tf32")
 
     failed = tiny.said(run, Failed)[0]
-    assert failed.code == "precision_fallback"
+    assert failed.code == "precision_refused"
     assert failed.message == (
         "float32 with TF32 products was asked for, but this model would train otherwise: "
         "matmul should be tf32 and is float32."

@@ -96,7 +96,7 @@ def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="float16 mixed was asked for") as caught:
         made.trainer.train()
 
-    assert caught.value.code == "precision_fallback"
+    assert caught.value.code == "precision_refused"
 
 
 def test_weights_outside_the_optimizer_are_refused(model: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 COMMIT = "0" * 40
 HUB_MODEL = "tests/tiny"
+GATED_MODEL = "owner/gated"
 
 
 def start(run: RunDir, **environment: str) -> subprocess.Popen[bytes]:
@@ -56,7 +57,10 @@ class Answers(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         repository, _, name = self.path.strip("/").partition("/resolve/main/")
         path = self.server.folder / name
-        if not repository.removeprefix("api/models/").startswith(HUB_MODEL):
+        name_on_hub = repository.removeprefix("api/models/")
+        if name_on_hub.startswith(GATED_MODEL):
+            self._missing("GatedRepo", 403)
+        elif not name_on_hub.startswith(HUB_MODEL):
             self._missing("RepoNotFound", 401)
         elif not path.is_file():
             self._missing("EntryNotFound", 404)
@@ -149,6 +153,57 @@ def test_an_unknown_model_is_told_in_words(model: Path, tmp_path: Path) -> None:
         code = process.wait(120)
 
     failed = tiny.said(run, Failed)[0]
-    assert (code, failed.code) == (1, "model_missing")
+    assert (code, failed.code) == (1, "model_not_found")
     assert "Traceback" in run.log.read_text(encoding="utf-8")
     assert failed.message == "There is no such model on the hub, or it is private."
+
+
+def test_a_gated_model_says_whom_to_ask(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", GATED_MODEL)
+
+    with hub(model) as endpoint:
+        code = start(run, HF_ENDPOINT=endpoint, HF_HOME=str(tmp_path / "cache")).wait(120)
+
+    failed = tiny.said(run, Failed)[0]
+    assert (code, failed.code, failed.message) == (
+        1,
+        "gated_model",
+        "This model is gated: its owner asks for your consent first.",
+    )
+
+
+def test_a_missing_package_is_named(model: Path, tmp_path: Path) -> None:
+    run = tiny.write_run(tmp_path / "run", model)
+    without = (
+        "import sys, pathlib; sys.modules['torch'] = None\n"
+        "from studio.runner.session import execute\n"
+        "from studio.training.stopping import Stop\n"
+        "sys.exit(execute(pathlib.Path(sys.argv[1]), Stop()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", without, str(run.root)], capture_output=True, check=False
+    )
+
+    failed = tiny.said(run, Failed)[0]
+    assert (done.returncode, failed.code, failed.message) == (
+        1,
+        "dependency_missing",
+        "A package that training needs does not load: torch is not installed.",
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make a disk of a few kilobytes.")
+def test_a_result_that_does_not_fit_on_the_disk_is_told(model: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(disk)]
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("This machine lets nobody mount a small disk.")
+    try:
+        run = tiny.write_run(disk / "run", model)
+        code = start(run).wait(120)
+        failed = tiny.said(run, Failed)[0]
+    finally:
+        subprocess.run(["umount", disk], check=True)  # noqa: S607 -- where a system keeps it
+
+    assert (code, failed.code, failed.message) == (1, "disk_full", "The disk is full.")

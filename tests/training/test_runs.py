@@ -249,7 +249,7 @@ def test_rows_without_answers_fail_in_words(model: Path, tmp_path: Path) -> None
     run = tiny.write_run(tmp_path / "run", model, data__max_length=16)
 
     assert execute(run.root, Stop()) == 1
-    assert tiny.said(run, Failed)[0].code == "nothing_to_learn"
+    assert tiny.said(run, Failed)[0].code == "sequence_too_long"
 
 
 def test_a_run_asked_to_stop_before_it_began_leaves_at_once(model: Path, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_run_put_back_by_itself_says_why(client: TestClient, engine: Engine) -
         attempts.settle(db, run, End(exit_code=-9))
 
     assert events(client)[-1]["words"] == (
-        "Back in the queue. The training process was killed from outside."
+        "Back in the queue. The training process was killed from outside (SIGKILL)."
     )
 
 

@@ -115,7 +115,7 @@ def test_a_process_that_dies_is_heard(start: Start) -> None:
 
     assert (made.status, made.error_message) == (
         ExportStatus.FAILED,
-        "The export process was killed from outside.",
+        "The export process was killed from outside (SIGKILL).",
     )
 
 
@@ -188,7 +188,7 @@ def test_an_export_that_dies_again_and_again_fails(
 
     with reading(engine) as db:
         made = exports.get(db, 1, export)
-    assert (made.status, made.error_code) == (ExportStatus.FAILED, "killed")
+    assert (made.status, made.error_code) == (ExportStatus.FAILED, "lost_worker")
 
 
 def test_a_deleted_export_leaves_no_process_and_no_files(

@@ -14,7 +14,7 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.rundir import DataFacts, JobSpec, RunDir
-from studio.services import artifacts, control, metrics, queue, runs
+from studio.services import artifacts, attempts, control, metrics, queue, runs
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.launch import Launcher
@@ -130,8 +130,19 @@ def test_a_failure_is_told_as_the_trainer_words_it(engine: Engine, start: Start)
 @pytest.mark.parametrize(
     ("part", "code", "message"),
     [
-        ("die", "killed", "The training process was killed from outside. It was tried 3 times."),
-        ("exit", "crashed", "The training process ended without saying why (exit code 3)."),
+        (
+            "die",
+            "killed",
+            "The training process was killed from outside (SIGKILL). It was tried 3 times.",
+        ),
+        (
+            "exit",
+            "crashed",
+            (
+                "The training process ended itself with exit code 3; the last it printed was: "
+                "loading the model."
+            ),
+        ),
     ],
 )
 def test_a_process_that_dies_is_heard(
@@ -243,6 +254,22 @@ def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) 
     with reading(engine) as db:
         steps = [row.step for row in metrics.after(db, run_id, 0)]
     assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 2, [1, 2, 3, 4, 5])
+
+
+def test_a_run_resumed_at_once_waits_for_its_process_to_be_gone(
+    engine: Engine, start: Start
+) -> None:
+    run_id, loop = submit(engine), start("linger")
+    until(loop, run_id, lambda run: run.step == 1)
+    with unit_of_work(engine) as db:
+        control.pause(db, run_id)
+    until(loop, run_id, lambda run: run.status is RunStatus.PAUSED)
+    with unit_of_work(engine) as db:
+        control.resume(db, run_id)
+    until(loop, run_id, lambda run: run.attempt == 2)
+
+    with reading(engine) as db:
+        assert [one.outcome for one in attempts.of(db, run_id)] == ["paused", ""]
 
 
 def test_a_worker_that_drains_leaves_its_runs_in_the_queue(

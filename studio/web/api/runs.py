@@ -1,7 +1,7 @@
 """Runs as JSON: submit, list, change, and fetch what came of them."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import FileResponse, Response
@@ -25,7 +25,19 @@ from studio.services import (
     runs,
 )
 from studio.services.history import Happened
-from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, RunOut, page_of, run_out
+from studio.web.api.shapes import (
+    After,
+    Body,
+    FailedRunOut,
+    Limit,
+    Listing,
+    Name,
+    Out,
+    RunOut,
+    page_of,
+    run_explained,
+    run_out,
+)
 from studio.web.deps import DB, Config
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
@@ -50,6 +62,11 @@ class ChangedRun(Body):
     """Its place among the waiting runs of its priority, counted from one."""
     is_held: bool | None = None
     """Whether it waits until you let it go."""
+
+
+class ChangedRecipe(Body):
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Values to lay over the recipe, nested as it is: the `change` of a repair, for one."""
 
 
 class AttemptOut(Out):
@@ -118,8 +135,9 @@ def newest(
 
 
 @router.get("/{run_id}")
-def show(run_id: int, db: DB) -> RunOut:
-    return run_out(db, runs.get(db, run_id))
+def show(run_id: int, db: DB, config: Config) -> FailedRunOut:
+    """Tell all of a run; of one that has failed, also how it can be mended."""
+    return run_explained(db, runs.get(db, run_id), _folder(db, config, run_id))
 
 
 @router.patch("/{run_id}")
@@ -138,6 +156,12 @@ def change(run_id: int, changed: ChangedRun, db: DB) -> RunOut:
 @router.delete("/{run_id}", status_code=204)
 def delete(run_id: int, db: DB, config: Config) -> None:
     runs.delete(db, run_id, config.runs)
+
+
+@router.post("/{run_id}/again", status_code=201)
+def again(run_id: int, changed: ChangedRecipe, db: DB) -> RunOut:
+    """Queue the recipe of a run once more, with some of its values changed."""
+    return run_out(db, runs.again(db, run_id, changed.overrides, strict=None))
 
 
 @router.post("/{run_id}/cancel")

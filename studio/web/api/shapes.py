@@ -1,6 +1,7 @@
 """The JSON shapes that several resources share."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -11,7 +12,8 @@ from sqlmodel import Session
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run
 from studio.methods import AnyRecipe
-from studio.services import progress, queue
+from studio.rundir import RunDir
+from studio.services import explanations, progress, queue
 
 T = TypeVar("T")
 
@@ -41,9 +43,34 @@ class Listing(Out, Generic[T]):
 
 
 class ErrorOut(Out):
+    """Why a run has failed."""
+
     code: str
+    """One of the codes in `docs/failures.md`."""
     message: str
+    """The cause, in one sentence."""
     hint: str
+    phase: str
+    """What the run was doing: loading, training, saving."""
+    step: int
+    attempt: int
+    exit_code: int | None
+    """Of its process: negative for a signal, null where nobody could know it."""
+    signal: str
+    """The name of the signal that ended the process, or nothing."""
+
+
+class RepairOut(Out):
+    """A change of the recipe that may mend a run: send it to the run's `again` as `overrides`."""
+
+    title: str
+    change: dict[str, Any]
+
+
+class WholeErrorOut(ErrorOut):
+    log: list[str]
+    """The last lines that the run printed."""
+    repairs: list[RepairOut]
 
 
 class Phases(Out):
@@ -92,6 +119,12 @@ class RunOut(RunBrief):
     finished_at: datetime | None
 
 
+class FailedRunOut(RunOut):
+    """A run with all that explains its failure."""
+
+    error: WholeErrorOut | None
+
+
 def page_of(rows: Sequence[Any], limit: int, shown: Sequence[T]) -> Listing[T]:
     """Make a page from one row more than asked for, which only says that there are more."""
     more = len(rows) > limit
@@ -116,9 +149,24 @@ def run_out(db: Session, run: Run) -> RunOut:
     return RunOut.model_validate(_brief(db, run) | whole)
 
 
+def run_explained(db: Session, run: Run, folder: RunDir) -> FailedRunOut:
+    why = explanations.of(db, run)
+    told = run_out(db, run).model_dump()
+    if why is not None:
+        told["error"] |= {
+            "log": explanations.last_lines(folder),
+            "repairs": [asdict(repair) for repair in explanations.mends(db, run, why)],
+        }
+    return FailedRunOut.model_validate(told)
+
+
+def _error(db: Session, run: Run) -> dict[str, Any] | None:
+    why = explanations.of(db, run)
+    return asdict(why) | {"code": why.kind.code} if why else None
+
+
 def _brief(db: Session, run: Run) -> dict[str, Any]:
     made = progress.of(run)
-    error = {"code": run.error_code, "message": run.error_message, "hint": run.error_hint}
     return {
         "id": run.id,
         "name": run.name,
@@ -137,5 +185,5 @@ def _brief(db: Session, run: Run) -> dict[str, Any]:
         "priority": run.priority,
         "is_held": run.is_held,
         "metrics": run.metrics,
-        "error": error if run.error_code else None,
+        "error": _error(db, run),
     }

@@ -5,6 +5,7 @@ from studio.web.pages import (
     datasets,
     experiments,
     exports,
+    failures,
     home,
     queue,
     runs,
@@ -14,5 +15,8 @@ from studio.web.pages import (
 
 ROUTERS = tuple(
     module.router
-    for module in (home, experiments, runs, exports, compare, studies, datasets, queue, settings)
+    for module in (
+        *(home, experiments, runs, exports, compare),
+        *(studies, datasets, queue, settings, failures),
+    )
 )

@@ -19,11 +19,13 @@ from studio.services import (
     compare,
     control,
     experiments,
+    explanations,
     memory,
     metrics,
     progress,
     queue,
     repairs,
+    rescues,
     runs,
 )
 from studio.web import choices, history, numerics, words
@@ -35,8 +37,6 @@ router = APIRouter(prefix="/runs", include_in_schema=False)
 
 FIRST_LINES = 100
 """Of what a run told: its phases and answers before the first step are among them."""
-
-LAST_LINES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,8 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         beginning=progress.beginning(run, folder.events.beginning(FIRST_LINES)),
         position=queue.position(db, run),
         precisions=precisions,
-        repairs=repairs.of(run.error_code, run.recipe, detect()),
+        shrunk=rescues.told(db, run_id),
+        **_failure(db, run, folder),
         **_numerics(db, run),
         plots=_plots(metrics.keys(db, [run_id])),
         answers=_answers(compare.samples(db, [run_id])),
@@ -115,7 +116,6 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         files=artifacts.listing(folder.artifacts),
         exports=exports.shown(db, run, config.runs),
         choices=exports.choices(db, run, config.runs),
-        last_lines=artifacts.log_part(folder.log, None, LAST_LINES).lines,
         recipe=yaml.dump(run.recipe),
         past=history.of(db, run),
     )
@@ -169,10 +169,26 @@ for verb in (control.cancel, control.keep, control.pause, control.resume, contro
     router.add_api_route(f"/{{run_id}}/{verb.__name__}", _asking(verb), methods=["POST"])
 
 
+def _failure(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
+    """Gather what explains a failure, and what may mend it."""
+    why = explanations.of(db, run)
+    if why is None:
+        return {"why": None}
+    lines = explanations.last_lines(folder)
+    mends = explanations.mends(db, run, why)
+    return {
+        "why": why,
+        "last_lines": lines,
+        "repairs": [one for one in mends if not one.swap],
+        "swaps": {one.swap: [each for each in mends if each.swap == one.swap] for one in mends},
+        "report": explanations.report(run, why, lines),
+    }
+
+
 def _numerics(db: DB, run: Run) -> dict[str, Any]:
     """Gather what the section on numerics shows. What mends a failure stands beside that."""
     alarms = runs.alarms(db, run.id or 0)
-    offered = (repairs.of(one.data["code"], run.recipe, detect()) for one in alarms)
+    offered = (repairs.of(db, one.data["code"], run.recipe) for one in alarms)
     mends = {} if run.error_code else {one.title: one for some in offered for one in some}
     return {"signals": numerics.signals(run), "alarms": alarms, "mends": list(mends.values())}
 

@@ -127,7 +127,7 @@ def test_an_exit_code_alone_is_no_success(db: Session) -> None:
 
     assert (run.status, run.error_message) == (
         RunStatus.FAILED,
-        "The training process ended without saying why (exit code 0).",
+        "The training process ended itself with exit code 0, and printed nothing.",
     )
 
 
@@ -220,7 +220,7 @@ def test_a_run_that_dies_every_time_is_given_up(db: Session) -> None:
         RunStatus.FAILED,
         3,
         "killed",
-        "The training process was killed from outside. It was tried 3 times.",
+        "The training process was killed from outside (SIGKILL). It was tried 3 times.",
     )
 
 
@@ -292,3 +292,30 @@ def test_a_run_given_back_waits_again(db: Session) -> None:
     attempts.give_back(db, run)
 
     assert (run.status, run.worker) == (RunStatus.QUEUED, "")
+
+
+def test_an_end_that_nobody_saw_is_told_as_such(db: Session) -> None:
+    make_run(db)
+    for _attempt in range(3):
+        attempts.settle(db, claimed(db), End())
+        db.flush()
+
+    run = runs.get(db, 1)
+    assert (run.error_code, run.error_message) == (
+        "lost_worker",
+        (
+            "The training process is gone, and the worker that could have seen how it ended was "
+            "gone before it. It was tried 3 times."
+        ),
+    )
+
+
+def test_a_package_that_does_not_load_is_told_by_the_last_line(db: Session) -> None:
+    run = make_running(db)
+    said = "ModuleNotFoundError: No module named 'psutil'"
+    attempts.settle(db, run, End(exit_code=1, last_words=said))
+
+    assert (run.error_code, run.error_message) == (
+        "dependency_missing",
+        "A Python package that the training process needs does not load: No module named 'psutil'.",
+    )

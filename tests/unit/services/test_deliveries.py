@@ -62,7 +62,12 @@ def test_a_run_that_fails_is_told_with_its_reason(db: Session) -> None:
         "step": 0,
         "total_steps": 10,
         "metrics": {},
-        "error": {"code": "killed", "message": "It was killed.", "hint": "Try again."},
+        "error": {
+            "code": "killed",
+            "message": "It was killed.",
+            "hint": "Try again.",
+            "phase": "starting",
+        },
     }
 
 

@@ -49,7 +49,7 @@ def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
         exports.begin(export)
     exports.follow(export, [Stopped(step=0)], 1)
 
-    assert (export.status, export.error_code) == (ExportStatus.FAILED, "killed")
+    assert (export.status, export.error_code) == (ExportStatus.FAILED, "lost_worker")
 
 
 def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
@@ -57,7 +57,7 @@ def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> No
 
     assert (export.status, export.error_message) == (
         ExportStatus.FAILED,
-        "The export process ended without saying why (exit code 3).",
+        "The export process ended itself with exit code 3, and printed nothing.",
     )
 
 

@@ -1,0 +1,267 @@
+"""Every way a run can fail: one row a code, what it means, and what a person can do about it.
+
+Whoever raises, classifies, words or mends a failure uses these codes and no others; a test holds
+them to it. `docs/failures.md` and the page `/failures` are written from this table.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One class of failures."""
+
+    code: str
+    title: str
+    meaning: str
+    remedy: str
+
+
+_ROWS = (
+    Kind(
+        "out_of_memory",
+        "Out of memory",
+        "The GPU or this machine had less memory than the run needed. The message says which.",
+        "Lower the batch size and raise gradient accumulation: the result stays the same.",
+    ),
+    Kind(
+        "non_finite",
+        "Numbers broke",
+        "The loss, or the weights that were learnt, are NaN or infinite.",
+        "Lower the learning rate, or choose a format with more room.",
+    ),
+    Kind(
+        "loss_scale_collapsed",
+        "Too small for float16",
+        "The scale that keeps small gradients alive in float16 has fallen below one.",
+        "Choose bfloat16 or float32.",
+    ),
+    Kind(
+        "zero_loss",
+        "A loss of nothing",
+        "The loss has been exactly zero for many steps, though not every token was right.",
+        "See whether the answers are cut off, or raise the longest example.",
+    ),
+    Kind(
+        "updates_lost",
+        "Updates lost to rounding",
+        "Most updates are too small to change 16-bit weights at all: nothing would be learnt.",
+        "Keep the weights in float32, as the mixed modes do, or raise the learning rate.",
+    ),
+    Kind(
+        "dtype_mismatch",
+        "Two number formats met",
+        "A layer was given numbers of another format than its own weights have.",
+        "Choose another precision; float32 fits every model.",
+    ),
+    Kind(
+        "precision_refused",
+        "Precision refused",
+        "The run would have trained in another precision than the one asked for.",
+        "Choose another precision. The studio never replaces one by another silently.",
+    ),
+    Kind(
+        "conflict",
+        "Settings that exclude each other",
+        "Two settings of the recipe cannot both be had.",
+        "Change the one that the message names.",
+    ),
+    Kind(
+        "bad_row",
+        "A row cannot be read",
+        "A row of the data is no conversation, or the model's chat template refuses it.",
+        "Mend the row that the message names, and import the data set again.",
+    ),
+    Kind(
+        "all_labels_masked",
+        "Nothing to learn",
+        "No row has an answer of the assistant, so there is nothing the loss could count.",
+        "See whether the columns were mapped rightly: answers must be assistant turns.",
+    ),
+    Kind(
+        "sequence_too_long",
+        "Answers cut off",
+        "Every row that has an answer is cut off before it, by the longest example allowed.",
+        "Raise the longest example, or shorten the prompts.",
+    ),
+    Kind(
+        "too_few_rows",
+        "Too few rows",
+        "Training and validation need at least one row each.",
+        "Add rows, or a validation part.",
+    ),
+    Kind(
+        "chat_template_refused",
+        "Broken chat template",
+        "The model's chat template fails even on one question with one answer.",
+        "Choose another chat template, or another model.",
+    ),
+    Kind(
+        "no_chat_template",
+        "No chat template",
+        "The model was never taught to hold a conversation, and no way to write one was chosen.",
+        "Set the chat template to chatml or plain.",
+    ),
+    Kind(
+        "gated_model",
+        "Gated model",
+        "The model's owner asks for consent before it may be fetched.",
+        "Accept its licence on the hub, and set HF_TOKEN where the studio runs.",
+    ),
+    Kind(
+        "model_not_found",
+        "Model not found",
+        "There is no such folder or hub model, or files of it are missing.",
+        "Look for a spelling mistake, or choose another model.",
+    ),
+    Kind(
+        "no_connection",
+        "Hub not reached",
+        "The model is not on this machine, and the hub could not be reached.",
+        "Look to the network, or choose a model that is here.",
+    ),
+    Kind(
+        "no_safetensors",
+        "No safetensors",
+        "The model's weights are in a format that can hide code.",
+        "Choose a version of the model with safetensors.",
+    ),
+    Kind(
+        "absurd_config",
+        "A config that cannot be",
+        "The model's config.json holds numbers that no model has.",
+        "Fetch the model again, or choose another.",
+    ),
+    Kind(
+        "corrupt_weights",
+        "Damaged weights",
+        "A file of the model's weights cannot be read.",
+        "Delete the model and fetch it again.",
+    ),
+    Kind(
+        "incompatible_checkpoint",
+        "Checkpoint does not fit",
+        "Saved weights or states have other shapes or names than the model has.",
+        "Run again from the start; for a base model, fetch it again with its own config.json.",
+    ),
+    Kind(
+        "needs_remote_code",
+        "Needs code of its own",
+        "The model only loads with Python code that comes with it, which the studio never runs.",
+        "Choose a model of a family that transformers knows.",
+    ),
+    Kind(
+        "unsupported_architecture",
+        "Unknown kind of model",
+        "The installed transformers does not know this kind of model, or it writes no text.",
+        "Choose a causal language model, or update the studio.",
+    ),
+    Kind(
+        "slow_tokenizer",
+        "Tokenizer cannot be used",
+        "The tokenizer cannot tell where in a text its tokens stand, so answers are not found.",
+        "Use a version of the model that comes with tokenizer.json.",
+    ),
+    Kind(
+        "no_end_token",
+        "No end token",
+        "The tokenizer has no end-of-text token, so no answer could ever end.",
+        "Set eos_token in the model's tokenizer_config.json.",
+    ),
+    Kind(
+        "no_adapter_layers",
+        "No layers for an adapter",
+        "The model has none of the layers that an adapter is attached to.",
+        "Choose full fine-tuning.",
+    ),
+    Kind(
+        "orphans",
+        "Weights left out",
+        "Some weights that should learn were given to no optimizer: a bug in the studio.",
+        "Please report it with the text that the panel copies.",
+    ),
+    Kind(
+        "disk_full",
+        "Disk full",
+        "There was no room left where the studio keeps its data. Older checkpoints are whole.",
+        "Delete old runs or models, then run again.",
+    ),
+    Kind(
+        "dependency_missing",
+        "A package is missing",
+        "A Python package that the run needs is not installed, or does not load.",
+        "Install the training packages; studio doctor tells what is missing.",
+    ),
+    Kind(
+        "gpu_failed",
+        "The GPU failed",
+        "The GPU or its driver reported an error other than want of memory.",
+        "Run again; if it fails again, look to the driver.",
+    ),
+    Kind(
+        "killed",
+        "Killed from outside",
+        "Something ended the training process by a signal: a person, the system, a scheduler.",
+        "Run again. If nobody did it, see whether the machine ran out of memory.",
+    ),
+    Kind(
+        "hang",
+        "It said nothing for too long",
+        "The run told neither a number nor a line for longer than STUDIO_HANG_SECONDS.",
+        "The end of its log shows where each thread stood. Try again from its checkpoint.",
+    ),
+    Kind(
+        "lost_worker",
+        "Nobody was watching",
+        "The machine was started anew, or the process ended after the worker that watched it.",
+        "Try again: it goes on from its newest checkpoint.",
+    ),
+    Kind(
+        "crashed",
+        "It crashed",
+        "An error the studio has no name for, or a crash in compiled code.",
+        "Read the cause and the last lines of the log; please report it if they do not help.",
+    ),
+    Kind(
+        "invalid",
+        "Not accepted at the start",
+        "What the recipe names was there when the run was queued, and was not when it started.",
+        "Choose what is there, and run again.",
+    ),
+    Kind(
+        "not_found",
+        "Gone before the start",
+        "Something the run needs was deleted while it waited.",
+        "Choose something else, and run again.",
+    ),
+    Kind(
+        "unavailable",
+        "Could not be started",
+        "This machine could not start the training process.",
+        "The message has the system's reason. Mend that, and run again.",
+    ),
+    Kind(
+        "too_large",
+        "Too large",
+        "Something the run needs is larger than the studio takes.",
+        "Choose something smaller.",
+    ),
+)
+KINDS = {row.code: row for row in _ROWS}
+
+_FORMERLY = {
+    "error": "crashed",
+    "out_of_memory_gpu": "out_of_memory",
+    "model_missing": "model_not_found",
+    "mixed_formats": "dtype_mismatch",
+    "fp16_weights": "dtype_mismatch",
+    "precision_fallback": "precision_refused",
+    "nothing_to_learn": "all_labels_masked",
+    "nan_weights": "non_finite",
+}
+"""What runs of earlier versions have in their rows."""
+
+
+def kind(code: str) -> Kind:
+    """Return the row of a code, also of one that has another name by now."""
+    return KINDS.get(_FORMERLY.get(code, code), KINDS["crashed"])

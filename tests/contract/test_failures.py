@@ -1,0 +1,80 @@
+"""Every code that a failure can carry is in the one table, and every row of it can be met."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from studio import errors, failures
+from studio.errors import StudioError, TrainingError
+from studio.failures import KINDS
+from studio.services import repairs
+
+MODULES = sorted((Path(__file__).parents[2] / "studio").rglob("*.py"))
+
+NAMED = {"TrainingError", "_known", "super().__init__"}
+"""Calls whose first argument is a code; of `super()`, in subclasses of TrainingError."""
+
+KEYED = {"Why", "Failed"}
+"""Calls that name it `code`."""
+
+
+def codes() -> set[str]:
+    """Return each code that our source raises or tells a run's end by."""
+    return {code for path in MODULES for code in told(ast.parse(path.read_text("utf-8")))}
+
+
+def told(tree: ast.AST) -> Iterator[str]:
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = ast.unparse(call.func)
+        given = {one.arg: one.value for one in call.keywords}
+        if name in NAMED and call.args and is_code(call.args[0]):
+            yield ast.literal_eval(call.args[0])
+        ends = name == "_Trouble" and "is_end" in given
+        if (name in KEYED or ends) and isinstance(given.get("code"), ast.Constant):
+            yield ast.literal_eval(given["code"])
+
+
+def is_code(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and str(value.value).isidentifier()
+
+
+def alarms() -> set[str]:
+    """Return the codes that a run's guard can tell while it goes on."""
+    return {
+        ast.literal_eval(one.value)
+        for path in MODULES
+        for call in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "_Trouble"
+        for one in call.keywords
+        if one.arg == "code"
+    }
+
+
+def refusals() -> set[str]:
+    """Return the codes of errors that may end a run before its process is made."""
+    kinds = (kind for kind in vars(errors).values() if isinstance(kind, type))
+    return {kind.code for kind in kinds if issubclass(kind, StudioError)} - {StudioError.code}
+
+
+def test_the_table_has_every_code_and_no_other() -> None:
+    assert issubclass(TrainingError, StudioError)
+    assert codes() | refusals() == set(KINDS)
+
+
+def test_what_a_code_was_called_before_is_still_understood() -> None:
+    assert failures.kind("model_missing") is KINDS["model_not_found"]
+    assert failures.kind("never heard of") is KINDS["crashed"]
+
+
+def test_every_repair_is_of_a_trouble_that_exists() -> None:
+    assert set(repairs._WAYS) - set(KINDS) - alarms() == set()
+
+
+def test_every_row_says_what_to_do() -> None:
+    bare = [
+        row.code
+        for row in KINDS.values()
+        if not (row.title and row.meaning.endswith(".") and row.remedy.endswith("."))
+    ]
+
+    assert bare == []
