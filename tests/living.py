@@ -171,7 +171,7 @@ def stop_everything(studio: Studio) -> None:
     """End a studio and whatever it trains, and would train."""
     studio.kill()
     studio.wait()
-    for folder in (studio.home / "runs").iterdir():
+    for folder in (studio.home / "runs").glob("*"):
         if left := process.training(RunDir(folder)):
             left.kill()
 

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _MOUNTS = Path("/proc/self/mounts")
 _OWN = Path("/proc/self/cgroup")
 
@@ -86,6 +88,10 @@ class Groups:
             with suppress(OSError):
                 _write(group.path / name, value)
         group.add(pid)
+        # What it has started already would stay behind; what it starts from now on is in the group.
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(pid).children(recursive=True):
+                group.add(child.pid)
         return group
 
     def of(self, pid: int) -> Group:

@@ -17,9 +17,10 @@ LONG = 100_000
 def read_steps(chart: Locator, last: int) -> list[int]:
     """Read a chart by keyboard, as a person who cannot see it: the step of every point.
 
-    `last` is the step of the newest point, which must have been drawn first.
+    `last` is the step of the newest point, which must have been drawn first. The first is that of
+    the untrained model, whose loss on the validation rows is drawn at step 0.
     """
-    expect(chart).to_have_attribute("data-points", str(last))
+    expect(chart).to_have_attribute("data-points", str(last + 1))
     spoken = chart.locator("xpath=..").locator(".read")
     chart.focus()
     chart.press("Home")
@@ -56,7 +57,7 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
 
     page.wait_for_url("**/runs/1")
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
-    assert read_steps(loss_chart(page), 12) == list(range(1, 13))
+    assert read_steps(loss_chart(page), 12) == list(range(13))
     expect(page.locator("#answers tbody tr")).to_have_count(6)
     expect(page.get_by_role("link", name="model.safetensors")).to_be_visible()
 
@@ -85,7 +86,7 @@ def test_a_reload_and_a_second_tab_show_the_same_run(
     for tab in (page, second):
         tab.bring_to_front()
         expect(tab.locator("#head")).to_contain_text("succeeded", timeout=120_000)
-        assert read_steps(loss_chart(tab), 20) == list(range(1, 21))
+        assert read_steps(loss_chart(tab), 20) == list(range(21))
 
 
 def test_a_restart_of_the_studio_loses_nothing_on_an_open_page(page: Page, studio: Studio) -> None:
@@ -102,7 +103,7 @@ def test_a_restart_of_the_studio_loses_nothing_on_an_open_page(page: Page, studi
     expect(page.locator("#head")).to_contain_text("cancelled", timeout=60_000)
 
     last = run_of(studio, number)["step"]
-    assert read_steps(loss_chart(page), last) == list(range(1, last + 1))
+    assert read_steps(loss_chart(page), last) == list(range(last + 1))
 
 
 def test_back_and_forward_find_their_page_alive(page: Page, studio: Studio) -> None:
@@ -115,7 +116,7 @@ def test_back_and_forward_find_their_page_alive(page: Page, studio: Studio) -> N
     page.go_forward()
 
     page.wait_for_url(f"**/runs/{number}")
-    assert read_steps(loss_chart(page), 10) == list(range(1, 11))
+    assert read_steps(loss_chart(page), 10) == list(range(11))
 
 
 def test_stop_asks_first_and_then_stops(page: Page, studio: Studio) -> None:
@@ -123,7 +124,7 @@ def test_stop_asks_first_and_then_stops(page: Page, studio: Studio) -> None:
     page.goto(f"/runs/{number}")
     until(lambda: run_of(studio, number)["step"] >= 1)
     page.get_by_role("button", name="Stop", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Stop it").click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop and discard").click()
 
     expect(page.locator("#head")).to_contain_text("cancelled", timeout=60_000)
 

@@ -117,11 +117,12 @@ def test_a_run_on_a_full_disk_ends_in_words_and_the_next_one_trains(
     ballast.unlink()
     until(lambda: run_of(studio, number)["status"] == "failed")
 
-    assert run_of(studio, number)["error"] == {
-        "code": "disk_full",
-        "message": "The disk is full.",
-        "hint": "Delete old runs or models, then start the run anew.",
-    }
+    error = run_of(studio, number)["error"]
+    assert (error["code"], error["message"], error["hint"]) == (
+        "disk_full",
+        "The disk is full.",
+        "Delete old runs or models, then start the run anew.",
+    )
     assert steps_of(studio, number)[: len(seen)] == seen
     until(lambda: run_of(studio, waiting)["status"] in {"succeeded", "failed"}, seconds=120)
     assert (run_of(studio, waiting)["error"] or {"code": "disk_full"})["code"] == "disk_full"

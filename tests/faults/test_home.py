@@ -226,11 +226,10 @@ def test_a_backup_while_a_run_trains_can_be_brought_back(
     said(command(studio.home, "backup", str(tmp_path / "b.zip")))
     said(command(studio.home, "restore", str(tmp_path / "b.zip"), "--into", str(tmp_path / "r")))
     restored = other(tmp_path / "r")
-    until(lambda: run_of(restored, number)["status"] == "failed")
+    assert run_of(restored, number)["status"] == "paused"
     seen = run_of(studio, number)["step"]
     until(lambda: run_of(studio, number)["step"] > seen)
 
-    assert run_of(restored, number)["error"]["code"] == "elsewhere"
     assert run_of(restored, number)["step"] >= 3
 
 

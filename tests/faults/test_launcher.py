@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -45,9 +46,15 @@ def test_a_run_that_outlived_the_studio_is_followed_and_its_end_explained(studio
     seen = run_of(studio, number)["step"]
     until(lambda: run_of(studio, number)["step"] > seen)
     trainer_of(studio, number).send_signal(signal.SIGKILL)
-    until(lambda: run_of(studio, number)["status"] == "failed")
+    until(lambda: len(attempts_of(studio, number)) == 2)
     until(lambda: not launcher.is_running() or launcher.status() == psutil.STATUS_ZOMBIE)
 
     steps = steps_of(studio, number)
     assert steps == [float(step) for step in range(1, len(steps) + 1)]
-    assert run_of(studio, number)["error"]["code"] == "killed"
+    first = attempts_of(studio, number)[0]
+    assert (first["outcome"], first["exit_code"]) == ("lost", -signal.SIGKILL)
+
+
+def attempts_of(studio: Studio, number: int) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = studio.api.get(f"/runs/{number}/attempts").json()["data"]
+    return told

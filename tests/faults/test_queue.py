@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ CONTENDER = Path(__file__).with_name("contender.py")
 CONTENDERS = 8
 RUNS = 400
 KILLING_SECONDS = 30
+PACE_SECONDS = 0.25
+"""From one kill to the next: each contender lives for seconds, which is long enough to claim."""
 SUBMITTERS = 200
 KILLS = 3
 
@@ -74,12 +77,13 @@ def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path
             done = select(func.count()).where(Run.status == RunStatus.SUCCEEDED)
             return RUNS - db.exec(done).one()
 
-    kills = 0
+    kills, pause = 0, threading.Event()
     with contenders(settings.home, log) as replace:
         end = time.monotonic() + KILLING_SECONDS
         while time.monotonic() < end and left():
             replace(dice.randrange(CONTENDERS))
             kills += 1
+            pause.wait(PACE_SECONDS)
         until(lambda: not left(), seconds=120)
 
     with reading(engine) as db:

@@ -210,7 +210,7 @@ def test_a_model_that_cannot_is_refused_in_words(
     run = tiny.train(tmp_path / "run", model, precision="fp8")
 
     failed = tiny.said(run, Failed)[0]
-    assert (failed.code, failed.message) == ("float8_unfit", message)
+    assert (failed.code, failed.message) == ("precision_refused", message)
 
 
 def test_the_output_stays_out(model: Path) -> None:

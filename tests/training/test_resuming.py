@@ -150,6 +150,11 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
+def reword(file: Path) -> None:
+    """Change what it says, and leave it readable."""
+    file.write_text(file.read_text(encoding="utf-8").replace(": ", ":  ", 1).replace("a", "b", 1))
+
+
 def cut_short(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
 
@@ -160,7 +165,7 @@ def cut_short(file: Path) -> None:
         ("weights.safetensors", flip, "is not as it was written"),
         ("optimizer.pt", cut_short, "has another length than it was written with"),
         ("optimizer.pt", Path.unlink, "is missing"),
-        ("MANIFEST.json", flip, "is not as it was written"),
+        ("MANIFEST.json", reword, "is not as it was written"),
     ],
     ids=["a flipped bit", "a truncated file", "a missing optimizer", "a changed manifest"],
 )

@@ -1,0 +1,133 @@
+"""Under load: points that pour in while people watch, long lists, and long curves laid together."""
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+from sqlmodel import insert
+
+from studio.db.session import connect, unit_of_work
+from studio.db.states import RunStatus
+from studio.db.tables import Experiment, Metric, Run
+from studio.services import home
+from studio.settings import Settings
+from studio.web.app import create_app
+from tests.bench.figures import Figure
+from tests.factories import furnish, make_recipe, make_running
+from tests.living import Studio, free_port, prepare, stop_everything
+from tests.viewers import KEYS, tell, watching
+
+VIEWERS = 50
+RATE = 1000
+"""Points a second."""
+SECONDS = 10
+EVERY_SECONDS = 0.2
+
+RUNS = 100_000
+CURVES = 10
+POINTS = 100_000
+TIMES = 40
+
+
+def measure() -> Iterator[Figure]:
+    with TemporaryDirectory() as folder:
+        yield from _pouring(Path(folder))
+    with TemporaryDirectory() as folder:
+        yield from _long(Path(folder))
+
+
+def _pouring(folder: Path) -> Iterator[Figure]:
+    studio = Studio(folder, free_port(), worker=False)
+    prepare(Settings(home=folder))
+    engine = connect(folder / "studio.db")
+    with unit_of_work(engine) as db:
+        number = make_running(db).id or 0
+    studio.start()
+    batch = int(RATE * EVERY_SECONDS / KEYS)
+    batches = int(SECONDS / EVERY_SECONDS)
+    url = f"{studio.url}/api/v1/runs/{number}/stream"
+    try:
+        with watching(url, VIEWERS, batch * batches) as viewers:
+            took = []
+            for i in range(batches):
+                began = time.monotonic()
+                took.append(tell(engine, number, i * batch + 1, batch))
+                time.sleep(max(0.0, EVERY_SECONDS - (time.monotonic() - began)))
+            seen = [viewer.result() for viewer in viewers]
+    finally:
+        stop_everything(studio)
+        engine.dispose()
+    lost = sum(one != list(range(1, batch * batches + 1)) for one in seen)
+    what = f"{RATE:,} points/s, {VIEWERS} viewers: "
+    yield Figure(what + "viewers that missed any", lost, "")
+    yield Figure(what + "storing a batch, p50", statistics.median(took) * 1000, "ms")
+    yield Figure(what + "p99", _p99(took) * 1000, "ms")
+
+
+def _long(folder: Path) -> Iterator[Figure]:
+    settings = Settings(home=folder, allowed_hosts="testserver")
+    engine = home.open_home(settings)
+    _fill(engine, settings)
+    client = TestClient(create_app(engine, settings))
+    lists = {
+        "list": "/api/v1/runs?limit=50",
+        "filtered by status": "/api/v1/runs?limit=50&status=failed",
+        "searched by name": "/api/v1/runs?limit=50&search=9999",
+        "as a page": "/",
+    }
+    for name, url in lists.items():
+        took = [_seconds(client, url) for _ in range(TIMES)]
+        yield Figure(f"{RUNS:,} runs, 1 M points: {name}, p99", _p99(took) * 1000, "ms")
+    url = "/api/v1/compare?keys=m&runs=" + ",".join(str(i) for i in range(1, CURVES + 1))
+    took = [_seconds(client, url) for _ in range(5)]
+    weight = len(client.get(url, headers={"Accept-Encoding": "gzip"}).content)
+    what = f"{CURVES} runs of {POINTS:,} points compared"
+    yield Figure(what, statistics.median(took) * 1000, "ms")
+    yield Figure(what + ", answer", weight / 1000, "KB")
+    engine.dispose()
+
+
+def _fill(engine: Engine, settings: Settings) -> None:
+    recipe = make_recipe()
+    with unit_of_work(engine) as db:
+        furnish(db, settings)
+        db.add(Experiment(name="many", recipe=recipe))
+        db.flush()
+        rows = [
+            {
+                "experiment_id": 1,
+                "name": f"run {i}",
+                "recipe": recipe,
+                "status": RunStatus.FAILED if i % 100 == 0 else RunStatus.SUCCEEDED,
+                "resolved": {},
+                "metrics": {"eval_loss": 2.0},
+            }
+            for i in range(RUNS)
+        ]
+        db.exec(insert(Run), params=rows)
+    for run in range(1, CURVES + 1):
+        place = {"run_id": run, "key": "m", "epoch": 0.0, "tokens": 0, "seconds": 0.0}
+        points = [place | {"step": i, "value": 1 / (i + run)} for i in range(1, POINTS + 1)]
+        with unit_of_work(engine) as db:
+            db.exec(insert(Metric), params=points)
+
+
+def _seconds(client: TestClient, url: str) -> float:
+    began = time.perf_counter()
+    assert client.get(url).is_success
+    return time.perf_counter() - began
+
+
+def _p99(took: list[float]) -> float:
+    return statistics.quantiles(took, n=100)[98]
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        sys.stdout.write(f"{figure}\n")
+        sys.stdout.flush()
