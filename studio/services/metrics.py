@@ -6,7 +6,7 @@ answer share their buckets, so that runs can be laid over each other.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from sqlmodel import Session, col, func, select
 
 from studio.db.tables import Metric
 
+Written = Callable[[float | None], float | None]
 Axis = Literal["step", "epoch", "tokens", "seconds"]
 
 _PLACES = {
@@ -113,10 +114,20 @@ def curves(
         .group_by(col(Metric.run_id), col(Metric.key), spot)
         .order_by(spot)
     ).all()
-    return _aligned(rows, last_id=max(size[3] or 0 for size in sizes))
+    # Of many points in one no screen shows more digits, and digits are most of the answer.
+    written = _short if width else _whole
+    return _aligned(rows, written, last_id=max(size[3] or 0 for size in sizes))
 
 
-def _aligned(rows: Sequence[Any], last_id: int) -> Curves:
+def _whole(value: float | None) -> float | None:
+    return value
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _aligned(rows: Sequence[Any], written: Written, last_id: int) -> Curves:
     x = sorted({row[2] for row in rows})
     index = {place: i for i, place in enumerate(x)}
     series: dict[tuple[int, str], Series] = {}
@@ -124,7 +135,7 @@ def _aligned(rows: Sequence[Any], last_id: int) -> Curves:
         if (run_id, key) not in series:
             series[run_id, key] = Series([None] * len(x), [None] * len(x), [None] * len(x))
         one, i = series[run_id, key], index[place]
-        one.mean[i], one.min[i], one.max[i] = mean, least, greatest
+        one.mean[i], one.min[i], one.max[i] = written(mean), written(least), written(greatest)
         if bad:
             one.non_finite.append(place)
     return Curves(x, series, last_id)
