@@ -80,7 +80,9 @@ def _told(log: EventLog, stop: Stop, work: Work) -> int:
     except StopRequested:
         log.append(_left(stop))
     except Exception as error:  # noqa: BLE001 -- the last stand: the studio must hear of anything
-        return _fail(error, say)
+        if not stop.has_interrupted:
+            return _fail(error, say)
+        log.append(_left(stop))
     else:
         log.append(last)
     return 0

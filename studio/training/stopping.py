@@ -24,6 +24,9 @@ class Stop:
         self.asked: Ask | None = None
         self.step = 0
         """The last step that was done whole; of a resumed run, first that of its checkpoint."""
+        self.has_interrupted = False
+        """Whether something was broken off: what fails after that, fails of it. A package that was
+        just being loaded may swallow the request, and be unusable from then on."""
         self._file: Path | None = None
         self._leaves_for = _NONE
 
@@ -73,6 +76,7 @@ class Stop:
     def _leave_for(self, words: frozenset[Ask]) -> None:
         # What a resumed run has learnt can be kept only once it is loaded.
         if self.asked in words and not (self.asked == "keep" and self.step):
+            self.has_interrupted = True
             raise StopRequested
 
     def _hear(self, _signal: int, _frame: FrameType | None) -> None:

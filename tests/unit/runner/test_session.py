@@ -1,0 +1,36 @@
+"""How a piece of work ends, whatever becomes of it."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from studio.events import Event, EventLog, Finished, Stopped
+from studio.runner import session
+from studio.training.stopping import Stop
+
+
+@pytest.fixture
+def stop() -> Stop:
+    return Stop()
+
+
+def last(log: EventLog) -> Event:
+    return log.read()[0][-1]
+
+
+def test_what_an_interrupted_import_breaks_is_no_failure(stop: Stop, tmp_path: Path) -> None:
+    """A package that is told to stop while it loads may swallow that, and break later."""
+    log = EventLog(tmp_path / "events.jsonl")
+
+    def load(_say: session.Say) -> Event:
+        with stop.at_once():
+            try:
+                stop._hear(signal.SIGTERM, None)
+            except BaseException as half:
+                raise RecursionError from half
+        return Finished(metrics={})
+
+    code = session._tell(log, stop, load)
+
+    assert (code, type(last(log))) == (0, Stopped)
