@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,11 @@ def stop_everything(studio: Studio) -> None:
     for folder in (studio.home / "runs").glob("*"):
         if left := process.training(RunDir(folder)):
             left.kill()
+    # One that has only just been started holds no folder yet.
+    for other in psutil.process_iter(["cmdline"]):
+        if str(studio.home) in " ".join(other.info["cmdline"] or ()):
+            with suppress(psutil.NoSuchProcess):
+                other.kill()
 
 
 QUICK: dict[str, Any] = {
