@@ -12,13 +12,13 @@ from sqlalchemy import Engine
 from sqlmodel import insert
 
 from studio.db.session import connect, unit_of_work
-from studio.db.states import RunStatus
-from studio.db.tables import Experiment, Metric, Run
+from studio.db.tables import Metric
 from studio.services import home
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.bench.figures import Figure
-from tests.factories import furnish, make_recipe, make_running
+from tests.bench.pages import fill
+from tests.factories import make_running
 from tests.living import Studio, free_port, prepare, stop_everything
 from tests.viewers import KEYS, tell, watching
 
@@ -95,23 +95,7 @@ def _long(folder: Path) -> Iterator[Figure]:
 
 
 def _fill(engine: Engine, settings: Settings) -> None:
-    recipe = make_recipe()
-    with unit_of_work(engine) as db:
-        furnish(db, settings)
-        db.add(Experiment(name="many", recipe=recipe))
-        db.flush()
-        rows = [
-            {
-                "experiment_id": 1,
-                "name": f"run {i}",
-                "recipe": recipe,
-                "status": RunStatus.FAILED if i % 100 == 0 else RunStatus.SUCCEEDED,
-                "resolved": {},
-                "metrics": {"eval_loss": 2.0},
-            }
-            for i in range(RUNS)
-        ]
-        db.exec(insert(Run), params=rows)
+    fill(engine, settings, RUNS)
     for run in range(1, CURVES + 1):
         place = {"run_id": run, "key": "m", "epoch": 0.0, "tokens": 0, "seconds": 0.0}
         points = [place | {"step": i, "value": 1 / (i + run)} for i in range(1, POINTS + 1)]

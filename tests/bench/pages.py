@@ -31,7 +31,7 @@ def measure() -> Iterator[Figure]:
     with TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder), allowed_hosts="testserver")
         engine = home.open_home(settings)
-        _fill(engine, settings)
+        fill(engine, settings, RUNS)
         client = TestClient(create_app(engine, settings))
         yield Figure(f"list page with {RUNS:,} runs", _median(client, "/"), "ms")
         yield Figure("the same, searched by name", _median(client, "/?q=999"), "ms")
@@ -44,7 +44,8 @@ def measure() -> Iterator[Figure]:
         yield Figure(f"all {kind} of a first visit, gzipped (budget {limit})", whole / 1000, "KB")
 
 
-def _fill(engine: Engine, settings: Settings) -> None:
+def fill(engine: Engine, settings: Settings, count: int) -> None:
+    """Fill a home with runs, each hundredth of them failed."""
     recipe = make_recipe()
     with unit_of_work(engine) as db:
         furnish(db, settings)
@@ -55,11 +56,11 @@ def _fill(engine: Engine, settings: Settings) -> None:
                 "experiment_id": 1,
                 "name": f"run {i}",
                 "recipe": recipe,
-                "status": RunStatus.SUCCEEDED,
+                "status": RunStatus.FAILED if i % 100 == 0 else RunStatus.SUCCEEDED,
                 "resolved": {},
                 "metrics": {"eval_loss": 2.0, "tokens_per_second": 1000.0},
             }
-            for i in range(RUNS)
+            for i in range(count)
         ]
         db.exec(insert(Run), params=rows)
 
