@@ -17,7 +17,7 @@ VENDOR := $(if $(STUDIO_SKIP_NPM),,static/vendor/.stamp)
 
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := --numprocesses auto --maxprocesses 8
+PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help run test check fix e2e slow faults gpu bench docs db hooks clean

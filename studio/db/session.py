@@ -35,6 +35,7 @@ def connect(database: Path, *, busy_seconds: float = BUSY_SECONDS) -> Engine:
         module=driver(),
         connect_args={"check_same_thread": False},
         hide_parameters=True,  # what people bring does not belong into a log
+        max_overflow=-1,  # a connection is a file handle: nobody should wait for another's
     )
     HOMES[engine.dialect] = database.absolute().parent
     event.listen(engine, "connect", partial(_prepare, int(busy_seconds * 1000)))

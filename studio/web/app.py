@@ -12,6 +12,7 @@ import studio
 from studio.settings import Settings
 from studio.web import errors, files
 from studio.web.api import ROUTERS as API
+from studio.web.deps import Seats
 from studio.web.pages import ROUTERS as PAGES
 from studio.web.security import Gate
 from studio.web.stream import Hub
@@ -44,6 +45,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.state.settings = settings
     app.state.hub = Hub(engine)
     app.state.traffic = traffic
+    app.state.seats = Seats()
     errors.install(app)
     for router in (*PAGES, *API):
         app.include_router(router)

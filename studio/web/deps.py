@@ -1,6 +1,7 @@
 """What a route may ask for."""
 
-from collections.abc import Iterator
+from asyncio import Semaphore
+from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
@@ -13,12 +14,41 @@ from studio.settings import Settings
 FIELDS = 500
 """More fields than any form of ours has; a request with more is no form of ours."""
 
+READERS, WRITERS = 24, 8
+"""How many requests may hold a session at once.
 
-def _session(request: Request) -> Iterator[Session]:
+Together fewer than the threads that answer requests (anyio's 40): whoever holds the database's
+lock needs another thread to check its answer before it commits, and would wait for ever if all of
+them waited for the lock. Whoever waits here holds no thread.
+"""
+
+
+class Seats:
+    """Where requests wait until they may use the database, in the order they came."""
+
+    def __init__(self) -> None:
+        self._readers, self._writers = Semaphore(READERS), Semaphore(WRITERS)
+
+    def of(self, request: Request) -> Semaphore:
+        return self._readers if _only_reads(request) else self._writers
+
+
+async def _seat(request: Request) -> AsyncIterator[None]:
+    seats: Seats = request.app.state.seats
+    async with seats.of(request):
+        yield
+
+
+def _session(
+    request: Request, _seat: Annotated[None, Depends(_seat, scope="function")]
+) -> Iterator[Session]:
     engine = request.app.state.engine
-    only_reads = request.method in {"GET", "HEAD"}
-    with reading(engine) if only_reads else unit_of_work(engine) as session:
+    with reading(engine) if _only_reads(request) else unit_of_work(engine) as session:
         yield session
+
+
+def _only_reads(request: Request) -> bool:
+    return request.method in {"GET", "HEAD"}
 
 
 def _config(request: Request) -> Settings:

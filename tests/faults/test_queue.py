@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -106,18 +106,19 @@ def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) 
     studio.worker = False
     studio.start()
 
+    over = threading.Event()
+
     def submit(number: int) -> int:
         body = {"name": f"run {number}", "recipe": QUICK}
         headers = {"Idempotency-Key": f"key {number}"}
-        while True:
-            try:
+        while not over.wait(0.1):
+            # While the server is away a program tries again, as programs do.
+            with suppress(httpx2.TransportError):
                 answer = studio.api.post("/runs", json=body, headers=headers)
-            except httpx2.TransportError:
-                time.sleep(0.1)  # the server is away: a program tries again, as programs do
-                continue
-            if answer.status_code == httpx2.codes.CREATED:
-                made: int = answer.json()["id"]
-                return made
+                if answer.status_code == httpx2.codes.CREATED:
+                    made: int = answer.json()["id"]
+                    return made
+        raise AssertionError(f"Run {number} was never acknowledged.")
 
     def stored() -> int:
         waiting: list[object] = studio.api.get("/queue").json()["waiting"]
@@ -126,7 +127,9 @@ def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) 
     def reached(number: int) -> bool:
         return stored() >= number
 
-    with ThreadPoolExecutor(SUBMITTERS) as pool:
+    with ThreadPoolExecutor(SUBMITTERS) as pool, ExitStack() as ending:
+        # Whatever fails here must not leave programs trying for ever.
+        ending.callback(over.set)
         answers = [pool.submit(submit, number) for number in range(SUBMITTERS)]
         for share in range(1, KILLS + 1):
             until(partial(reached, share * 30))
