@@ -18,7 +18,8 @@ class Settings(BaseSettings):
     """Where the database, data sets, models and runs are kept."""
 
     slots: int | None = None
-    """How many runs may train at once; by default one for each GPU, or one."""
+    """How many runs may train at once; by default one for each GPU, or one. A run trains on one GPU
+    however many slots it takes, and runs beyond the number of GPUs share the first."""
 
     stop_grace_seconds: float = 60
     """How long a cancelled run may take to save and leave before it is killed."""

@@ -4,9 +4,10 @@ import base64
 import email
 import email.policy
 import socketserver
+import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +41,10 @@ class Post:
     answers: list[str] = field(default_factory=list)
     mails: list[EmailMessage] = field(default_factory=list)
     recipients: list[str] = field(default_factory=list)
+    secrets: ssl.SSLContext | None = None
+    """What it encrypts with, if it can."""
+    were_encrypted: list[bool] = field(default_factory=list)
+    """Of each mail, whether it came in secret."""
 
 
 USER, PASSWORD = "studio", "hush hush"
@@ -72,9 +77,18 @@ def hook() -> Iterator[Hook]:
 
 @pytest.fixture
 def post() -> Iterator[Post]:
+    with post_office() as made:
+        yield made
+
+
+@contextmanager
+def post_office(scheme: str = "smtp", secrets: ssl.SSLContext | None = None) -> Iterator[Post]:
+    """Open a mail server; with a certificate it encrypts: `smtps` at once, `smtp` when asked."""
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Counter)
     server.daemon_threads = True
-    made = Post(f"smtp://{USER}:hush%20hush@127.0.0.1:{server.server_address[1]}")
+    made = Post(
+        f"{scheme}://{USER}:hush%20hush@127.0.0.1:{server.server_address[1]}", secrets=secrets
+    )
     server.post = made  # type: ignore[attr-defined] # the handler finds it there
     with _served(server):
         yield made
@@ -85,6 +99,20 @@ class _Counter(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         self.post: Post = self.server.post  # type: ignore[attr-defined] # set by the fixture
+        self.is_encrypted = False
+        with suppress(ssl.SSLError, ConnectionError):  # a sender that does not trust us leaves
+            if self.post.url.startswith("smtps:"):
+                self.encrypt()
+            self.talk()
+        self.request.close()
+
+    def encrypt(self) -> None:
+        assert self.post.secrets is not None
+        self.request = self.post.secrets.wrap_socket(self.request, server_side=True)
+        self.setup()
+        self.is_encrypted = True
+
+    def talk(self) -> None:
         self.say("220 here")
         while line := self.rfile.readline().decode().strip():
             verb, _, rest = line.partition(" ")
@@ -95,7 +123,11 @@ class _Counter(socketserver.StreamRequestHandler):
     def answer(self, verb: str, rest: str) -> None:
         match verb:
             case "EHLO":
-                self.say("250-here\r\n250 AUTH PLAIN")
+                can_encrypt = self.post.secrets is not None and not self.is_encrypted
+                self.say("250-here\r\n" + "250-STARTTLS\r\n" * can_encrypt + "250 AUTH PLAIN")
+            case "STARTTLS":
+                self.say("220 go on")
+                self.encrypt()
             case "AUTH":
                 known = base64.b64encode(f"\0{USER}\0{PASSWORD}".encode()).decode()
                 self.say("235 welcome" if rest == f"PLAIN {known}" else "535 Wrong password")
@@ -113,11 +145,15 @@ class _Counter(socketserver.StreamRequestHandler):
     def take(self) -> None:
         content = b""
         while not content.endswith(b"\r\n.\r\n"):
-            content += self.rfile.readline()
+            line = self.rfile.readline()
+            if not line:  # the sender is gone
+                return
+            content += line
         said = self.post.answers.pop(0) if self.post.answers else "250 taken"
         if said.startswith("250"):
             policy = email.policy.default
             self.post.mails.append(email.message_from_bytes(content[:-5], policy=policy))
+            self.post.were_encrypted.append(self.is_encrypted)
         self.say(said)
 
     def say(self, words: str) -> None:

@@ -25,6 +25,8 @@ export class Curves {
   /** Add what was told at one place; numbers for a place already known join it. */
   push(place, values) {
     if (!this.names.some((name) => name in values)) return;
+    // A run that begins anew tells its first step again: what was told before is gone.
+    if (this.x.length > 1 && place <= this.x[0]) this.load([], {});
     if (this.x.at(-1) !== place) {
       this.x.push(place);
       for (const one of this.series) {

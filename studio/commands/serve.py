@@ -19,13 +19,15 @@ from studio import logs, paths
 from studio.errors import ConflictError, UnavailableError
 from studio.services import checks, home, locks
 from studio.settings import Settings
-from studio.web.app import create_app
+from studio.web.app import create_app, settle
 
 log = logging.getLogger(__name__)
 
 LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 GRACE_SECONDS = 1.5
 """How long open requests may take at shutdown; streams are told to end at once."""
+LEAVE_SECONDS = 60.0
+"""How long a worker may take to leave: longer than it waits for a database that is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,12 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         home.tidy(engine, settings)
         home.furnish(engine, settings, typer.echo)
         _warn(settings)
-        with _beside(worker):
+        with _beside(settings if worker else None):
             _announce(address, open_page=open_page)
+            app = create_app(engine, settings)
+            settle()
             config = uvicorn.Config(
-                create_app(engine, settings),
+                app,
                 log_config=None,
                 access_log=False,
                 timeout_graceful_shutdown=int(GRACE_SECONDS) or 1,
@@ -82,9 +86,12 @@ def _warn(settings: Settings) -> None:
 
 
 @contextmanager
-def _beside(wanted: bool) -> Iterator[None]:  # noqa: FBT001 -- a context manager of one fact
-    """Run a worker as long as the web process lives; what it trains goes on after both."""
-    if not wanted:
+def _beside(settings: Settings | None) -> Iterator[None]:
+    """Run a worker as long as the web process lives; what it trains goes on after both.
+
+    None leaves the worker out.
+    """
+    if settings is None:
         yield
         return
     child = subprocess.Popen([sys.executable, "-m", "studio", "worker"])
@@ -92,6 +99,17 @@ def _beside(wanted: bool) -> Iterator[None]:  # noqa: FBT001 -- a context manage
         yield
     finally:
         child.terminate()
+        _await(child, settings)
+
+
+def _await(child: subprocess.Popen[bytes], settings: Settings) -> None:
+    """Give a worker the time it may take; one that hangs must not keep Ctrl-C from ending all."""
+    drains = settings.on_stop == "drain"
+    try:
+        child.wait(LEAVE_SECONDS + (settings.save_grace_seconds if drains else 0))
+    except subprocess.TimeoutExpired:
+        log.warning("worker_hung", extra={"pid": child.pid})
+        child.kill()
         child.wait()
 
 

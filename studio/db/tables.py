@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
-from sqlalchemy import JSON, Column, Index, UniqueConstraint
+from sqlalchemy import JSON, Column, Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
 from studio.db.columns import InHome, Instant, Validated
@@ -54,7 +54,12 @@ class Study(SQLModel, table=True):
 class Run(SQLModel, table=True):
     """One execution of an experiment: queued, trained, measured."""
 
-    __table_args__ = (Index("run_by_status", "status", "id"), NEVER_REUSED)
+    # Rows are wide: what lists look through and the census adds up stands in indexes as a whole.
+    __table_args__ = (
+        Index("run_by_status", "status", "id", "name"),
+        Index("run_took", "finished_at", "claimed_at", "tokens"),
+        NEVER_REUSED,
+    )
 
     id: int | None = Field(default=None, primary_key=True)
     experiment_id: int = Field(foreign_key="experiment.id", index=True)
@@ -71,7 +76,7 @@ class Run(SQLModel, table=True):
     is_held: bool = False
     """Whether it waits until a person lets it go."""
     slots: int = 1
-    """How many of the machine's slots it takes."""
+    """How many of the machine's slots it takes; it trains on one GPU all the same."""
     asked: Ask | None = Field(default=None, sa_column=Column(plain(Ask)))
     """What was asked of it last, until that is done."""
     attempt: int = 0
@@ -140,10 +145,19 @@ class Receipt(SQLModel, table=True):
     created_at: datetime = Field(default_factory=_now, sa_type=Instant)
 
 
+_BROKEN: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("value IS NULL"))
+"""Which numbers an index is for that holds only those that are not finite."""
+
+
 class Metric(SQLModel, table=True):
     """One number at one step. Its id orders everything that was ever told, for live viewers."""
 
-    __table_args__ = (UniqueConstraint("run_id", "key", "step"), NEVER_REUSED)
+    __table_args__ = (
+        UniqueConstraint("run_id", "key", "step"),
+        Index("metric_drawn", "run_id", "key", "step", "value"),
+        Index("metric_broken", "run_id", "key", "step", **_BROKEN),
+        NEVER_REUSED,
+    )
 
     id: int | None = Field(default=None, primary_key=True)
     run_id: int = Field(foreign_key="run.id", index=True)
@@ -177,7 +191,7 @@ class Happening(SQLModel, table=True):
 
     id: int | None = Field(default=None, primary_key=True)
     run_id: int = Field(foreign_key="run.id", index=True)
-    kind: str
+    kind: str = Field(index=True)
     data: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     at: datetime = Field(default_factory=_now, sa_type=Instant)
 

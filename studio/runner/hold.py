@@ -1,11 +1,11 @@
 """A run's folder is one process's at a time; whoever holds it is written there, to be found."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
-
+from studio.births import born
 from studio.rundir import RunDir
 
 
@@ -14,8 +14,8 @@ def held(run: RunDir) -> Iterator[None]:
     """Hold the folder; wait for a process that is just leaving it. The system frees it for sure."""
     with run.lock.open("a+", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        this = psutil.Process()
+        pid = os.getpid()
         lock.truncate(0)
-        lock.write(f"{this.pid} {this.create_time()!r}")
+        lock.write(f"{pid} {born(pid)!r}")
         lock.flush()
         yield

@@ -13,11 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
+from sqlmodel import select
 
 import studio
 from studio.db import migrate, snapshot
-from studio.db.session import connect, in_words
+from studio.db.session import connect, reading
+from studio.db.tables import Dataset, Run
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
 from studio.services import archives, folders, locks
 from studio.services.archives import DATABASE, MANIFEST, Entry, Manifest, Opened, Watch
@@ -181,6 +183,6 @@ def _require_unchanged(engine: Engine, database: Path) -> None:
 
 
 def _rows(engine: Engine) -> set[str]:
-    query = "SELECT 'Run ' || id FROM run UNION SELECT 'Data set ' || id FROM dataset"
-    with in_words(), engine.connect() as connection:
-        return set(connection.execute(text(query)).scalars())
+    with reading(engine) as db:
+        kept = {"Run": db.exec(select(Run.id)).all(), "Data set": db.exec(select(Dataset.id)).all()}
+    return {f"{noun} {number}" for noun, numbers in kept.items() for number in numbers}

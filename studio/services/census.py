@@ -7,9 +7,10 @@ from sqlalchemy import Integer, cast
 from sqlmodel import Session, col, func, select
 
 from studio.db.outbox import Delivery, DeliveryStatus
+from studio.db.spans import seconds_between
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Happening, Run, Worker
-from studio.services import runs, workers
+from studio.services import progress, runs, workers
 
 DURATIONS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
 """Upper bounds in seconds by which finished runs are counted."""
@@ -70,26 +71,28 @@ def _oldest_wait(db: Session, now: datetime) -> float:
     oldest = db.exec(
         select(Run.created_at).where(*waits).order_by(col(Run.created_at)).limit(1)
     ).first()
-    return (now - oldest).total_seconds() if oldest else 0.0
+    return progress.seconds(oldest, now) if oldest else 0.0
 
 
 def _silence(db: Session, now: datetime) -> float | None:
     newest = select(Worker.beat_at).order_by(col(Worker.beat_at).desc()).limit(1)
     beat = db.exec(newest).first()
-    return (now - beat).total_seconds() if beat else None
+    return progress.seconds(beat, now) if beat else None
 
 
 def _durations(db: Session) -> tuple[tuple[int, ...], int, float]:
-    took = (func.julianday(Run.finished_at) - func.julianday(Run.claimed_at)) * 86400
+    ended = (col(Run.finished_at).is_not(None), col(Run.claimed_at).is_not(None))
+    each = select(seconds_between(col(Run.claimed_at), col(Run.finished_at)).label("took"))
+    # The offset keeps databases from reckoning each run's seconds anew for every bound.
+    took = each.where(*ended).offset(0).subquery().c.took
     within = (func.coalesce(func.sum(cast(took <= bound, Integer)), 0) for bound in DURATIONS)
     query = select(*within, func.count(), func.coalesce(func.sum(took), 0.0))  # type: ignore[call-overload] # more columns than it has types for
-    ended = (col(Run.finished_at).is_not(None), col(Run.claimed_at).is_not(None))
-    *counts, count, seconds = db.exec(query.where(*ended)).one()
+    *counts, count, seconds = db.exec(query).one()
     return tuple(map(int, counts)), int(count), float(seconds)
 
 
 def _alarms(db: Session) -> dict[str, int]:
-    code = func.json_extract(Happening.data, "$.code")
+    code = col(Happening.data)["code"].as_string()
     query = select(code, func.count()).where(Happening.kind == runs.ALARM)
     commonest = query.group_by(code).order_by(func.count().desc()).limit(ALARM_CODES)
     return dict(db.exec(commonest).all())

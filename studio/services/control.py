@@ -2,10 +2,10 @@
 
 from contextlib import suppress
 
-from sqlmodel import Session
+from sqlmodel import Session, col, delete
 
 from studio.db.states import Ask, RunStatus
-from studio.db.tables import Run
+from studio.db.tables import Metric, Run, Sample
 from studio.errors import ConflictError
 from studio.services import runs, states
 
@@ -60,14 +60,32 @@ def retry(db: Session, run_id: int) -> Run:
         ConflictError: it has not failed, or left no checkpoint.
 
     """
-    run = runs.get(db, run_id)
-    if run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
-        raise ConflictError(f"Run {run_id} is {run.status}: there is nothing to try again.")
+    run = _ended_badly(db, run_id)
     if run.checkpoint_step is None:
-        raise ConflictError(
-            f"Run {run_id} left no checkpoint.", hint="Run it again from the start."
-        )
+        raise ConflictError(f"Run {run_id} left no checkpoint.", hint="Try it from the start.")
     return _requeue(db, run)
+
+
+def restart(db: Session, run_id: int) -> Run:
+    """Queue a run that has ended badly again, to begin anew.
+
+    Its numbers and answers go, so that none is there twice: what is told of a run is always one
+    course from its first step. Its history, its attempts and its log stay.
+
+    Raises:
+        ConflictError: it has not failed.
+
+    """
+    run = _ended_badly(db, run_id)
+    for table in (Metric, Sample):
+        db.exec(delete(table).where(col(table.run_id) == run_id))
+    run.step = run.resumed_step = run.tokens = 0
+    run.epoch, run.metrics, run.resolved = 0.0, {}, {}
+    run.checkpoint_step = run.total_steps = None
+    states.note(db, run, runs.RESTARTED)
+    _requeue(db, run)
+    run.resumes = False
+    return run
 
 
 _STRENGTH = (Ask.DRAIN, Ask.PAUSE, Ask.KEEP, Ask.CANCEL)
@@ -82,6 +100,13 @@ def _ask(db: Session, run: Run, ask: Ask) -> Run:
     elif not states.move(db, run, RunStatus.STOPPING, {"asked": ask.value}):
         raise ConflictError(f"Run {run.id} is already {run.status}.")
     run.asked = ask
+    return run
+
+
+def _ended_badly(db: Session, run_id: int) -> Run:
+    run = runs.get(db, run_id)
+    if run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
+        raise ConflictError(f"Run {run_id} is {run.status}: there is nothing to try again.")
     return run
 
 

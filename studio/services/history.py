@@ -149,6 +149,11 @@ class Checkpointed(_Happened):
     data: AtStep
 
 
+class Restarted(_Happened):
+    kind: Literal["restarted"]
+    data: Nothing
+
+
 class Resumed(_Happened):
     kind: Literal["resumed"]
     data: OnwardFrom
@@ -179,6 +184,7 @@ Known = Annotated[
     | Prioritised
     | Moved
     | Checkpointed
+    | Restarted
     | Resumed
     | Alarm,
     Field(discriminator="kind"),
@@ -214,6 +220,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "prioritised": lambda it: f"Given priority {it.priority}.",
     "moved": lambda it: f"Moved to place {it.place} of those that wait.",
     "checkpointed": lambda it: f"Wrote a checkpoint{_at(it.step)}.",
+    "restarted": lambda _: "Begun anew: the numbers and answers of before are gone.",
     "resumed": lambda it: f"Went on from step {it.step}.",
     "alarm": lambda it: f"{it.message or 'An alarm.'}{_at(it.step, ' Seen')}",
 }

@@ -7,6 +7,7 @@ from typing import Literal
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from studio.births import born
 from studio.settings import Settings
 
 State = Literal["off", "loading", "ready", "broken"]
@@ -64,7 +65,7 @@ def read(settings: Settings) -> Launcher:
 
 def _is_there(told: Launcher) -> bool:
     with suppress(psutil.NoSuchProcess):
-        return psutil.Process(told.pid).create_time() == told.started
+        return born(told.pid) == told.started
     return False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import String, type_coerce
 from sqlmodel import Session, col, select, update
 
 from studio.db.tables import Model, Run
@@ -93,7 +93,9 @@ def keep_inside(db: Session, home: Path) -> None:
 
     A home that was moved before is recognised by what stands in it under the same names.
     """
-    rows = db.connection().execute(text("SELECT id, location FROM model WHERE location LIKE '/%'"))
+    # As it was written: the column itself would have made a whole path of it.
+    written = type_coerce(col(Model.location), String)
+    rows = db.exec(select(Model.id, written).where(written.startswith("/")))
     for model_id, location in rows.all():
         found = _inside(Path(location), home)
         if found is not None:

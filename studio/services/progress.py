@@ -53,9 +53,7 @@ def beginning(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
             name = "first step" if isinstance(event, Started) else event.name
             moments.append((BEFORE_TRAINING.get(name, name).capitalize(), event.at))
     ends = [at for _, at in moments[1:]] + [run.first_step_at]
-    return [
-        (name, (end - at).total_seconds()) for (name, at), end in zip(moments, ends, strict=True)
-    ]
+    return [(name, seconds(at, end)) for (name, at), end in zip(moments, ends, strict=True)]
 
 
 def _eta(run: Run, now: datetime) -> float | None:
@@ -63,9 +61,14 @@ def _eta(run: Run, now: datetime) -> float | None:
     steps = run.step - run.resumed_step - 1
     if not run.status.is_live or run.first_step_at is None or not run.total_steps or steps < 1:
         return None
-    pace = (now - run.first_step_at).total_seconds() / steps
+    pace = seconds(run.first_step_at, now) / steps
     return pace * (run.total_steps - run.step)
 
 
 def _between(start: datetime | None, end: datetime | None) -> float | None:
-    return (end - start).total_seconds() if start and end else None
+    return seconds(start, end) if start and end else None
+
+
+def seconds(start: datetime, end: datetime) -> float:
+    """Return how long it took; a clock that was set back meanwhile has it take no time."""
+    return max(0.0, (end - start).total_seconds())

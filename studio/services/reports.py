@@ -143,7 +143,7 @@ def _broken(db: Session, ids: Sequence[int]) -> dict[int, int]:
 def _alarms(db: Session, ids: Sequence[int]) -> dict[int, int]:
     query = (
         select(Happening.run_id, func.count())
-        .where(col(Happening.run_id).in_(ids), Happening.kind == runs.ALARM)
+        .where(col(Happening.run_id).in_(ids), *runs.is_alarm())
         .group_by(col(Happening.run_id))
     )
     return dict(db.exec(query).all())

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import inspect, text
+from sqlalchemy import column, delete, inspect, table, update
 
 from studio.db import migrate, snapshot
 from studio.db.session import connect, unit_of_work
+from studio.db.states import LIVE, RunStatus
 from studio.errors import ConflictError, DiskFullError, InvalidError
 from studio.services import folders, locks
 from studio.services.archives import DATABASE, Manifest, Source, Watch, copied
@@ -149,13 +150,16 @@ def _stage(home: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-_PROCESS = {
-    "handle": "UPDATE run SET handle = '', lease_until = NULL",
-    "pid": "UPDATE run SET pid = NULL, pid_started = NULL",
+_RUN = table("run", *map(column, ("status", "handle", "lease_until", "pid", "pid_started")))
+"""As much of it as any version had."""
+
+_PROCESS: dict[str, dict[str, object]] = {
+    "handle": {"handle": "", "lease_until": None},
+    "pid": {"pid": None, "pid_started": None},
 }
 """How to forget a run's process, by the column that names it: in this version, and in earlier."""
 
-_PAUSE = "UPDATE run SET status = 'paused' WHERE status IN ('starting', 'running', 'stopping')"
+_LIVE = [status.value for status in LIVE]
 
 
 def _forget_processes(database: Path) -> None:
@@ -174,11 +178,12 @@ def _forget_processes(database: Path) -> None:
         migrate.require_known(revision)
         with unit_of_work(engine) as db:
             connection = db.connection()
-            known = {column["name"] for column in inspect(connection).get_columns("run")}
-            for column, forget in _PROCESS.items():
-                if column in known:
-                    connection.execute(text(forget))
-            connection.execute(text(_PAUSE))
-            connection.execute(text("DELETE FROM worker"))
+            known = {one["name"] for one in inspect(connection).get_columns("run")}
+            for name, forgotten in _PROCESS.items():
+                if name in known:
+                    connection.execute(update(_RUN).values(forgotten))
+            paused = update(_RUN).where(_RUN.c.status.in_(_LIVE))
+            connection.execute(paused.values(status=RunStatus.PAUSED.value))
+            connection.execute(delete(table("worker")))
     finally:
         engine.dispose()

@@ -1,12 +1,14 @@
 """Runs, as people see them: submit, find, rename, delete."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from sqlalchemy import ColumnElement
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 from sqlmodel import delete as remove
 
@@ -31,6 +33,9 @@ from studio.services import advice, datasets, refusals, states
 
 ALARM = "alarm"
 """The kind of happening that says that a run's numbers break."""
+
+RESTARTED = "restarted"
+"""The kind that says that a run begins anew: what its numbers were is told no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +120,19 @@ def get(db: Session, run_id: int) -> Run:
 
 def newest(db: Session, which: Filter, *, limit: int, before: int | None = None) -> Sequence[Run]:
     """Return matching runs, newest first, those older than run `before`."""
-    query = _matching(which).order_by(col(Run.id).desc()).limit(limit)
+    query = select(Run).order_by(col(Run.id).desc()).limit(limit)
+    if which.search:
+        # Names are looked through in an index; of the wide rows only those that match are read.
+        query = query.where(col(Run.id).in_(select(Run.id).where(*_matching(which))))
+    else:
+        query = query.where(*_matching(which))
     if before is not None:
         query = query.where(col(Run.id) < before)
-    found: Sequence[Run] = db.exec(query).all()
-    return found
+    return db.exec(query).all()
 
 
 def count(db: Session, which: Filter) -> int:
-    return db.exec(select(func.count()).select_from(_matching(which).subquery())).one()
+    return db.exec(select(func.count(col(Run.id))).where(*_matching(which))).one()
 
 
 def of_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
@@ -171,19 +180,27 @@ def newest_happenings(db: Session, run_id: int, *, limit: int) -> Sequence[Happe
 
 def alarms(db: Session, run_id: int) -> Sequence[Happening]:
     """Return what the run's guard has told, oldest first."""
-    query = select(Happening).where(Happening.run_id == run_id, Happening.kind == ALARM)
+    query = select(Happening).where(Happening.run_id == run_id, *is_alarm())
     return db.exec(query.order_by(col(Happening.id))).all()
 
 
-def _matching(which: Filter) -> Any:  # noqa: ANN401 -- SQLModel's select has no nameable type
-    query = select(Run)
+def is_alarm() -> tuple[ColumnElement[bool], ...]:
+    """Tell the alarms among happenings: those since the run last began anew."""
+    other = aliased(Happening)
+    newest = select(func.max(other.id)).where(
+        other.run_id == Happening.run_id, other.kind == RESTARTED
+    )
+    since = func.coalesce(newest.correlate(Happening).scalar_subquery(), 0)
+    return col(Happening.kind) == ALARM, col(Happening.id) > since
+
+
+def _matching(which: Filter) -> Iterator[ColumnElement[bool]]:
     if which.search:
-        query = query.where(col(Run.name).icontains(which.search, autoescape=True))
+        yield col(Run.name).icontains(which.search, autoescape=True)
     if which.status is not None:
-        query = query.where(Run.status == which.status)
+        yield col(Run.status) == which.status
     if which.experiment_id is not None:
-        query = query.where(Run.experiment_id == which.experiment_id)
-    return query
+        yield col(Run.experiment_id) == which.experiment_id
 
 
 def _id(row: Run | Experiment) -> int:

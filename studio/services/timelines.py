@@ -47,7 +47,7 @@ def of(db: Session, made: Sequence[Run]) -> Timeline:
 
 
 def _alarms(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
-    query = select(Happening).where(col(Happening.run_id).in_(by_id), Happening.kind == runs.ALARM)
+    query = select(Happening).where(col(Happening.run_id).in_(by_id), *runs.is_alarm())
     for one in db.exec(query.order_by(col(Happening.id))):
         yield _at(by_id[one.run_id], "alarm", one.data["step"], text=one.data["message"])
 

@@ -160,7 +160,7 @@ class Shelf:
             recipe = type(self._recipe).model_validate(values, strict=False)
         except ValidationError as error:
             raise BrokenSealError("its recipe is unknown here") from error
-        if recipe != self._recipe:
+        if _course(recipe) != _course(self._recipe):
             raise BrokenSealError("it was made by another recipe")
 
     def _set_aside(self, step: int, why: BrokenSealError) -> Alarmed:
@@ -178,6 +178,14 @@ class Shelf:
         """Delete what a killed writer, or remover, has left half done."""
         for path in self._folder.glob(".checkpoint-*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _course(recipe: Recipe) -> Recipe:
+    """Return the recipe as if each update were of one batch: in how many parts makes no odds."""
+    steps = recipe.optimisation
+    whole = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
+    as_one = {"per_device_train_batch_size": whole, "gradient_accumulation_steps": 1}
+    return recipe.model_copy(update={"optimisation": steps.model_copy(update=as_one)})
 
 
 def _megabytes(size: int) -> str:

@@ -19,6 +19,7 @@ from studio.errors import (
     UnavailableError,
 )
 from studio.web.render import asked_by_htmx, block, page
+from studio.web.safety import HEADERS
 
 log = logging.getLogger(__name__)
 
@@ -96,12 +97,12 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    # This handler stands outside of the layer that adds the id to lines and answers.
+    # This handler stands outside of the layers that add the id, and the headers of safety.
     known = request.state.request_id
     about = {"path": request.scope["path"], "request_id": known}
     log.error("request_failed", exc_info=error, extra=about)
     answer = _answer(request, UNEXPECTED, 500)
-    answer.headers["X-Request-ID"] = known
+    answer.headers.update(HEADERS | {"X-Request-ID": known})
     return answer
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlmodel import Session
 
 from studio.db.tables import Attempt, Happening, Run
-from studio.services import attempts, history, runs
+from studio.services import attempts, history, progress, runs
 from studio.services.attempts import LOST
 
 SHOWN = 200
@@ -68,7 +68,7 @@ def _lines(found: Sequence[Happening]) -> list[Line]:
 
 def _go(run: Run, attempt: Attempt) -> Go:
     end = attempt.ended_at
-    seconds = (end - attempt.began_at).total_seconds() if end else None
+    seconds = progress.seconds(attempt.began_at, end) if end else None
     ended = _ended(attempt) if end else _unended(run, attempt)
     return Go(attempt=attempt, seconds=seconds, ended=ended)
 

@@ -15,23 +15,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from studio.errors import StudioError
 from studio.web.errors import body
+from studio.web.safety import HEADERS
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAFETY = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 BODY_LIMIT = 4 * 2**20
 """Recipes, notes and forms are far smaller; only uploads are let through larger."""
-
-_CONTENT_POLICY = (
-    b"default-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    b"object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
-)
-
-HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"content-security-policy", _CONTENT_POLICY),
-]
 
 
 class Gate:
@@ -115,7 +104,7 @@ def _counted(receive: Receive, limit: int) -> Receive:
 def _guarded(send: Send) -> Send:
     async def guard(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *HEADERS]
+            message["headers"] = [*message.get("headers", []), *_SAFETY]
         await send(message)
 
     return guard

@@ -63,8 +63,7 @@ class Local:
 
     def submit(self, spec: LaunchSpec) -> str:
         # A worker that was killed while it launched may have left one that nobody looks after.
-        if left := process.training(spec.folder):
-            left.kill()
+        process.clear(spec.folder)
         kills = memory_kills()
         # What a recipe needs beside the usual packages, the launcher has not loaded.
         start = process.start if self.warm is None or spec.packages else self.warm.start

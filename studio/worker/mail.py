@@ -43,8 +43,7 @@ def send(delivery: Delivery, settings: Settings) -> Answer:
     except UnicodeError:
         return Answer(is_ok=False, words="Name or password hold letters that mail cannot carry.")
     except (OSError, smtplib.SMTPException) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return Answer(is_ok=False, words=f"The server could not be reached: {reason}.")
+        return Answer(is_ok=False, words=_unreached(error))
     but = f", except for {', '.join(refused)}" if refused else ""
     return Answer(is_ok=True, words=f"The server took the mail{but}.")
 
@@ -107,6 +106,13 @@ def _is_here(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _unreached(error: OSError | smtplib.SMTPException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"The server cannot prove who it is: {error.verify_message.rstrip('.')}."
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return f"The server could not be reached: {reason}."
 
 
 def _said(error: smtplib.SMTPResponseException) -> str:

@@ -1,5 +1,7 @@
 """The folder of a run, laid out for the process that trains it."""
 
+import shutil
+
 from sqlmodel import Session
 
 from studio.db.tables import Run
@@ -13,6 +15,9 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     """Write the run's folder: the recipe, and what its names mean on this machine."""
     folder.root.mkdir(parents=True, exist_ok=True)
     folder.ask.unlink(missing_ok=True)
+    if not run.resumes:
+        # What a run that begins anew has saved before is not of this course.
+        shutil.rmtree(folder.artifacts, ignore_errors=True)
     train, validation = datasets.files(settings.datasets, datasets.require(db, run.recipe.dataset))
     spec = JobSpec(
         run_id=run.id or 0,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from studio.births import born
 from studio.hardware import POLITE
 from studio.rundir import ExportDir, RunDir
 
@@ -26,14 +27,12 @@ LAUNCHER = "studio.runner.warm"
 LEAKING = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "WORLD_SIZE", "RANK", "LOCAL_RANK")
 """Variables that would change what a run does without its recipe saying so."""
 
-SAME_MOMENT_SECONDS = 1.0
-
 
 @dataclass(frozen=True, slots=True)
 class Process:
     pid: int
     started: float
-    """Seconds since the epoch."""
+    """When it began, as `studio.births` tells it."""
     child: subprocess.Popen[bytes] | None = None
     """None for a process that another worker made, or the launcher."""
     folder: RunDir | None = None
@@ -83,7 +82,7 @@ def start(
             env=environment(gpu),
             start_new_session=True,
         )
-    return Process(child.pid, psutil.Process(child.pid).create_time(), child)
+    return Process(child.pid, born(child.pid), child)
 
 
 def environment(gpu: int | None) -> dict[str, str]:
@@ -102,7 +101,30 @@ def found(pid: int | None, started: float | None, folder: RunDir | None = None) 
 
 
 def training(folder: RunDir) -> Process | None:
-    """Return the process that holds a run's folder, as that process itself has written down.
+    """Return the process that holds a run's folder, as that process itself has written down."""
+    holder = _holder(folder)
+    return found(*holder, folder) if holder else None
+
+
+def clear(folder: RunDir) -> None:
+    """End whatever still holds a run's folder: its process, or what that has left behind.
+
+    The helpers of a process that was killed alone hold its folder on, in its group; a number that
+    still names a group is given to no new process.
+    """
+    holder = _holder(folder)
+    if holder is None:
+        return
+    pid, _started = holder
+    if left := found(*holder, folder):
+        left.kill()
+    elif not psutil.pid_exists(pid):
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+def _holder(folder: RunDir) -> tuple[int, float] | None:
+    """Return who took hold of a folder that somebody holds: a pid, and when that began.
 
     In a folder that was copied the words of another stand, but nobody holds it.
     """
@@ -111,7 +133,7 @@ def training(folder: RunDir) -> Process | None:
             words = lock.read().split()
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return found(int(words[0]), float(words[1]), folder)
+        return int(words[0]), float(words[1])
     except OSError:
         return None
     return None
@@ -120,8 +142,9 @@ def training(folder: RunDir) -> Process | None:
 def _same(pid: int, started: float) -> bool:
     try:
         process = psutil.Process(pid)
-        young = abs(process.create_time() - started) < SAME_MOMENT_SECONDS
-        return young and (process.status() != psutil.STATUS_ZOMBIE or _is_awaited(process))
+        return born(pid) == started and (
+            process.status() != psutil.STATUS_ZOMBIE or _is_awaited(process)
+        )
     except psutil.NoSuchProcess:
         return False
 

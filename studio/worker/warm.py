@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 import studio
+from studio.births import born
 from studio.hardware import detect
 from studio.rundir import RunDir
 from studio.services import launcher as board
@@ -214,14 +215,14 @@ class Warm:
         told = board.Launcher(state=state, why=why)
         with suppress(OSError, psutil.NoSuchProcess):  # Only pages and `studio doctor` read it.
             if self.line is not None:
-                child = psutil.Process(self.line.child.pid)
-                told = told.model_copy(update={"pid": child.pid, "started": child.create_time()})
+                pid = self.line.child.pid
+                told = told.model_copy(update={"pid": pid, "started": born(pid)})
             board.write(self.settings, told)
 
 
 def _named(pid: int, folder: RunDir) -> Process:
     try:
-        return Process(pid, psutil.Process(pid).create_time(), folder=folder)
+        return Process(pid, born(pid), folder=folder)
     except psutil.NoSuchProcess as error:
         raise ConnectionResetError("The process ended before it was known.") from error
 

@@ -11,12 +11,17 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
+
+from studio.rundir import RunDir
 from studio.settings import Settings
+from studio.worker import process
 from tests.bench.figures import Figure
 from tests.living import (
     Studio,
@@ -29,6 +34,10 @@ from tests.living import (
 from tests.patience import until
 
 ROUNDS = 7
+PACES = 3
+BETWEEN = (20, 120)
+"""Steps between which a pace is measured: the machine is warm, and a look at numerics within."""
+
 BATCH = 8
 """A recipe's default. What a larger first step computes would be measured thrice."""
 
@@ -62,6 +71,7 @@ def measure() -> Iterator[Figure]:
             cold.start()
             yield Figure("memory of the idle launcher (PSS)", _idle_memory(warm) / 1e6, "MB")
             yield from _compare(warm, cold)
+            yield from _overhead(warm)
         finally:
             stop_everything(warm)
             stop_everything(cold)
@@ -113,14 +123,79 @@ def _at(events: list[dict[str, Any]], **said: str) -> datetime:
 
 
 def _bare(home: Path) -> float:
-    rows = next((home / "datasets").glob("*/train.jsonl"))
-    command = [sys.executable, "-m", "tests.bench.bare", str(home / "models" / "starter")]
     began = time.time()
-    done = subprocess.run(
-        [*command, str(rows), "2", "bf16", str(BATCH)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(_script(home, 2), capture_output=True, text=True, check=True)
     first = next(line for line in done.stdout.splitlines() if line.startswith('{"at"'))
     return float(json.loads(first)["at"]) - began
+
+
+def _script(home: Path, steps: int) -> list[str]:
+    rows = next((home / "datasets").glob("*/train.jsonl"))
+    command = [sys.executable, "-m", "tests.bench.bare", str(home / "models" / "starter")]
+    return [*command, str(rows), str(steps), "bf16", str(BATCH)]
+
+
+def _overhead(studio: Studio) -> Iterator[Figure]:
+    """Compare a step of ours with the script's: by the clock, and by the processors' own time.
+
+    Every process that ours needs is counted by the clock, for it takes its share of the cores; of
+    the processors' time, what the training process spends.
+    """
+    pairs = [(_our_pace(studio), _bare_pace(studio.home)) for _ in range(PACES)]
+    for i, name in enumerate(("clock", "processor time")):
+        for k, whose in enumerate(("ours", "bare TRL")):
+            middle = statistics.median(pair[k][i] for pair in pairs)
+            yield Figure(f"a step by the {name}, {whose}", middle * 1000, "ms")
+        ratios = [ours[i] / bare[i] for ours, bare in pairs]
+        yield Figure("  ours over bare TRL, median of rounds", statistics.median(ratios), "x")
+
+
+def _our_pace(studio: Studio) -> tuple[float, float]:
+    # Every step is told, as the script does, and as weighs most on the studio.
+    recipe = RECIPE | {"evaluation": {"logging_steps": 1, "eval_steps": 1000}}
+    answer = studio.api.post("/runs", json={"name": "pace", "recipe": recipe}).raise_for_status()
+    number = answer.json()["id"]
+    folder = RunDir(studio.home / "runs" / str(number))
+    until(lambda: process.training(folder) is not None, seconds=300)
+    trainer = process.training(folder)
+    assert trainer is not None
+    pace = _pace(psutil.Process(trainer.pid), folder.events.path, b'"step_seconds"')
+    studio.api.post(f"/runs/{number}/cancel").raise_for_status()
+    until(lambda: run_of(studio, number)["finished_at"], seconds=300)
+    return pace
+
+
+def _bare_pace(home: Path) -> tuple[float, float]:
+    said = home / "bare.jsonl"
+    with said.open("wb") as log, (home / "bare.log").open("wb") as complaints:
+        # In the environment that the studio gives its own: as many threads, as polite ones.
+        child = subprocess.Popen(
+            _script(home, 10 * BETWEEN[1]),
+            stdout=log,
+            stderr=complaints,
+            env=process.environment(None),
+        )
+        try:
+            return _pace(psutil.Process(child.pid), said, b'"at"')
+        finally:
+            child.kill()
+            child.wait()
+
+
+def _pace(trainer: psutil.Process, told: Path, mark: bytes) -> tuple[float, float]:
+    """Return the seconds of a step, by the clock and by the processors, of those in BETWEEN."""
+    marks: list[tuple[int, float, float]] = []
+    for step in BETWEEN:
+        until(partial(_has_told, told, mark, step), seconds=300)
+        spent = trainer.cpu_times()
+        count = told.read_bytes().count(mark)
+        marks.append((count, time.monotonic(), spent.user + spent.system))
+    (first, began, used), (last, ended, used_later) = marks
+    return (ended - began) / (last - first), (used_later - used) / (last - first)
+
+
+def _has_told(told: Path, mark: bytes, step: int) -> bool:
+    return told.exists() and told.read_bytes().count(mark) >= step
 
 
 if __name__ == "__main__":

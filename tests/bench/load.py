@@ -15,7 +15,7 @@ from studio.db.session import connect, unit_of_work
 from studio.db.tables import Metric
 from studio.services import home
 from studio.settings import Settings
-from studio.web.app import create_app
+from studio.web.app import create_app, settle
 from tests.bench.figures import Figure
 from tests.bench.pages import fill
 from tests.factories import make_running
@@ -74,6 +74,7 @@ def _long(folder: Path) -> Iterator[Figure]:
     engine = home.open_home(settings)
     _fill(engine, settings)
     client = TestClient(create_app(engine, settings))
+    settle()
     lists = {
         "list": "/api/v1/runs?limit=50",
         "filtered by status": "/api/v1/runs?limit=50&status=failed",

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,7 @@ KILLING_SECONDS = 30
 PACE_SECONDS = 0.25
 """From one kill to the next: each contender lives for seconds, which is long enough to claim."""
 SUBMITTERS = 200
+SUBMITTING_SECONDS = 180
 KILLS = 3
 
 
@@ -106,20 +107,6 @@ def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) 
     studio.worker = False
     studio.start()
 
-    over = threading.Event()
-
-    def submit(number: int) -> int:
-        body = {"name": f"run {number}", "recipe": QUICK}
-        headers = {"Idempotency-Key": f"key {number}"}
-        while not over.wait(0.1):
-            # While the server is away a program tries again, as programs do.
-            with suppress(httpx2.TransportError):
-                answer = studio.api.post("/runs", json=body, headers=headers)
-                if answer.status_code == httpx2.codes.CREATED:
-                    made: int = answer.json()["id"]
-                    return made
-        raise AssertionError(f"Run {number} was never acknowledged.")
-
     def stored() -> int:
         waiting: list[object] = studio.api.get("/queue").json()["waiting"]
         return len(waiting)
@@ -127,10 +114,8 @@ def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) 
     def reached(number: int) -> bool:
         return stored() >= number
 
-    with ThreadPoolExecutor(SUBMITTERS) as pool, ExitStack() as ending:
-        # Whatever fails here must not leave programs trying for ever.
-        ending.callback(over.set)
-        answers = [pool.submit(submit, number) for number in range(SUBMITTERS)]
+    with ThreadPoolExecutor(SUBMITTERS) as pool:
+        answers = [pool.submit(taken, studio, number) for number in range(SUBMITTERS)]
         for share in range(1, KILLS + 1):
             until(partial(reached, share * 30))
             studio.kill()
@@ -140,3 +125,21 @@ def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) 
 
     assert sorted(ids) == sorted(set(ids))
     assert stored() == SUBMITTERS
+
+
+def taken(studio: Studio, number: int) -> int:
+    """Submit until it is acknowledged, as programs do. Return the run's number."""
+    body = {"name": f"run {number}", "recipe": QUICK}
+    headers = {"Idempotency-Key": f"key {number}"}
+    end = time.monotonic() + SUBMITTING_SECONDS
+    while time.monotonic() < end:
+        try:
+            answer = studio.api.post("/runs", json=body, headers=headers)
+        except httpx2.TransportError:
+            time.sleep(0.1)  # the server is away: a program tries again, too
+            continue
+        if answer.status_code == httpx2.codes.CREATED:
+            made: int = answer.json()["id"]
+            return made
+    # Nobody waits for a thread that goes on for ever.
+    raise TimeoutError(f"Run {number} was never taken.")

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 
 from studio.events import Alarmed, Checkpointed, Finished, Phase, Sampled, Started
+from studio.methods import RECIPES
+from studio.recipe import yaml
+from studio.recipe.dotted import merge
 from studio.recipe.precision import PrecisionName
 from studio.rundir import Ask
 from studio.runner.session import execute
+from studio.services import rescues
 from studio.training import seals
 from studio.training.stopping import Stop
 from tests.training import resumed, tiny
@@ -217,6 +221,34 @@ def test_a_checkpoint_of_another_recipe_is_not_taken(model: Path, tmp_path: Path
     assert {alarm.message.partition(": ")[2] for alarm in tiny.said(again, Alarmed)} == {
         "it was made by another recipe."
     }
+
+
+def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_path: Path) -> None:
+    """As after memory ran out: half the batch, twice as many to an update, nothing lost."""
+    wide = {
+        "optimisation__max_steps": 12,
+        "optimisation__per_device_train_batch_size": 6,
+        "optimisation__gradient_accumulation_steps": 1,
+        "evaluation__logging_steps": 1,
+    }
+    whole = tiny.train(tmp_path / "whole", model, **wide, **SAVED)
+    again = resumed.cut_off(whole, 7, tmp_path / "again")
+    values = yaml.load(again.recipe.read_text(encoding="utf-8"))
+    recipe = RECIPES.validate_python(values, strict=False)
+    shrunk = RECIPES.validate_python(merge(recipe.model_dump(), rescues.smaller_batch(recipe)))
+    again.recipe.write_text(yaml.dump(shrunk), encoding="utf-8")
+
+    assert execute(again.root, Stop()) == 0
+
+    one, other = (resumed.curve(run) for run in (again, whole))
+    assert resumed.resumed_at(again) == [(2, 7)]
+    assert (shrunk.optimisation.per_device_train_batch_size, tiny.said(again, Alarmed)) == (3, [])
+    assert [one[step]["tokens"] for step in range(1, 13)] == [
+        other[step]["tokens"] for step in range(1, 13)
+    ]
+    assert [one[step]["loss"] for step in range(1, 13)] == pytest.approx(
+        [other[step]["loss"] for step in range(1, 13)], rel=1e-3
+    )
 
 
 def test_a_run_told_to_begin_anew_takes_no_old_checkpoint(model: Path, tmp_path: Path) -> None:

@@ -96,10 +96,12 @@ def test_who_comes_while_another_makes_it_waits(tmp_path: Path) -> None:
     second = threading.Thread(target=starter.build, args=(tmp_path / "starter",))
     second.start()
     waits = f":{tmp_path.stat().st_ino} "
-    until(lambda: any("->" in one and waits in one for one in locks()))
-    (tmp_path / "starter").mkdir()
-    os.close(handle)
-    second.join()
+    try:
+        until(lambda: any("->" in one and waits in one for one in locks()))
+        (tmp_path / "starter").mkdir()
+    finally:
+        os.close(handle)
+        second.join()
 
     assert list((tmp_path / "starter").iterdir()) == []
 

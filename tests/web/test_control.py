@@ -73,6 +73,27 @@ def test_a_failed_run_is_retried_by_rest(client: TestClient, engine: Engine) -> 
     assert (status, run["status"], run["error"]) == (200, "queued", None)
 
 
+def test_a_failed_run_starts_over_by_rest(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_failed(db)
+    answer = client.post("/api/v1/runs/1/retry", json={"from": "start"})
+
+    run = answer.json()
+    assert (answer.status_code, run["status"], run["checkpoint_step"]) == (200, "queued", None)
+    told = [one["words"] for one in client.get("/api/v1/runs/1/events").json()["data"]]
+    assert told[-2:] == [
+        "Begun anew: the numbers and answers of before are gone.",
+        "Put into the queue.",
+    ]
+
+
+def test_a_run_is_tried_again_from_somewhere_known(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_failed(db)
+
+    assert client.post("/api/v1/runs/1/retry", json={"from": "middle"}).status_code == 422
+
+
 def test_what_cannot_be_asked_is_refused_in_words(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_done(db)
@@ -142,7 +163,7 @@ def test_a_refused_submission_leaves_its_key_free(client: TestClient) -> None:
             ["Pause", "Stop", "Let it train", "Stop and discard", "Stop and keep"],
         ),
         (make_paused, ["Resume", "Cancel", "Keep as it is", "Cancel the run"]),
-        (make_failed, ["Go on from step 3"]),
+        (make_failed, ["Go on from step 3", "Start over", "Keep as it is", "Start over"]),
         (make_done, []),
     ],
 )

@@ -2,6 +2,11 @@
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.settings import Settings
+from studio.web.app import create_app
+from studio.web.safety import HEADERS
 
 BODY = {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
@@ -56,6 +61,17 @@ def test_pages_allow_only_their_own_scripts(client: TestClient) -> None:
     assert "script-src 'self'" in headers["content-security-policy"]
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_fault_of_ours_is_told_with_the_same_care(engine: Engine, settings: Settings) -> None:
+    app = create_app(engine, settings)
+    app.state.engine = None
+    broken = TestClient(app, raise_server_exceptions=False)
+
+    for path in ("/", "/api/v1/runs"):
+        answer = broken.get(path)
+        kept = {name: value for name, value in answer.headers.items() if name in HEADERS}
+        assert (answer.status_code, kept) == (500, HEADERS)
 
 
 def test_hashed_files_are_kept_and_others_checked(client: TestClient) -> None:

@@ -1,10 +1,11 @@
 """What the settings page tells of machine, precisions and places."""
 
+import os
 import re
 
-import psutil
 from fastapi.testclient import TestClient
 
+from studio.births import born
 from studio.hardware import detect, versions
 from studio.recipe.precision import PRECISIONS
 from studio.services import checks, launcher
@@ -61,10 +62,8 @@ def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
 
 
 def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
-    this = psutil.Process()
-    launcher.write(
-        settings, launcher.Launcher(state="ready", pid=this.pid, started=this.create_time())
-    )
+    pid = os.getpid()
+    launcher.write(settings, launcher.Launcher(state="ready", pid=pid, started=born(pid)))
 
     told = facts(client)["Quick start"]
     assert re.fullmatch(r"ready, holds [1-9]\d* MB", told)
@@ -73,7 +72,7 @@ def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settin
 def test_a_launcher_that_is_gone_is_not_told_as_ready(
     client: TestClient, settings: Settings
 ) -> None:
-    launcher.write(settings, launcher.Launcher(state="ready", pid=psutil.Process().pid, started=1))
+    launcher.write(settings, launcher.Launcher(state="ready", pid=os.getpid(), started=1))
 
     assert facts(client)["Quick start"] == "off"
 

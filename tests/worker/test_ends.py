@@ -6,15 +6,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.services import attempts, runs
+from studio.rundir import JobSpec, RunDir
+from studio.runner.hold import held
+from studio.services import attempts, control, runs
 from studio.settings import Settings
-from studio.worker import cgroups
+from studio.worker import cgroups, process
 from studio.worker.local import Local
 from studio.worker.loop import Loop
 from tests.factories import make_run
@@ -99,7 +102,7 @@ def test_a_group_ends_with_its_run(engine: Engine, settings: Settings) -> None:
 def test_a_group_ends_whatever_has_left_the_session() -> None:
     """The helpers of a run may have gone where signals to its session reach them no more."""
     assert GROUPS is not None
-    starter = "import subprocess, sys; subprocess.run(['sleep', '600'], start_new_session=True)"
+    starter = "import subprocess, sys; subprocess.run(['sleep', '60'], start_new_session=True)"
     with subprocess.Popen([sys.executable, "-c", starter]) as child:
         group = GROUPS.make(child.pid, None)
         assert group is not None
@@ -110,6 +113,53 @@ def test_a_group_ends_whatever_has_left_the_session() -> None:
     group.remove()
 
     assert (child.returncode, group.path.exists()) == (-9, False)
+
+
+def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Settings) -> None:
+    launcher = Local(command=acts("fail"))
+    run = played(engine, settings, launcher)
+    folder = RunDir(settings.runs / str(run.id))
+    folder.artifacts.mkdir()
+    with unit_of_work(engine) as db:
+        control.restart(db, run.id or 0)
+    loop = Loop(engine, settings, launcher)
+
+    def is_over() -> bool:
+        loop.tick()
+        with reading(engine) as db:
+            return runs.get(db, 1).status.is_final and not loop.followed
+
+    until(is_over)
+    with reading(engine) as db:
+        tried = [(one.number, one.from_step) for one in attempts.of(db, 1)]
+    spec = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    assert (tried, spec.attempt, spec.resume) == ([(1, 0), (2, 0)], 2, False)
+    assert not folder.artifacts.exists()
+
+
+def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -> None:
+    """A helper that was forked holds the lock on; the next attempt must not wait for it."""
+    folder = RunDir(tmp_path)
+    forker = (
+        "import os, sys, time; from pathlib import Path;"
+        "from studio.rundir import RunDir; from studio.runner.hold import held\n"
+        "with held(RunDir(Path(sys.argv[1]))):\n"
+        "    child = os.fork()\n"
+        "    if child: print(child, flush=True)\n"
+        "    time.sleep(60)"
+    )
+    command = [sys.executable, "-c", forker, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        helper = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+        assert (process.training(folder), helper.is_running()) == (None, True)
+        process.clear(folder)
+        until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE)
+
+    with held(folder):
+        assert folder.lock.read_text(encoding="ascii").startswith(f"{os.getpid()} ")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make a disk of a few kilobytes.")

@@ -1,7 +1,7 @@
 """Runs as JSON: submit, list, change, and fetch what came of them."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import FileResponse, Response
@@ -67,6 +67,11 @@ class ChangedRun(Body):
 class ChangedRecipe(Body):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Values to lay over the recipe, nested as it is: the `change` of a repair, for one."""
+
+
+class Retry(Body):
+    place: Literal["checkpoint", "start"] = Field(default="checkpoint", alias="from")
+    """From the start, the run's numbers and answers so far are deleted; its history stays."""
 
 
 class AttemptOut(Out):
@@ -188,9 +193,10 @@ def resume(run_id: int, db: DB) -> RunOut:
 
 
 @router.post("/{run_id}/retry")
-def retry(run_id: int, db: DB) -> RunOut:
-    """Queue a failed or cancelled run to go on from its newest checkpoint."""
-    return run_out(db, control.retry(db, run_id))
+def retry(run_id: int, db: DB, how: Retry | None = None) -> RunOut:
+    """Queue a failed or cancelled run to go on from its newest checkpoint, or to begin anew."""
+    again = control.restart if how and how.place == "start" else control.retry
+    return run_out(db, again(db, run_id))
 
 
 @router.get("/{run_id}/attempts")

@@ -165,7 +165,14 @@ def _asking(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
     return asked
 
 
-for verb in (control.cancel, control.keep, control.pause, control.resume, control.retry):
+for verb in (
+    control.cancel,
+    control.keep,
+    control.pause,
+    control.resume,
+    control.retry,
+    control.restart,
+):
     router.add_api_route(f"/{{run_id}}/{verb.__name__}", _asking(verb), methods=["POST"])
 
 

@@ -44,7 +44,8 @@ def test_events_become_numbers(db: Session) -> None:
     attempts.follow(db, run, [progressed(1, loss=2.5, grad_norm=1.0), progressed(2, loss=2.0)], 99)
     db.flush()
 
-    told = db.exec(select(Metric.step, Metric.key, Metric.value)).all()
+    query = select(Metric.step, Metric.key, Metric.value).order_by(col(Metric.id))
+    told = db.exec(query).all()
     assert told == [(1, "loss", 2.5), (1, "grad_norm", 1.0), (2, "loss", 2.0)]
     assert (run.step, run.tokens, run.metrics, run.events_offset) == (
         2,

@@ -8,9 +8,9 @@ from sqlmodel import Session
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
-from studio.events import Checkpointed, Failed, Paused
-from studio.services import attempts, control
-from tests.factories import make_done, make_run, make_running
+from studio.events import Alarmed, Checkpointed, Failed, Paused
+from studio.services import attempts, control, metrics, queue, runs
+from tests.factories import make_done, make_run, make_running, progressed
 
 
 def make_paused(db: Session) -> Run:
@@ -94,11 +94,32 @@ def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
 
     assert (refused.value.message, refused.value.hint) == (
         "Run 1 left no checkpoint.",
-        "Run it again from the start.",
+        "Try it from the start.",
     )
 
 
-@pytest.mark.parametrize("verb", [control.resume, control.retry])
+def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
+    run = make_running(db)
+    alarm = Alarmed(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
+    attempts.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0), alarm], 1)
+    attempts.fail(db, run, Failed(code="x", message="No."))
+    number = control.restart(db, run.id or 0).id or 0
+
+    assert (run.status, run.resumes, run.checkpoint_step) == (RunStatus.QUEUED, False, None)
+    assert (run.step, run.tokens, run.metrics, run.error_code) == (0, 0, {}, "")
+    assert metrics.keys(db, [number]) == []
+    assert list(runs.alarms(db, number)) == []
+
+    taken = queue.claim(db, "w", 1)
+    assert taken is run
+    attempts.follow(db, run, [progressed(1, loss=2.5), alarm], 2)
+    assert metrics.curves(db, [number], ["loss"]).series[number, "loss"].mean == [2.5]
+    assert len(runs.alarms(db, number)) == 1
+    told = [one.kind for one in runs.happenings(db, number)]
+    assert (told.count("alarm"), told.count("restarted"), run.attempt) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("verb", [control.resume, control.retry, control.restart])
 def test_a_success_is_left_alone(db: Session, verb: Callable[[Session, int], Run]) -> None:
     run = make_done(db)
     with pytest.raises(ConflictError):

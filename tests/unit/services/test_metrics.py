@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from sqlmodel import Session
 
 from studio.db.tables import Run
@@ -30,6 +31,30 @@ def test_a_spike_survives_in_buckets(db: Session) -> None:
     series = curves.series[run, "loss"]
     assert len(curves.x) <= 11
     assert max(value or 0 for value in series.max) == 9.0
+
+
+def test_a_long_curve_is_the_same_along_its_steps_and_its_tokens(db: Session) -> None:
+    losses = [math.sin(step / 7) for step in range(1000)]
+    losses[500] = math.nan
+    run = told(db, make_running(db), *losses)
+    by_step = metrics.curves(db, [run], ["loss"], buckets=10)
+    by_tokens = metrics.curves(db, [run], ["loss"], x="tokens", buckets=10)
+
+    one, other = by_step.series[run, "loss"], by_tokens.series[run, "loss"]
+    assert [x * 100 for x in by_step.x] == pytest.approx(by_tokens.x)
+    assert (one.mean, one.min, one.max) == (other.mean, other.min, other.max)
+    assert [x * 100 for x in one.non_finite] == pytest.approx(other.non_finite)
+
+
+def test_a_short_curve_beside_a_long_one_is_drawn_where_it_was_told(db: Session) -> None:
+    run = make_running(db)
+    number = told(db, run, *[1.0] * 1000)
+    attempts.follow(db, run, [progressed(1000, eval_loss=2.0)], 2)
+    series = metrics.curves(db, [number], ["loss", "eval_loss"], buckets=10).series
+
+    drawn = series[number, "eval_loss"].mean
+    assert [value for value in drawn if value is not None] == [2.0]
+    assert drawn[-1] == 2.0
 
 
 def test_runs_of_different_length_share_an_axis(db: Session) -> None:

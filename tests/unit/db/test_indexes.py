@@ -1,0 +1,45 @@
+"""What is asked for often is looked up in an index, never gathered from wide rows."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.db.session import reading
+from studio.db.states import RunStatus
+from studio.services import census, metrics, runs
+from studio.services.runs import Filter
+from tests.statements import Asked, asked
+
+READS: dict[str, Callable[[Session], object]] = {
+    "searched": lambda db: runs.newest(db, Filter(search="9"), limit=50),
+    "counted": lambda db: runs.count(db, Filter(search="9")),
+    "by status": lambda db: runs.count(db, Filter(search="9", status=RunStatus.FAILED)),
+    "drawn": lambda db: metrics.curves(db, [1, 2], ["loss"]),
+    "census": census.take,
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_no_table_is_read_from_end_to_end(
+    engine: Engine, read: Callable[[Session], object]
+) -> None:
+    with asked(engine) as statements, reading(engine) as db:
+        read(db)
+
+    plans = [line for one in statements for line in plan(engine, one)]
+    assert plans
+    assert [line for line in plans if line in WHOLE] == []
+
+
+WHOLE = {f"SCAN {table}" for table in ("run", "metric", "happening")}
+
+
+def plan(engine: Engine, one: Asked) -> list[str]:
+    """Return what SQLite would do."""
+    if one.statement is None:
+        return []
+    with engine.connect() as connection:
+        steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {one.words}", one.values)
+        return [step[3] for step in steps]
