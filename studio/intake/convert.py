@@ -1,23 +1,37 @@
-"""A whole file as conversations: one `{"messages": [...]}` a line, whatever it was before."""
+"""A whole file as canonical rows, one a line: train.jsonl, and validation.jsonl if some are held.
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+Rows go through one after the other. Whatever the file holds, what is in memory at once are a few
+rows, the hashes of those seen where duplicates are dropped, and threads (see `threads`).
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from studio.errors import InvalidError, TooLargeError
+from studio.errors import InvalidError, StudioError
 from studio.intake import readers
-from studio.intake.kinds import Format, recognise
-from studio.intake.problems import SENTENCES, Code, Problem, Tally
-from studio.intake.rows import Limits, Row, Rows, Unread
-from studio.intake.shapes import Shape, detect, first_values
-from studio.intake.turns import UnusableRowError, conversation
+from studio.intake.candidates import Counts, candidates
+from studio.intake.columns import table
+from studio.intake.conditions import Reason
+from studio.intake.followed import Told, followed, followed_rows
+from studio.intake.formats import Format
+from studio.intake.kinds import recognise
+from studio.intake.looking import first_rows, nothing_left, readable
+from studio.intake.mapping import Kind, Mapping, Split
+from studio.intake.problems import SENTENCES, Code, Problem
+from studio.intake.roles import check, says_enough
+from studio.intake.rows import Limits, Row
+from studio.intake.shapes import Detected, detect
+from studio.intake.written import FILES, Written, numbers_of, written
 
-_SAMPLE = 100
-"""Rows looked at to tell the shape."""
-_PATIENCE = 1000
-"""If none of so many rows can be read, the others will not be tried."""
+_RUNNING: set[Format] = {"text", "markdown"}
+
+
+def _silent(_share: float) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,96 +44,164 @@ class Source:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
     format: Format
-    shape: Shape
+    mapping: Mapping
+    kind: Kind
     rows: int
+    """In train.jsonl."""
+    validation_rows: int
+    """In validation.jsonl, which is not there if there are none."""
+    sha256: str
+    """Of the rows: the same mapping of the same file gives the same."""
     problems: list[Problem]
+    removed: dict[Reason, int]
+    """Rows that could be used and were not wanted: by filters, sampling and the like."""
 
 
-def convert(source: Source, target: Path, limits: Limits) -> Converted:
-    """Write every usable row of a file to `target`, and say why others were left out.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the first rows of a file say of it."""
+
+    format: Format
+    columns: list[str]
+    detected: Detected
+
+
+def look(source: Source, limits: Limits) -> Looked:
+    """Return what a file is and how its rows can be used, without reading much of it.
 
     Raises:
-        InvalidError: the file as a whole cannot be used, or none of its rows can.
-        TooLargeError: it unpacks to more than may be kept.
+        InvalidError: the file cannot be used as it is.
 
     """
     kind = recognise(source.path, source.filename)
-    tally = Tally()
-    shape = _shape(source.path, kind, limits)
-    columns = shape.mapping.values()
-    found = readers.rows(source.path, kind, limits.row_bytes, columns)
-    rows = _write(_usable(found, shape, limits.row_bytes, tally), target, limits.total_bytes)
-    problems = list(tally)
-    if not rows:
-        raise _nothing_left(kind, problems)
+    first = first_rows(source.path, kind, limits)
+    found = detect(row.values for row in first)
+    if kind in _RUNNING:
+        # Nobody named the only column there is.
+        found = replace(found, evidence=["The file is running text.", *found.evidence[1:]])
+    return Looked(format=kind, columns=_columns(first), detected=found)
+
+
+def convert(
+    source: Source,
+    mapping: Mapping | None,
+    folder: Path,
+    limits: Limits,
+    told: Told = _silent,
+    validation: Source | None = None,
+) -> Converted:
+    """Write every usable row of a file to `folder`, and say why others were left out.
+
+    Without a mapping it is told from the first rows. The rows of a second file are for validation.
+
+    Raises:
+        InvalidError: the file as a whole cannot be used, or none of its rows can, or the mapping
+            does not fit it; `param` names the field, or `validation_file`.
+        TooLargeError: it unpacks to more than may be kept.
+
+    """
+    found = _mapping(source, mapping, validation, limits)
+    train = _converted(source, found, folder, limits, told)
+    held = None if validation is None else _held(validation, found, folder, limits)
     return Converted(
-        format=kind, shape=shape, rows=rows, problems=[*problems, *_unused(shape.unused)]
+        format=train.format,
+        mapping=found,
+        kind=found.kind,
+        rows=train.written.train,
+        validation_rows=held.written.train if held else train.written.validation,
+        sha256=rows_hash(folder),
+        problems=[*train.problems, *(held.problems if held else [])],
+        removed=train.removed,
     )
 
 
-def _shape(path: Path, kind: Format, limits: Limits) -> Shape:
-    tally = Tally()
-    first = islice(readers.rows(path, kind, limits.row_bytes), _PATIENCE)
-    readable = islice(_readable(first, tally), _SAMPLE)
-    one = next(readable, None)
-    if one is None:
-        raise _nothing_left(kind, list(tally))
-    return detect(first_values(row.values for row in chain([one], readable)))
+@dataclass(frozen=True, slots=True)
+class _Part:
+    format: Format
+    written: Written
+    problems: list[Problem]
+    removed: dict[Reason, int]
 
 
-def _readable(rows: Rows, tally: Tally) -> Iterator[Row]:
-    for row in rows:
-        match row:
-            case Row():
-                yield row
-            case Unread(number, code, detail):
-                tally.add(code, number, detail)
+def _mapping(
+    source: Source, mapping: Mapping | None, validation: Source | None, limits: Limits
+) -> Mapping:
+    if mapping is None:
+        found = look(source, limits).detected.mapping
+        brought = Split(kind="dataset")
+        return found if validation is None else found.model_copy(update={"split": brought})
+    if (mapping.split.kind == "dataset") != (validation is not None):
+        raise InvalidError(
+            "The rows to validate on are said to be in another file, and there is none."
+            if validation is None
+            else "There is a file to validate on, and the mapping says otherwise.",
+            hint="Bring the file, or choose another way to hold rows back.",
+            param="split.kind",
+        )
+    return mapping
 
 
-def _usable(rows: Rows, shape: Shape, limit: int, tally: Tally) -> Iterator[bytes]:
-    """Yield each usable row as a line of JSON."""
-    for row in _readable(rows, tally):
-        try:
-            turns = conversation(shape.name, shape.mapping, row.values)
-            line = json.dumps({"messages": turns}, ensure_ascii=False).encode() + b"\n"
-        except UnusableRowError as error:
-            tally.add(error.code, row.number)
-        except UnicodeEncodeError:
-            tally.add(Code.BROKEN_CHARACTER, row.number)
-        else:
-            if len(line) <= limit:
-                yield line
-            else:
-                tally.add(Code.TOO_LONG, row.number, f"the limit is {limit / 2**20:.3g} MB")
+def _converted(source: Source, mapping: Mapping, folder: Path, limits: Limits, told: Told) -> _Part:
+    kind = recognise(source.path, source.filename)
+    columns = _columns(first_rows(source.path, kind, limits))
+    check(mapping, columns)
+    counts = Counts()
+    path = followed(source.path)
+    read = readers.rows(path, kind, limits.row_bytes, mapping.columns, total=limits.total_bytes)
+    rows = readable(followed_rows(read, path, told), counts.tally)
+    kept = counts.kept(candidates(rows, mapping, limits.row_bytes))
+    found = written(kept, mapping, folder, limits.total_bytes)
+    told(1)
+    if found.not_drawn:
+        counts.removed["not_drawn"] += found.not_drawn
+    problems = list(counts.tally)
+    if not found.train:
+        raise nothing_left(kind, problems, counts.removed, held=found.validation)
+    unused = [column for column in columns if column not in mapping.columns]
+    return _Part(kind, found, [*problems, *_unused(unused)], dict(counts.removed))
 
 
-def _write(lines: Iterator[bytes], target: Path, limit: int) -> int:
-    rows = size = 0
-    with target.open("wb") as file:
-        for line in lines:
-            rows += 1
-            size += len(line)
-            if size > limit:
-                raise TooLargeError(
-                    f"The rows unpack to more than {limit / 1e9:.3g} GB.",
-                    hint="Split the file, or leave rows out.",
-                    param="file",
-                )
-            file.write(line)
-    return rows
+def _held(source: Source, mapping: Mapping, folder: Path, limits: Limits) -> _Part:
+    """Write the rows of a second file as the validation part.
+
+    They are read as the first file's, or as their own columns say if those are others.
+    """
+    try:
+        own = _fitted(source, mapping, limits)
+        if own.kind != mapping.kind:
+            raise InvalidError(
+                f"The rows to validate on are of the kind {own.kind}, those to train on "
+                f"{mapping.kind}.",
+                hint="Bring rows of the same kind.",
+            )
+        whole: dict[str, Any] = {"split": Split(), "sample": None, "exclude": []}
+        with tempfile.TemporaryDirectory(dir=folder) as aside:
+            part = _converted(source, own.model_copy(update=whole), Path(aside), limits, _silent)
+            rows, target = Path(aside) / FILES["train"], folder / FILES["validation"]
+            rows.replace(target)
+            numbers_of(rows).replace(numbers_of(target))
+    except StudioError as error:
+        error.param = "validation_file"
+        raise
+    return replace(part, problems=[replace(one, split="validation") for one in part.problems])
 
 
-def _nothing_left(kind: Format, problems: Sequence[Problem]) -> InvalidError:
-    if not problems:
-        return InvalidError("The file has no rows.", hint="Choose a file with rows.", param="file")
-    worst = problems[0]
-    places = ", ".join(map(str, worst.rows[:5])) + (", …" if worst.count > 5 else "")  # noqa: PLR2004 -- enough to look at
-    place = readers.PLACES[kind] + ("s" if worst.count > 1 else "")
-    return InvalidError(
-        f"No row can be used. {place.capitalize()} {places}: {worst.message}",
-        hint="Mend the file and upload it again.",
-        param="file",
-    )
+def _fitted(source: Source, mapping: Mapping, limits: Limits) -> Mapping:
+    """Return the mapping without columns that a file lacks, or its own where too few are left."""
+    kind = recognise(source.path, source.filename)
+    there = set(_columns(first_rows(source.path, kind, limits)))
+    roles = {role: [one for one in named if one in there] for role, named in mapping.roles.items()}
+    less = {
+        "roles": roles,
+        "keep": [condition for condition in mapping.keep if condition.column in there],
+        "values": {column: shown for column, shown in mapping.values.items() if column in there},
+    }
+    fitted = mapping.model_copy(update=less)
+    return fitted if says_enough(fitted) else look(source, limits).detected.mapping
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    return list(table(row.values for row in rows).columns)
 
 
 def _unused(columns: Sequence[str]) -> list[Problem]:
@@ -127,3 +209,14 @@ def _unused(columns: Sequence[str]) -> list[Problem]:
         return []
     message = f"{SENTENCES[Code.UNUSED_COLUMNS]}: {', '.join(columns)[:500]}."
     return [Problem(code=Code.UNUSED_COLUMNS, message=message, count=len(columns), rows=[])]
+
+
+def rows_hash(folder: Path) -> str:
+    """Return the hash of all rows: of both files' hashes, so that a row may not change sides."""
+    digest = hashlib.sha256()
+    for name in FILES.values():
+        path = folder / name
+        if path.exists():
+            with path.open("rb") as file:
+                digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

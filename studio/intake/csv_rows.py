@@ -2,9 +2,12 @@
 
 import csv
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
+from itertools import chain
+from typing import BinaryIO
 
-from studio.intake.lines import lines, text, too_long
+from studio.errors import InvalidError
+from studio.intake.lines import lines, not_utf8, too_long
 from studio.intake.problems import Code
 from studio.intake.rows import Row, Rows, Unread
 
@@ -12,13 +15,23 @@ from studio.intake.rows import Row, Rows, Unread
 csv.field_size_limit(2**31 - 1)
 
 
-def rows_in_table(path: Path, limit: int) -> Rows:
+def rows_in_table(file: BinaryIO, limit: int) -> Rows:
+    """Yield the rows of a table.
+
+    Raises:
+        InvalidError: a row is too long, so that it is unknown where the next begins; or the first
+            line is no row of a table.
+
+    """
     columns: list[str] = []
-    for number, row in _cells(_Text(path, limit), _delimiter(path, limit)):
-        if isinstance(row, str):
+    text = _Text(file, limit)
+    for number, row in _cells(text):
+        if not columns:
+            columns = _columns(row)
+        elif text.fault is not None:
+            yield replace(text.fault, number=number)
+        elif isinstance(row, str):
             yield Unread(number, Code.NOT_CSV, row)
-        elif not columns:
-            columns = [name.strip() or f"column {i}" for i, name in enumerate(row, 1)]
         elif len(row) > len(columns):
             yield Unread(number, Code.EXTRA_CELLS)
         elif row:
@@ -26,31 +39,55 @@ def rows_in_table(path: Path, limit: int) -> Rows:
             yield Row(number, dict.fromkeys(columns) | dict(zip(columns, row, strict=False)))
 
 
+def _columns(row: list[str] | str) -> list[str]:
+    if isinstance(row, str):
+        raise InvalidError(
+            f"The first line, which names the columns, is not valid CSV ({row}).",
+            hint="Mend it and upload the file again.",
+            param="file",
+        )
+    return [name.strip() or f"column {i}" for i, name in enumerate(row, 1)]
+
+
 class _Text:
     """The lines of a table as text, refused when too many make one row."""
 
-    def __init__(self, path: Path, limit: int) -> None:
-        self.path = path
+    def __init__(self, file: BinaryIO, limit: int) -> None:
         self.limit = limit
         self.first_line = 1
         self.size = 0
+        self.fault: Unread | None = None
+        """What is no text in the row that is being read."""
+        found = lines(file, limit)
+        first = next(found, (1, b""))
+        self.lines = chain([first], found)
+        # The mark that stands most often in the first line.
+        self.delimiter = max(",;\t", key=lambda mark: (first[1] or b"").count(mark.encode()))
 
     def __iter__(self) -> Iterator[str]:
-        for number, line in lines(self.path, self.limit):
+        for number, line in self.lines:
             self.size += len(line) if line is not None else self.limit + 1
             if line is None or self.size > self.limit:
                 place = f"The row that begins on line {self.first_line}"
                 raise too_long(place, self.limit, "A quote may have been left open there.")
-            yield text(line, f"line {number}")
+            yield self._decoded(number, line)
 
     def next_row(self, first_line: int) -> None:
         self.first_line = first_line
         self.size = 0
+        self.fault = None
+
+    def _decoded(self, number: int, line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError as error:
+            self.fault = self.fault or not_utf8(number, error)
+            return line.decode(errors="replace")
 
 
-def _cells(source: _Text, delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
+def _cells(source: _Text) -> Iterator[tuple[int, list[str] | str]]:
     """Yield each row of cells, or what is wrong with it, with the line it begins on."""
-    cells = csv.reader(source, delimiter=delimiter, strict=True)
+    cells = csv.reader(source, delimiter=source.delimiter, strict=True)
     while True:
         first_line = cells.line_num + 1
         source.next_row(first_line)
@@ -60,9 +97,3 @@ def _cells(source: _Text, delimiter: str) -> Iterator[tuple[int, list[str] | str
             return
         except csv.Error as error:
             yield first_line, str(error)
-
-
-def _delimiter(path: Path, limit: int) -> str:
-    """Return the mark that stands most often in the first line."""
-    first = next((line for _, line in lines(path, limit)), None) or b""
-    return max(",;\t", key=lambda mark: first.count(mark.encode()))

@@ -3,15 +3,15 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
-from studio.intake.kinds import list_start
-from studio.intake.lines import lines, text, too_long
+from studio.intake.lines import left_out_for_length, lines, not_utf8, too_long
 from studio.intake.problems import Code
 from studio.intake.rows import Row, Rows, Unread
+from studio.intake.signatures import JSON_LIST
 
 _CHUNK = 2**20
+_HEAD = 2**16
 _OPEN = "A quote or a bracket may have been left open there."
 _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
 """A whole string, or a mark outside of strings; a lone quote opens a string that goes on."""
@@ -22,31 +22,40 @@ class _NotFiniteError(ValueError):
     pass
 
 
-def rows_on_lines(path: Path, limit: int) -> Rows:
-    for number, line in lines(path, limit):
+def rows_on_lines(file: BinaryIO, limit: int) -> Rows:
+    for number, line in lines(file, limit):
         if line is None:
-            yield Unread(number, Code.TOO_LONG, f"the limit is {limit / 2**20:.3g} MB")
+            yield left_out_for_length(number, limit)
         elif line.strip():
-            yield _row(number, text(line, f"line {number}"))
+            yield _row(number, line)
 
 
-def rows_in_list(path: Path, limit: int) -> Rows:
+def rows_in_list(file: BinaryIO, limit: int, chunk: int = _CHUNK) -> Rows:
     """Yield the rows of a list.
 
     Raises:
         InvalidError: a row is too long, so that it is unknown where the next begins.
 
     """
-    for number, piece in _Cutter(limit).pieces(path):
-        if isinstance(piece, Code):
-            yield Unread(number, piece)
-        else:
-            yield _row(number, text(piece, f"row {number}"))
+    for number, piece in _Cutter(limit).pieces(_chunks(file, chunk)):
+        yield Unread(number, piece) if isinstance(piece, Code) else _row(number, piece)
 
 
-def _row(number: int, written: str) -> Row | Unread:
+def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield what is in the list and behind it, so much at once."""
+    head = file.read(_HEAD)
+    start = JSON_LIST.match(head)
+    inside = head[start.end() if start else 0 :]
+    yield from (inside[i : i + size] for i in range(0, len(inside), size))
+    while read := file.read(size):
+        yield read
+
+
+def _row(number: int, written: bytes) -> Row | Unread:
     try:
-        values = json.loads(written, parse_constant=_refuse)
+        values = json.loads(written.decode(), parse_constant=_refuse)
+    except UnicodeDecodeError as error:
+        return not_utf8(number, error)
     except json.JSONDecodeError as error:
         return Unread(number, Code.NOT_JSON, f"{error.msg}, character {error.pos + 1}")
     except _NotFiniteError:
@@ -74,17 +83,17 @@ class _Cutter:
         self.kept = bytearray()
         self.behind = b""
 
-    def pieces(self, path: Path) -> Iterator[tuple[int, bytes | Code]]:
+    def pieces(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | Code]]:
         """Yield each row's own text, or what is wrong with it, with the row's number."""
-        with path.open("rb") as file:
-            file.seek(list_start(path))
-            rest = b""
-            while not self.ended and (read := file.read(_CHUNK)):
-                chunk = rest + read
-                # An escape is never cut in two: its backslash waits for the next chunk.
-                rest = b"\\" if _ends_in_escape(chunk) else b""
-                yield from self._cut(chunk[: len(chunk) - len(rest)])
-            behind = self.behind + file.read(_CHUNK)
+        rest = b""
+        for read in chunks:
+            chunk = rest + read
+            # An escape is never cut in two: its backslash waits for the next chunk.
+            rest = b"\\" if _ends_in_escape(chunk) else b""
+            yield from self._cut(chunk[: len(chunk) - len(rest)])
+            if self.ended:
+                break
+        behind = b"".join([self.behind, rest, next(chunks, b"")])
         if not self.ended:
             yield self.number + 1, Code.CUT_OFF
         elif behind.lstrip().startswith((b"[", b"{")):

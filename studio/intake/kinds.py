@@ -1,149 +1,149 @@
-"""What a file is: told by its first bytes, and held against what its name says."""
+"""What a file is: told by its first bytes, and held against what its name says.
+
+A packed file is what is in it; an archive is what all of its files are. How a file is packed is
+told by its bytes wherever it is read, so that a format need not say it.
+"""
 
 import re
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
-from typing import Literal
+from pathlib import Path
 
 from studio.errors import InvalidError
-
-Format = Literal["jsonl", "json", "csv", "parquet"]
-
-ENDINGS: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-}
-
-_SIGNATURES: tuple[tuple[bytes, str], ...] = (
-    (b"PAR1", "a Parquet file"),
-    (b"ARROW1", "an Arrow file"),
-    (b"\x89PNG", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
-    (b"GIF8", "a GIF image"),
-    (b"RIFF", "a sound, film or image"),
-    (b"%PDF", "a PDF document"),
-    (b"PK\x03\x04", "a zip archive, or a document of Word or Excel"),
-    (b"\x1f\x8b", "a gzip archive"),
-    (b"\x28\xb5\x2f\xfd", "a zstandard archive"),
-    (b"BZh", "a bzip2 archive"),
-    (b"\xfd7zXZ", "an xz archive"),
-    (b"7z\xbc\xaf", "a 7z archive"),
-    (b"SQLite format 3", "an SQLite database"),
-    (b"\x7fELF", "a program"),
-    (b"\x80\x04", "a Python pickle"),
-    (b"\xff\xfe\x00\x00", "text in UTF-32"),
-    (b"\xff\xfe", "text in UTF-16"),
-    (b"\xfe\xff", "text in UTF-16"),
+from studio.intake import archives
+from studio.intake.encodings import head_as_utf8
+from studio.intake.formats import ARCHIVE, ENDINGS, IN_WORDS, PACKINGS, Format, bare, ending
+from studio.intake.parts import HEAD, Part, Parts, parts
+from studio.intake.signatures import (
+    ARROW,
+    BOM,
+    HINTS,
+    HTML,
+    JSON,
+    JSON_LIST,
+    PARQUET,
+    TEXT,
+    ZIP,
+    seen,
 )
-_HTML = re.compile(rb"<(!doctype|html|head|body|svg|!--)", re.IGNORECASE)
-_XML = re.compile(rb"<\?xml", re.IGNORECASE)
-_WRAPPED = re.compile(rb'\s*\{\s*"data"\s*:\s*\[')
-_BOM = b"\xef\xbb\xbf"
-_HEAD = 65536
-_TAR = slice(257, 262)
+
+_TAKEN = f"Can be read: {IN_WORDS}."
+_OBJECTS = re.compile(rb'\s*(?:\[\s*)?\{\s*"')
+_COMMENT = re.compile(rb"\s*<!--")
+_SPEAKING = {JSON: ".jsonl", PARQUET: ".parquet", ARROW: ".arrow"}
+"""What a packed file may be whose name does not say it: `rows.gz`."""
 
 
 def recognise(path: Path, filename: str) -> Format:
-    """Return the format of a file.
+    """Return the format of a file, or of all files in an archive.
 
     Raises:
         InvalidError: it is empty, of a kind we do not read, or not what its name says.
 
     """
-    head = _head(path)
-    if not head.strip() and path.stat().st_size <= _HEAD:
+    if archives.is_zip(path):
+        return _archived(path, ending(filename))
+    with parts(path) as found:
+        return _of(found.parts[0], filename)
+
+
+def _of(part: Part, filename: str) -> Format:
+    named, outside = ending(filename), seen(part.head(as_packed=True))
+    if named in PACKINGS and outside != PACKINGS[named]:
+        raise _mismatch(named, outside)
+    if named not in PACKINGS and outside in PACKINGS.values():
+        raise _mismatch(named, outside) if named in ENDINGS else _unreadable(named, outside)
+    head = head_as_utf8(part.head()).removeprefix(BOM)
+    inside = seen(head)
+    if inside == TEXT and not head.strip() and len(head) < HEAD - len(BOM):
         raise InvalidError("The file is empty.", hint="Choose a file with rows.", param="file")
-    seen = _seen(head)
-    ending = PurePosixPath(filename).suffix.lower()
-    if ending not in ENDINGS:
-        raise _unreadable(ending, seen)
-    named = ENDINGS[ending]
-    if not _FITS[named](seen, head):
-        raise _mismatch(ending, seen)
-    if named in {"csv", "parquet"}:
-        return named
+    if named in PACKINGS:
+        named = ending(bare(filename)) or _SPEAKING.get(inside, "")
+    return _agreed(named, inside, head)
+
+
+def _agreed(named: str, inside: str, head: bytes) -> Format:
+    """Return the format that an ending stands for, if the first bytes agree."""
+    if named not in ENDINGS:
+        raise _unreadable(named, inside)
+    kind = ENDINGS[named]
+    if not _FITS[kind](inside, head):
+        raise _mismatch(named, inside)
+    if kind not in {"json", "jsonl"}:
+        return kind
     # Both endings are used for both: a list, or a row on each line.
-    return "json" if head.lstrip().startswith(b"[") or _WRAPPED.match(head) else "jsonl"
+    return "json" if JSON_LIST.match(head) else "jsonl"
 
 
-def list_start(path: Path) -> int:
-    """Return where in a JSON file the first row of its list begins."""
-    head = _head(path)
-    wrapped = _WRAPPED.match(head)
-    return text_start(path) + (wrapped.end() if wrapped else head.index(b"[") + 1)
+def _archived(path: Path, named: str) -> Format:
+    inside = archives.document(path) or ZIP
+    if named not in {ARCHIVE, *ENDINGS, *PACKINGS}:
+        raise _unreadable(named, inside)
+    if named != ARCHIVE or inside != ZIP:
+        raise _mismatch(named, inside)
+    with parts(path) as found:
+        return _of_all(found)
 
 
-def text_start(path: Path) -> int:
-    """Return where the text of a file begins: behind the byte order mark, if it has one."""
-    with path.open("rb") as file:
-        return len(_BOM) if file.read(len(_BOM)) == _BOM else 0
+def _of_all(found: Parts) -> Format:
+    formats: dict[Format, str] = {}
+    for part in found.parts:
+        formats.setdefault(_of_member(part), part.name)
+    if not formats:
+        listed = f", only {', '.join(found.aside[:5])}" if found.aside else ""
+        message = f"The zip archive holds no file with rows{listed}."
+        raise InvalidError(message, hint=_TAKEN, param="file")
+    if len(formats) > 1:
+        raise InvalidError(
+            f"The zip archive holds files of several formats: {', '.join(formats.values())}.",
+            hint="Pack only files of one format together.",
+            param="file",
+        )
+    return next(iter(formats))
 
 
-def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_HEAD).removeprefix(_BOM)
+def _of_member(part: Part) -> Format:
+    try:
+        return _of(part, part.name)
+    except InvalidError as error:
+        raise archives.within(part.name, error) from error
 
 
-def _seen(head: bytes) -> str:
-    """Name what the first bytes are, in words."""
-    for signature, kind in _SIGNATURES:
-        if head.startswith(signature):
-            return kind
-    text = head.lstrip()
-    if head[_TAR] == b"ustar":
-        return "a tar archive"
-    if b"\0" in head:
-        return "not text: it may be UTF-16, or no data set at all"
-    if _HTML.match(text):
-        return "an HTML page"
-    if _XML.match(text):
-        return "XML"
-    return "JSON" if text.startswith((b"{", b"[")) else "text"
+def _is_text(inside: str, head: bytes) -> bool:
+    # Running text may well begin with a bracket; rows of JSON begin with an object's first key.
+    return inside == TEXT or (inside == JSON and not _OBJECTS.match(head))
 
 
-def _holds_json(seen: str, head: bytes) -> bool:
+def _is_markdown(inside: str, head: bytes) -> bool:
+    return _is_text(inside, head) or (inside == HTML and _COMMENT.match(head) is not None)
+
+
+def _holds_json(inside: str, head: bytes) -> bool:
     # A broken first line does not make it another kind of file; a row is told by its brace.
-    return seen == "JSON" or (seen == "text" and (b"\n{" in head or not head.strip()))
+    return inside == JSON or (inside == TEXT and (b"\n{" in head or not head.strip()))
 
 
 _FITS: dict[Format, Callable[[str, bytes], bool]] = {
     "jsonl": _holds_json,
     "json": _holds_json,
-    "csv": lambda seen, _head: seen == "text",
-    "parquet": lambda seen, _head: seen == "a Parquet file",
+    "csv": lambda inside, _head: inside == TEXT,
+    "parquet": lambda inside, _head: inside == PARQUET,
+    "arrow": lambda inside, _head: inside == ARROW,
+    "text": _is_text,
+    "markdown": _is_markdown,
 }
 
-_HINTS = {
-    "a Parquet file": "Rename it so that it ends in .parquet.",
-    "JSON": "Rename it so that it ends in .json or .jsonl.",
-    "an HTML page": "Was a web page saved in place of the file? Download the file itself.",
-    "text in UTF-16": "Save it as UTF-8 and upload it again.",
-    "text in UTF-32": "Save it as UTF-8 and upload it again.",
-}
-_TAKEN = "JSON lines (.jsonl), JSON, CSV and Parquet files can be read."
+
+def _mismatch(named: str, inside: str) -> InvalidError:
+    message = f"The name ends in {named}, but the file is {inside}"
+    if inside == TEXT:
+        message += " that is not JSON" if named.startswith((".json", ".nd")) else ""
+    return InvalidError(f"{message}.", hint=HINTS.get(inside, _TAKEN), param="file")
 
 
-def _mismatch(ending: str, seen: str) -> InvalidError:
-    named = f"The name ends in {ending}, but the file is {seen}"
-    if seen == "text":
-        named += " that is not JSON" if ending.startswith((".json", ".nd")) else ""
-    if "archive" in seen:
-        return InvalidError(f"{named}.", hint="Unpack it first.", param="file")
-    return InvalidError(f"{named}.", hint=_HINTS.get(seen, _TAKEN), param="file")
-
-
-def _unreadable(ending: str, seen: str) -> InvalidError:
-    if ending in {".txt", ".md"} and seen == "text":
-        return InvalidError(
-            "This is running text, without questions and answers.",
-            hint=f"This version learns answers to questions. {_TAKEN}",
-            param="file",
-        )
-    named = f"a file ending in {ending}" if ending else "a file whose name has no ending"
+def _unreadable(named: str, inside: str) -> InvalidError:
+    what = f"a file ending in {named}" if named else "a file whose name has no ending"
     return InvalidError(
-        f"The studio does not read {named}; it seems to be {seen}.", hint=_TAKEN, param="file"
+        f"The studio does not read {what}; it seems to be {inside}.",
+        hint=HINTS.get(inside, _TAKEN),
+        param="file",
     )

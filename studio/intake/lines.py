@@ -1,45 +1,37 @@
-"""Lines of a file, none of them held in memory beyond a limit."""
+"""Lines of a text, none of them held in memory beyond a limit."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import BinaryIO
 
 from studio.errors import InvalidError
-from studio.intake.kinds import text_start
+from studio.intake.problems import Code
+from studio.intake.rows import Unread
 
 _PIECE = 2**20
 
 
-def lines(path: Path, limit: int) -> Iterator[tuple[int, bytes | None]]:
+def lines(file: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | None]]:
     """Yield each line with its number; None in place of one that is too long."""
     number = 0
-    with path.open("rb") as file:
-        file.seek(text_start(path))
-        while line := file.readline(limit + 1):
-            number += 1
-            if len(line) <= limit or line.endswith(b"\n"):
-                yield number, line
-                continue
-            while piece := file.readline(_PIECE):
-                if piece.endswith(b"\n"):
-                    break
-            yield number, None
+    while line := file.readline(limit + 1):
+        number += 1
+        if len(line) <= limit or line.endswith(b"\n"):
+            yield number, line
+            continue
+        while piece := file.readline(_PIECE):
+            if piece.endswith(b"\n"):
+                break
+        yield number, None
 
 
-def text(raw: bytes, place: str) -> str:
-    """Return the text of some bytes.
+def not_utf8(number: int, error: UnicodeDecodeError) -> Unread:
+    """Tell of a row that is left out for its bytes."""
+    byte = error.object[error.start]
+    return Unread(number, Code.NOT_UTF8, f"byte {byte:#04x} at position {error.start + 1}")
 
-    Raises:
-        InvalidError: they are not UTF-8. Every row with an accent would be lost, so all is refused.
 
-    """
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidError(
-            f"The file is not UTF-8 text: {place} holds the byte {raw[error.start]:#04x}.",
-            hint="It may be Latin-1 or Windows text. Save it as UTF-8 and upload it again.",
-            param="file",
-        ) from error
+def left_out_for_length(number: int, limit: int) -> Unread:
+    return Unread(number, Code.TOO_LONG, f"the limit is {limit / 2**20:.3g} MB")
 
 
 def too_long(place: str, limit: int, hint: str) -> InvalidError:

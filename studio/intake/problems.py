@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 SHOWN = 20
 """How many places are named; the count is always whole."""
@@ -14,19 +15,38 @@ class Code(StrEnum):
     NO_TURNS = "no_turns"
     UNKNOWN_ROLE = "unknown_role"
     NOT_TEXT = "not_text"
-    TOOL_CALL = "tool_call"
+    NO_TEXT = "no_text"
+    BAD_TOOLS = "bad_tools"
+    BAD_TOOL_CALL = "bad_tool_call"
+    BAD_WEIGHT = "bad_weight"
+    NOTHING_LEARNT = "nothing_learnt"
+    EQUAL_ANSWERS = "equal_answers"
+    FEW_ANSWERS = "few_answers"
+    BAD_SCORES = "bad_scores"
+    BAD_LABEL = "bad_label"
+    NOT_A_NUMBER = "not_a_number"
+    ORPHAN = "orphan"
+    CYCLE = "cycle"
+    REPEATED_ID = "repeated_id"
     NOT_JSON = "not_json"
     NOT_FINITE = "not_finite"
     HUGE_NUMBER = "huge_number"
     TOO_DEEP = "too_deep"
     NOT_A_ROW = "not_a_row"
+    NOT_UTF8 = "not_utf8"
     BROKEN_CHARACTER = "broken_character"
+    BROKEN_VALUE = "broken_value"
     TOO_LONG = "too_long"
     CUT_OFF = "cut_off"
     AFTER_END = "after_end"
     NOT_CSV = "not_csv"
     EXTRA_CELLS = "extra_cells"
     UNUSED_COLUMNS = "unused_columns"
+    UNUSED_FILES = "unused_files"
+    READ_AS_WINDOWS = "read_as_windows"
+    BY_PARAGRAPH = "by_paragraph"
+    BY_LINE = "by_line"
+    BY_HEADING = "by_heading"
 
 
 SENTENCES: dict[Code, str] = {
@@ -35,12 +55,26 @@ SENTENCES: dict[Code, str] = {
     Code.NO_TURNS: "There are no turns: expected a list of objects with a role and a text",
     Code.UNKNOWN_ROLE: "A turn has a role other than system, user, assistant or tool",
     Code.NOT_TEXT: "A value that should be text is something else",
-    Code.TOOL_CALL: "A turn calls a tool; only text can be learnt in this version",
+    Code.NO_TEXT: "The text is missing or empty",
+    Code.BAD_TOOLS: "The tools are no list of functions with a name each",
+    Code.BAD_TOOL_CALL: "A tool call has no name, or arguments that are no JSON object",
+    Code.BAD_WEIGHT: "A weight is neither 0 nor 1",
+    Code.NOTHING_LEARNT: "Every answer has the weight 0, so that nothing would be learnt",
+    Code.EQUAL_ANSWERS: "The better and the worse answer are the same, or equally good",
+    Code.FEW_ANSWERS: "There is no list of at least two answers",
+    Code.BAD_SCORES: "The scores or ranks are not a number for each answer",
+    Code.BAD_LABEL: "The label says neither good (true) nor bad (false)",
+    Code.NOT_A_NUMBER: "The number is something else",
+    Code.ORPHAN: "A row before it is missing, so that its thread has no beginning",
+    Code.CYCLE: "The rows before it go round in a circle",
+    Code.REPEATED_ID: "Another row has this id, or it has none",
     Code.NOT_JSON: "Not valid JSON",
     Code.NOT_FINITE: "NaN and Infinity are not valid JSON; write null",
     Code.HUGE_NUMBER: "A number has too many digits; write it in quotes",
     Code.TOO_DEEP: "Nested too deeply",
     Code.NOT_A_ROW: 'Not a row: expected an object such as {"prompt": "…", "completion": "…"}',
+    Code.NOT_UTF8: "Not text in UTF-8; save the file as UTF-8 to keep such rows",
+    Code.BROKEN_VALUE: "A value cannot be read",
     Code.BROKEN_CHARACTER: "A character is broken: half of a surrogate pair",
     Code.TOO_LONG: "Longer than a row may be",
     Code.CUT_OFF: "The file ends in the middle of this row; was it copied whole?",
@@ -48,6 +82,11 @@ SENTENCES: dict[Code, str] = {
     Code.NOT_CSV: "Not valid CSV",
     Code.EXTRA_CELLS: "More cells than the first line has columns",
     Code.UNUSED_COLUMNS: "These columns are not used",
+    Code.UNUSED_FILES: "These files of the archive are not read",
+    Code.READ_AS_WINDOWS: "Not UTF-8, so read as Windows-1252; look whether its accents are right",
+    Code.BY_PARAGRAPH: "Each paragraph is a row: blank lines part them",
+    Code.BY_LINE: "Each line is a row, for there are no blank lines",
+    Code.BY_HEADING: "Each section is a row: headings of the first two levels begin one",
 }
 
 
@@ -59,12 +98,15 @@ class Problem:
     message: str
     count: int
     rows: list[int]
+    split: Literal["train", "validation"] = "train"
+    """Which file the numbers of rows are of, where a second one was brought to validate on."""
 
 
 @dataclass(slots=True)
 class Tally:
     """A count of problems that stays small however many there are."""
 
+    split: Literal["train", "validation"] = "train"
     _counts: dict[Code, int] = field(default_factory=dict)
     _rows: dict[Code, list[int]] = field(default_factory=dict)
     _details: dict[Code, str] = field(default_factory=dict)
@@ -77,6 +119,12 @@ class Tally:
         if detail:
             self._details.setdefault(code, detail)
 
+    def note(self, code: Code, detail: str = "") -> None:
+        """Keep something that is true of the file as a whole, of which no row is lost."""
+        self._counts.setdefault(code, 0)
+        if detail:
+            self._details.setdefault(code, detail)
+
     def __iter__(self) -> Iterator[Problem]:
         """Yield what was found, the most frequent first."""
         for code in sorted(self._counts, key=lambda code: -self._counts[code]):
@@ -85,5 +133,6 @@ class Tally:
                 code=code,
                 message=f"{SENTENCES[code]}{f' ({detail})' if detail else ''}.",
                 count=self._counts[code],
-                rows=self._rows[code],
+                rows=self._rows.get(code, []),
+                split=self.split,
             )

@@ -1,161 +1,198 @@
-"""Which columns hold the question and the answer: told from their names and first values.
+"""Which shape the first rows of a file have: the mapping to begin with, and how sure it is.
 
-A shape is a habit of many people, so each role lists the names it goes by, the likeliest first.
+What was seen is told in sentences, for a person to agree with or to choose otherwise.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Mapping as Values
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import chain
+from typing import Any
 
 from studio.errors import InvalidError
+from studio.intake.canonical import canonical
+from studio.intake.columns import Table, table
+from studio.intake.guesses import guessed
+from studio.intake.habits import Found, Sureness, listed, named
+from studio.intake.mapping import Kind, Mapping, ShapeName, Split
+from studio.intake.rows import Row
+from studio.intake.texts import plain
+from studio.intake.threads import Threads
+from studio.intake.turns import UnusableRowError
 
-ShapeName = Literal["alpaca", "prompt_completion", "messages", "sharegpt"]
-_COLUMNS = 1000
-"""More than people name; rows without common columns are no table."""
+_ALTERNATIVES = 4
+_SURE, _LIKELY = 0.9, 0.5
+"""Shares of the rows that must be usable for detection to be so sure."""
+_SPLITS = ("split", "partition", "dataset_split")
 
-Seen = Mapping[str, Any]
-"""Each column with its first value that is not null."""
+TITLES: dict[ShapeName, str] = {
+    "alpaca": "alpaca",
+    "prompt_completion": "prompt and completion",
+    "messages": "messages",
+    "sharegpt": "sharegpt",
+    "preference": "preferences",
+    "ranked": "ranked answers",
+    "judged": "judged answers",
+    "thread": "threads",
+    "classification": "classification",
+    "regression": "regression",
+    "text": "running text",
+}
+_BECOME: dict[Kind, str] = {
+    "conversation": "conversations",
+    "text": "texts",
+    "preference": "preferences",
+    "judged": "judged answers",
+}
 
-_PROMPTS = ("prompt", "question", "query", "input", "user", "source", "problem")
-_ANSWERS = ("completion", "response", "output", "answer", "assistant", "target", "solution")
-_TURNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
-_TURN_KEYS = ("role", "content", "from", "value")
-_CONTEXTS = ("input", "context")
-_TEXTS = ("text", "content", "document")
-_LABELS = ("label", "kto_tag")
+
+class UnrecognisedError(InvalidError):
+    """The rows can be read, but nothing says what their columns are. A person may know."""
+
 
 EXPECTED = (
     "instruction and output (input may be left out); prompt and completion, or question and "
-    "answer; messages with role and content; conversations with from and value"
+    "answer; messages with role and content; conversations with from and value; chosen and "
+    "rejected; text and label; or text alone"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What was seen: the habit followed and the column that plays each role."""
+class Detected:
+    """What the first rows look like."""
 
-    name: ShapeName
-    mapping: dict[str, str]
+    mapping: Mapping
+    kind: Kind
+    sureness: Sureness
+    evidence: list[str]
+    """What speaks for it, in sentences."""
+    alternatives: list[Mapping]
+    """Other ways in which some of the rows could be used, the likeliest first."""
     unused: list[str]
-
-    @property
-    def words(self) -> str:
-        return in_words(self.name, self.mapping)
+    """Columns that play no role."""
 
 
-def in_words(name: str, mapping: Mapping[str, str]) -> str:
-    """Say which shape was seen, and in which columns."""
-    columns = list(mapping.values())
-    listed = " and ".join(filter(None, [", ".join(columns[:-1]), columns[-1]])) if columns else "no"
-    title = {"prompt_completion": "prompt and completion"}.get(name, name)
-    return f"{title}: {listed} column{'s' if len(columns) > 1 else ''}"
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    found: Found
+    mapping: Mapping
+    usable: int
 
 
-def first_values(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return each column with its first value that is not null, of the first columns."""
-    seen: dict[str, Any] = {}
-    for row in rows:
-        for column, value in row.items():
-            if seen.get(column) is None:
-                seen[column] = value
-        if len(seen) > _COLUMNS:
-            break
-    return seen
-
-
-def detect(seen: Seen) -> Shape:
-    """Return the shape of the rows.
+def detect(rows: Iterable[Values[str, Any]]) -> Detected:
+    """Return how the rows can be used, told from the first of them.
 
     Raises:
-        InvalidError: no column can be learnt from, or the rows are for another kind of training.
+        UnrecognisedError: no column can be learnt from.
 
     """
-    by_habit = {name.strip().lower(): name for name in reversed(list(seen))}
-    _refuse_other_training(seen, by_habit)
-    found = _turns(seen, by_habit) or _alpaca(by_habit) or _pair(by_habit)
-    if found is None:
-        raise _no_column(list(seen), by_habit)
-    name, mapping = found
-    used = set(mapping.values())
-    unused = [column for column in seen if column not in used]
-    return Shape(name=name, mapping=mapping, unused=unused)
+    seen = table(rows)
+    split = _split(seen)
+    tried = [_try(seen, found, split) for found in chain(named(seen), guessed(seen))]
+    if not tried:
+        raise _no_column(list(seen.columns))
+    best, *others = sorted(tried, key=lambda one: _doubt(one, len(seen.rows)))
+    return Detected(
+        mapping=best.mapping,
+        kind=best.mapping.kind,
+        sureness=_sureness(best, len(seen.rows)),
+        evidence=_evidence(best, len(seen.rows)),
+        alternatives=_different(best, others),
+        unused=[name for name in seen.columns if name not in best.mapping.columns],
+    )
 
 
-def _refuse_other_training(seen: Seen, by_habit: Mapping[str, str]) -> None:
-    if {"chosen", "rejected"} <= by_habit.keys():
-        raise InvalidError(
-            "These are preferences: each row has a chosen and a rejected answer.",
-            hint="This version learns from one good answer a row: keep the chosen answers only.",
-            param="file",
-        )
-    label = _first(by_habit, _LABELS)
-    if label is not None and isinstance(seen[label], bool):
-        raise InvalidError(
-            f"These are judged answers: the column {label} says of each whether it is good.",
-            hint="This version learns from good answers only. Keep the rows that are judged good, "
-            f"and leave the column {label} out.",
-            param="file",
-        )
+def in_words(name: str, roles: Values[str, str | Sequence[str]]) -> str:
+    """Say which shape was seen, and in which columns."""
+    columns = [
+        column
+        for names in roles.values()
+        for column in ([names] if isinstance(names, str) else names)
+    ]
+    title = next((title for shape, title in TITLES.items() if shape == name), name)
+    are = "columns" if len(columns) > 1 else "column"
+    return f"{title}: {listed(columns) or 'no'} {are}"
 
 
-def _turns(seen: Seen, by_habit: Mapping[str, str]) -> tuple[ShapeName, dict[str, str]] | None:
-    for column in (by_habit[name] for name in _TURNS if name in by_habit):
-        keys = _keys_of_turn(seen[column])
-        if {"role", "content"} <= keys:
-            return "messages", _roles(by_habit, messages=column)
-        if {"from", "value"} <= keys:
-            return "sharegpt", _roles(by_habit, conversations=column)
-    return None
+def usable_rows(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:
+    """Return how many of the rows become something that can be learnt."""
+    if mapping.shape == "thread":
+        return _in_threads(mapping, rows)
+    return sum(1 for row in rows if _is_usable(mapping, row))
 
 
-def _keys_of_turn(value: Any) -> frozenset[str]:  # noqa: ANN401 -- a value from a user's file
-    match value:
-        case [{**turn}, *_]:
-            return frozenset(map(str, turn))
-        case str() if value.lstrip().startswith("["):
-            # CSV has no lists: a conversation is a cell with JSON in it.
-            return frozenset(
-                key for key in ("role", "content", "from", "value") if f'"{key}"' in value
-            )
-    return frozenset()
+def _is_usable(mapping: Mapping, row: Values[str, Any]) -> bool:
+    try:
+        canonical(mapping, row)
+    except UnusableRowError:
+        return False
+    return True
 
 
-def _alpaca(by_habit: Mapping[str, str]) -> tuple[ShapeName, dict[str, str]] | None:
-    output = _first(by_habit, _ANSWERS)
-    if "instruction" not in by_habit or output is None:
-        return None
-    context = _first(by_habit, _CONTEXTS)
-    more = {} if context is None else {"input": context}
-    history = {"history": by_habit["history"]} if "history" in by_habit else {}
-    named = {"instruction": by_habit["instruction"], **more, "output": output, **history}
-    return "alpaca", _roles(by_habit, **named)
+def _in_threads(mapping: Mapping, rows: Sequence[Values[str, Any]]) -> int:
+    threads = Threads(mapping)
+    for number, values in enumerate(rows, 1):
+        try:
+            threads.add(Row(number, dict(values)))
+        except UnusableRowError:
+            continue
+    whole = (one.rows for one in threads if not isinstance(one.row, UnusableRowError))
+    return len({number for numbers in whole for number in numbers})
 
 
-def _pair(by_habit: Mapping[str, str]) -> tuple[ShapeName, dict[str, str]] | None:
-    prompt, answer = _first(by_habit, _PROMPTS), _first(by_habit, _ANSWERS)
-    if prompt is None or answer is None:
-        return None
-    context = {"context": by_habit["context"]} if "context" in by_habit else {}
-    return "prompt_completion", _roles(by_habit, **context, prompt=prompt, completion=answer)
+def _try(seen: Table, found: Found, split: Split) -> _Tried:
+    system = seen.first(["system", "system_prompt"])
+    taken = {column for columns in found.roles.values() for column in columns}
+    with_system = system is not None and system not in taken and found.shape != "text"
+    roles = ({"system": [str(system)]} if with_system else {}) | found.roles
+    mapping = Mapping(shape=found.shape, roles=roles, split=split)
+    return _Tried(found, mapping, usable_rows(mapping, seen.rows))
 
 
-def _roles(by_habit: Mapping[str, str], **roles: str) -> dict[str, str]:
-    """Add the system column, which any shape may have."""
-    return ({"system": by_habit["system"]} if "system" in by_habit else {}) | roles
+def _split(seen: Table) -> Split:
+    """Return the split that a column tells, if one does."""
+    column = seen.first(_SPLITS)
+    words = Split()
+    if column is None:
+        return words
+    there = {plain(value).strip().lower() for value in seen.columns[column]}
+    if not there or not there <= {*words.train, *words.validation}:
+        return words
+    return Split(kind="column", column=column)
 
 
-def _first(by_habit: Mapping[str, str], names: Sequence[str]) -> str | None:
-    return next((by_habit[name] for name in names if name in by_habit), None)
+def _doubt(one: _Tried, rows: int) -> tuple[bool, bool]:
+    """Names are believed before values, and those of columns that most rows can be read by."""
+    return one.found.sureness == "guess", one.usable < _LIKELY * rows
 
 
-def _no_column(columns: list[str], by_habit: Mapping[str, str]) -> InvalidError:
-    if _first(by_habit, _TEXTS) is not None:
-        return InvalidError(
-            f"There are no questions and answers here, only {_listed(columns)}.",
-            hint=f"Running text cannot be learnt in this version. Expected are: {EXPECTED}.",
-            param="file",
-        )
-    return InvalidError(
+def _sureness(best: _Tried, rows: int) -> Sureness:
+    if best.found.sureness == "guess" or best.usable < _LIKELY * rows:
+        return "guess"
+    return best.found.sureness if best.usable >= _SURE * rows else "likely"
+
+
+def _evidence(best: _Tried, rows: int) -> list[str]:
+    become = _BECOME[best.mapping.kind]
+    looked = f"{best.usable:,} of {rows:,} rows looked at can be used: they become {become}."
+    split = best.mapping.split
+    held = f"The column {split.column} says which rows are for training and which for validation."
+    return [best.found.why, looked, *([held] if split.kind == "column" else [])]
+
+
+def _different(best: _Tried, others: Iterable[_Tried]) -> list[Mapping]:
+    different: list[Mapping] = []
+    sure = best.found.sureness == "sure"
+    for one in others:
+        if sure and one.found.sureness == "guess":
+            continue
+        if one.usable and one.mapping not in (best.mapping, *different):
+            different.append(one.mapping)
+    return different[:_ALTERNATIVES]
+
+
+def _no_column(columns: list[str]) -> UnrecognisedError:
+    return UnrecognisedError(
         f"No column can be learnt from. The file has {_listed(columns)}.",
         hint=f"Expected are: {EXPECTED}.",
         param="file",

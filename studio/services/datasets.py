@@ -11,14 +11,15 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 from sqlmodel import Session, col, select
 
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Dataset, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.intake.convert import Converted, Source, convert
+from studio.intake.convert import Source, convert
+from studio.intake.formats import stem
 from studio.intake.pages import Page, read_page
 from studio.intake.rows import Limits
 from studio.services import folders
@@ -53,23 +54,22 @@ def add(db: Session, folder: Path, upload: Upload) -> Dataset:
         TooLargeError: it unpacks to more than may be kept.
 
     """
-    name = clean_name(upload.name or PurePosixPath(clean_filename(upload.filename)).stem)
+    name = clean_name(upload.name or stem(clean_filename(upload.filename)))
     with folders.staged(folder) as stage:
         source = Source(path=upload.path, filename=upload.filename)
-        train = convert(source, stage / "train.jsonl", upload.limits)
-        validation = _validation(upload, stage)
+        held = _validation(upload)
+        converted = convert(source, None, stage, upload.limits, validation=held)
         dataset = Dataset(
             name=name,
             filename=clean_filename(upload.filename),
-            format=train.format,
-            shape=train.shape.name,
-            mapping=train.shape.mapping,
+            format=converted.format,
+            shape=converted.mapping.shape,
+            mapping={role: ", ".join(named) for role, named in converted.mapping.roles.items()},
             bytes=upload.path.stat().st_size,
             sha256=_sha256(upload.path),
-            train_rows=train.rows,
-            validation_rows=validation.rows if validation else 0,
-            problems=_told("train", train)
-            + (_told("validation", validation) if validation else []),
+            train_rows=converted.rows,
+            validation_rows=converted.validation_rows,
+            problems=[asdict(problem) | {"blocking": False} for problem in converted.problems],
         )
         upload.path.replace(stage / f"original{PurePosixPath(upload.filename).suffix.lower()}")
         return _insert(db, folder, stage, dataset)
@@ -204,20 +204,11 @@ def clean_filename(filename: str) -> str:
     return shown[-NAME_LIMIT:]
 
 
-def _validation(upload: Upload, stage: Path) -> Converted | None:
+def _validation(upload: Upload) -> Source | None:
     if upload.validation is None:
         return None
     filename = upload.validation_filename or upload.filename
-    try:
-        source = Source(path=upload.validation, filename=filename)
-        return convert(source, stage / "validation.jsonl", upload.limits)
-    except InvalidError as error:
-        error.param = "validation_file"
-        raise
-
-
-def _told(split: Split, converted: Converted) -> list[dict[str, Any]]:
-    return [asdict(problem) | {"blocking": False, "split": split} for problem in converted.problems]
+    return Source(path=upload.validation, filename=filename)
 
 
 def _insert(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:

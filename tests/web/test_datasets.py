@@ -1,5 +1,6 @@
 """Data sets on screen and over REST: brought, looked into, renamed, deleted."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
+from studio.intake.formats import ACCEPTED
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.factories import make_run
@@ -241,3 +243,26 @@ def test_the_original_is_kept_as_it_came(client: TestClient, settings: Settings)
 
     original = Path(settings.datasets / "2" / "original.jsonl")
     assert original.read_bytes() == ROW
+
+
+def test_a_table_of_excel_says_how_it_was_read(client: TestClient) -> None:
+    content = "prompt;completion\nQué?;Voilà\n".encode("cp1252")
+
+    shown = client.post("/datasets", files={"file": ("Fragen.csv", content)})
+
+    assert "Voilà" in shown.text
+    assert "Not UTF-8, so read as Windows-1252" in shown.text
+
+
+def test_the_file_chooser_offers_every_ending_that_is_read(client: TestClient) -> None:
+    shown = client.get("/datasets")
+
+    assert shown.text.count(f'accept="{ACCEPTED}"') == 2
+
+
+def test_a_packed_file_names_its_data_set_without_its_endings(client: TestClient) -> None:
+    packed = gzip.compress(b'{"prompt": "a", "completion": "b"}\n')
+
+    made = client.post("/api/v1/datasets", files={"file": ("rows.jsonl.gz", packed)}).json()
+
+    assert (made["name"], made["format"], made["train_rows"]) == ("rows", "jsonl", 1)

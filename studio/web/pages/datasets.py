@@ -8,6 +8,7 @@ from sqlmodel import Session
 
 from studio.db.tables import Dataset
 from studio.errors import ConflictError, InvalidError, StudioError
+from studio.intake.formats import ACCEPTED, IN_WORDS
 from studio.intake.readers import PLACES
 from studio.intake.shapes import in_words
 from studio.services import datasets
@@ -76,6 +77,8 @@ def _list(
     db: Session, config: Settings, *, name: str = "", problem: StudioError | None = None
 ) -> dict[str, Any]:
     return {
+        "accepted": ACCEPTED,
+        "formats": IN_WORDS,
         "datasets": datasets.newest(db),
         "in_words": in_words,
         "limit": config.upload_limit_bytes,

@@ -1,13 +1,17 @@
 """Files as people bring them, read the way the studio reads them."""
 
+import io
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from studio.intake.convert import Converted, Source, convert
+from studio.intake.mapping import Mapping
 from studio.intake.rows import Limits
 from studio.intake.turns import Turn
 
@@ -15,7 +19,13 @@ from studio.intake.turns import Turn
 @dataclass(frozen=True, slots=True)
 class Result:
     converted: Converted
-    conversations: list[list[Turn]]
+    rows: list[dict[str, Any]]
+    held: list[dict[str, Any]]
+    """The rows to validate on."""
+
+    @property
+    def conversations(self) -> list[list[Turn]]:
+        return [row["messages"] for row in self.rows]
 
     @property
     def problems(self) -> list[tuple[str, int, list[int]]]:
@@ -25,15 +35,37 @@ class Result:
 Bring = Callable[..., Result]
 
 
+def zipped(files: dict[str, bytes]) -> bytes:
+    """Return an archive of files by their names."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            # A date of its own would give a test another name on each of its processes.
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
 @pytest.fixture
 def bring(tmp_path: Path) -> Bring:
-    """Convert a file by its content and name."""
+    """Convert a file by its content and name, as its columns say or as a mapping says."""
 
-    def _bring(content: bytes | str, filename: str = "rows.jsonl", **limits: int) -> Result:
-        path, target = tmp_path / "uploaded", tmp_path / "train.jsonl"
+    def _bring(
+        content: bytes | str,
+        filename: str = "rows.jsonl",
+        mapping: Mapping | None = None,
+        **limits: int,
+    ) -> Result:
+        path = tmp_path / "uploaded"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        converted = convert(Source(path=path, filename=filename), target, Limits(**limits))
-        lines = target.read_text(encoding="utf-8").splitlines()
-        return Result(converted, [json.loads(line)["messages"] for line in lines])
+        source = Source(path=path, filename=filename)
+        converted = convert(source, mapping, tmp_path, Limits(**limits))
+        return Result(converted, kept(tmp_path, "train"), kept(tmp_path, "validation"))
 
     return _bring
+
+
+def kept(folder: Path, part: str) -> list[dict[str, Any]]:
+    path = folder / f"{part}.jsonl"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

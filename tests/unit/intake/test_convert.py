@@ -13,8 +13,9 @@ import pytest
 from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.convert import Source, convert
+from studio.intake.convert import Source, convert, look
 from studio.intake.rows import Limits
+from studio.intake.shapes import in_words
 from tests.unit.intake.conftest import Bring
 
 Rows = list[dict[str, Any]]
@@ -98,9 +99,21 @@ def test_every_shape_is_read_from_every_format(bring: Bring, shape: str, filenam
 
     result = bring(write(rows), filename)
 
-    assert result.converted.shape.words == words
+    mapping = result.converted.mapping
+    assert in_words(mapping.shape, mapping.roles) == words
     assert (result.converted.format, result.converted.rows, result.problems) == (kind, 2, [])
     assert result.conversations == [CONVERSATION, CONVERSATION]
+
+
+def test_a_file_of_running_text_is_kept_as_texts(bring: Bring, tmp_path: Path) -> None:
+    result = bring("Once upon a time.\n\nThe end.\n", "story.txt")
+
+    seen = look(Source(path=tmp_path / "uploaded", filename="story.txt"), Limits())
+    assert result.rows == [{"text": "Once upon a time."}, {"text": "The end."}]
+    assert seen.detected.evidence == [
+        "The file is running text.",
+        "2 of 2 rows looked at can be used: they become texts.",
+    ]
 
 
 def test_rows_without_an_answer_are_left_out_and_told(bring: Bring) -> None:
@@ -184,13 +197,14 @@ def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(bring: Bring) -> No
 
 
 def test_memory_stays_small_however_long_a_line_is(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
+    path = tmp_path / "uploaded"
     good = b'{"prompt": "a", "completion": "b"}\n'
     path.write_bytes(good + b'{"prompt": "' + b"x" * 30_000_000 + b'"}\n' + good)
     tracemalloc.start()
     try:
         limits = Limits(row_bytes=1_000_000)
-        result = convert(Source(path=path, filename=path.name), tmp_path / "out", limits)
+        source = Source(path=path, filename="rows.jsonl")
+        result = convert(source, None, tmp_path, limits)
         _now, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

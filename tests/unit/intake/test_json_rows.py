@@ -1,14 +1,14 @@
 """A JSON list is cut into its rows wherever the text happens to be read in pieces."""
 
+import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake import json_rows
 from studio.intake.json_rows import rows_in_list
+from studio.intake.problems import Code
 from studio.intake.rows import Row, Unread
 from tests.unit.intake.conftest import Bring
 
@@ -21,14 +21,12 @@ GOOD = '{"prompt": "a", "completion": "b"}'
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000])
-def test_where_the_text_is_cut_makes_no_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(json_rows, "_CHUNK", size)
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps(ROWS, indent=1), encoding="utf-8")
+def test_where_the_text_is_cut_makes_no_difference(size: int) -> None:
+    text = io.BytesIO(json.dumps(ROWS, indent=1).encode())
 
-    assert list(rows_in_list(path, 10_000)) == [Row(i, row) for i, row in enumerate(ROWS, 1)]
+    rows = list(rows_in_list(text, 10_000, size))
+
+    assert rows == [Row(i, row) for i, row in enumerate(ROWS, 1)]
 
 
 def test_a_bad_row_does_not_hide_the_others(bring: Bring) -> None:
@@ -66,11 +64,17 @@ def test_a_row_without_end_is_refused_where_it_begins(bring: Bring) -> None:
     assert refused.value.hint == "A quote or a bracket may have been left open there."
 
 
-def test_a_row_is_numbered_by_its_place_in_the_list(tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text("[1, {}]", encoding="utf-8")
+def test_a_row_is_numbered_by_its_place_in_the_list() -> None:
+    first, second = rows_in_list(io.BytesIO(b"[1, {}]"), 1000)
 
-    first, second = rows_in_list(path, 1000)
+    assert (first, second) == (Unread(1, Code.NOT_A_ROW), Row(2, {}))
 
-    assert isinstance(first, Unread)
-    assert (first.number, second) == (1, Row(2, {}))
+
+def test_a_row_that_is_not_utf8_is_told_by_its_byte_and_the_rest_is_kept(bring: Bring) -> None:
+    result = bring(f"[{GOOD}, ".encode() + b'{"prompt": "\xe9"}' + f", {GOOD}]".encode(), "a.json")
+
+    (problem,) = result.converted.problems
+    assert (result.converted.rows, problem.code, problem.rows) == (2, "not_utf8", [2])
+    assert problem.message == (
+        "Not text in UTF-8; save the file as UTF-8 to keep such rows (byte 0xe9 at position 13)."
+    )

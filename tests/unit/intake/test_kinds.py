@@ -1,13 +1,27 @@
 """A file is told by its bytes, and refused in words when its name says something else."""
 
+import gzip
+import io
+
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from studio.errors import InvalidError
-from tests.unit.intake.conftest import Bring
+from tests.unit.intake.conftest import Bring, zipped
 
-PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
-ZIP = "a zip archive, or a document of Word or Excel"
 ROW = '{"prompt": "a", "completion": "é"}\n'
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
+
+
+def gzipped(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+def in_parquet() -> bytes:
+    out = io.BytesIO()
+    parquet.write_table(pa.table({"prompt": ["a"]}), out)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -23,21 +37,43 @@ ROW = '{"prompt": "a", "completion": "é"}\n'
         ("a.parquet", ROW.encode(), "The name ends in .parquet, but the file is JSON."),
         ("a.jsonl", b"a,b\n", "The name ends in .jsonl, but the file is text that is not JSON."),
         ("a.csv", b"\x1f\x8b\x08", "The name ends in .csv, but the file is a gzip archive."),
+        ("a.json", b"PK\x03\x04", "The name ends in .json, but the file is a zip archive."),
+        ("a.jsonl.gz", ROW.encode(), "The name ends in .gz, but the file is JSON."),
+        ("a.csv.gz", gzipped(PNG), "The name ends in .csv, but the file is a PNG image."),
+        ("a.jsonl.gz", gzipped(b""), "The file is empty."),
         (
-            "a.json",
-            b"PK\x03\x04",
-            f"The name ends in .json, but the file is {ZIP}.",
+            "a.csv.zst",
+            gzipped(b"a,b\n"),
+            "The name ends in .zst, but the file is a gzip archive.",
         ),
+        ("a.txt", ROW.encode(), "The name ends in .txt, but the file is JSON."),
+        ("a.md", b"<!DOCTYPE html>", "The name ends in .md, but the file is an HTML page."),
+        ("a.csv", b"\x80\x04.", "The name ends in .csv, but the file is a Python pickle."),
+        ("a.arrow", ROW.encode(), "The name ends in .arrow, but the file is JSON."),
         (
-            "a.jsonl",
-            ROW.encode("utf-16"),
-            "The name ends in .jsonl, but the file is text in UTF-16.",
+            "a.gz",
+            gzipped(b"a,b\n"),
+            "The studio does not read a file whose name has no ending; it seems to be text.",
         ),
-        ("a.txt", b"Once upon a time", "This is running text, without questions and answers."),
         (
             "a.xlsx",
-            b"PK\x03\x04",
-            f"The studio does not read a file ending in .xlsx; it seems to be {ZIP}.",
+            zipped({"[Content_Types].xml": b"x", "xl/workbook.xml": b"x"}),
+            "The studio does not read a file ending in .xlsx; it seems to be an Excel workbook.",
+        ),
+        (
+            "a.csv",
+            zipped({"[Content_Types].xml": b"x", "xl/workbook.xml": b"x"}),
+            "The name ends in .csv, but the file is an Excel workbook.",
+        ),
+        (
+            "a.docx",
+            zipped({"[Content_Types].xml": b"x", "word/document.xml": b"x"}),
+            "The studio does not read a file ending in .docx; it seems to be a Word document.",
+        ),
+        (
+            "a.pt",
+            zipped({"a/data.pkl": b"x"}),
+            "The studio does not read a file ending in .pt; it seems to be a PyTorch file.",
         ),
         (
             "rows",
@@ -45,18 +81,13 @@ ROW = '{"prompt": "a", "completion": "é"}\n'
             "The studio does not read a file whose name has no ending; it seems to be JSON.",
         ),
         (
-            "a.jsonl",
-            ROW.encode() + ROW.encode("latin-1"),
-            "The file is not UTF-8 text: line 2 holds the byte 0xe9.",
-        ),
-        (
-            "a.csv",
-            "prompt,completion\na,é\n".encode("latin-1"),
-            "The file is not UTF-8 text: line 2 holds the byte 0xe9.",
+            "a.parquet",
+            b"PAR1" + b"x" * 100 + b"PAR1",
+            "The Parquet file is damaged and cannot be read to its end.",
         ),
         (
             "a.parquet",
-            b"PAR1" + b"x" * 100 + b"PAR1",
+            in_parquet().replace(b"prompt", b"prom\xff\xff"),
             "The Parquet file is damaged and cannot be read to its end.",
         ),
     ],
@@ -71,6 +102,22 @@ def test_a_file_that_cannot_be_used_says_what_it_is(
 
 
 @pytest.mark.parametrize(
+    ("filename", "content", "hint"),
+    [
+        ("a.jsonl", gzipped(b"{}"), "Rename it so that it ends in .gz behind"),
+        ("a.csv", zipped({"xl/a": b"", "[Content_Types].xml": b""}), "Save it as CSV"),
+        ("a.pkl", b"\x80\x04.", "Opening a pickle may run any program."),
+        ("a.png", PNG, "Can be read: JSON lines, JSON, CSV, TSV, Parquet, Arrow,"),
+    ],
+)
+def test_a_refusal_says_what_to_do(bring: Bring, filename: str, content: bytes, hint: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        bring(content, filename)
+
+    assert refused.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
     ("filename", "content"),
     [
         ("bom.jsonl", b"\xef\xbb\xbf" + ROW.encode()),
@@ -80,6 +127,10 @@ def test_a_file_that_cannot_be_used_says_what_it_is(
         ("crlf.csv", b"prompt,completion\r\na,\xc3\xa9\r\n"),
         ("SHOUTED.JSONL", ROW.encode()),
         ("spaced.json", b"\n\n  [" + ROW.encode() + b"]\n"),
+        ("utf16.jsonl", ROW.encode("utf-16")),
+        ("utf16.csv", b"\xfe\xff" + "prompt,completion\na,é\n".encode("utf-16-be")),
+        ("windows.csv", "prompt,completion\na,é\n".encode("cp1252")),
+        ("packed.gz", gzipped(ROW.encode())),
         ("first_line_broken.jsonl", b"oops\n" + ROW.encode()),
     ],
 )

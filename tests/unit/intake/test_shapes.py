@@ -1,17 +1,21 @@
-"""Which columns are told to be what, and what is refused with its reason."""
+"""Which columns are told to be what, how surely, and what is refused with its reason."""
 
 from typing import Any
 
 import pytest
 
 from studio.errors import InvalidError
+from studio.intake.mapping import Split
 from studio.intake.shapes import detect
 
-TURNS = [{"role": "user", "content": "a"}]
+QUESTION = {"role": "user", "content": "a"}
+ANSWER = {"role": "assistant", "content": "b"}
+TURNS = [QUESTION, ANSWER]
+SHARED = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
 
 
 @pytest.mark.parametrize(
-    ("columns", "name", "mapping"),
+    ("columns", "name", "roles"),
     [
         (
             {"instruction": "a", "context": "b", "response": "c"},
@@ -43,9 +47,14 @@ TURNS = [{"role": "user", "content": "a"}]
             "messages",
             {"messages": "messages"},
         ),
+        (
+            {"messages": TURNS, "tools": []},
+            "messages",
+            {"messages": "messages", "tools": "tools"},
+        ),
         ({"conversations": TURNS}, "messages", {"messages": "conversations"}),
         (
-            {"system": "s", "conversations": [{"from": "human", "value": "a"}]},
+            {"system": "s", "conversations": SHARED},
             "sharegpt",
             {"system": "system", "conversations": "conversations"},
         ),
@@ -54,32 +63,148 @@ TURNS = [{"role": "user", "content": "a"}]
             "prompt_completion",
             {"prompt": "prompt", "completion": "completion"},
         ),
+        (
+            {
+                "conversations": SHARED[:1],
+                "chosen": SHARED[1],
+                "rejected": {**SHARED[1], "value": "c"},
+            },
+            "preference",
+            {"prompt": "conversations", "chosen": "chosen", "rejected": "rejected"},
+        ),
+        (
+            {
+                "input": {"messages": [QUESTION]},
+                "preferred_output": [ANSWER],
+                "non_preferred_output": [{**ANSWER, "content": "c"}],
+            },
+            "preference",
+            {
+                "prompt": "input",
+                "chosen": "preferred_output",
+                "rejected": "non_preferred_output",
+            },
+        ),
+        (
+            {"chosen": [QUESTION, ANSWER], "rejected": [QUESTION, {**ANSWER, "content": "c"}]},
+            "preference",
+            {"chosen": "chosen", "rejected": "rejected"},
+        ),
+        (
+            {"prompt": "a", "answers": ["b", "c"], "scores": [1, 2]},
+            "ranked",
+            {"prompt": "prompt", "answers": "answers", "scores": "scores"},
+        ),
+        (
+            {"messages": TURNS, "label": True},
+            "judged",
+            {"messages": "messages", "label": "label"},
+        ),
+        (
+            {"prompt": "a", "completion": "b", "kto_tag": "false"},
+            "judged",
+            {"prompt": "prompt", "completion": "completion", "label": "kto_tag"},
+        ),
+        ({"sentence": "a", "label": 1}, "classification", {"text": "sentence", "label": "label"}),
+        ({"text": "a", "score": 0.25}, "regression", {"text": "text", "number": "score"}),
+        ({"text": "a"}, "text", {"text": "text"}),
+        ({"id": 7, "body": "a"}, "text", {"text": "body"}),
     ],
 )
 def test_columns_are_told_by_the_names_people_give_them(
-    columns: dict[str, Any], name: str, mapping: dict[str, str]
+    columns: dict[str, Any], name: str, roles: dict[str, str]
 ) -> None:
-    shape = detect(columns)
+    mapping = detect([columns]).mapping
 
-    assert (shape.name, shape.mapping) == (name, mapping)
+    assert mapping.shape == name
+    assert mapping.roles == {role: [column] for role, column in roles.items()}
+
+
+def test_threads_are_told_by_ids_that_are_there() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 1, "parent_id": None, "instruction": "a", "output": "b"},
+        {"id": 2, "parent_id": 1.0, "instruction": "c", "output": "d"},
+    ]
+
+    found = detect(rows)
+
+    assert found.mapping.roles == {
+        "id": ["id"],
+        "parent": ["parent_id"],
+        "prompt": ["instruction"],
+        "answer": ["output"],
+    }
+    assert found.evidence == [
+        "1 of 1 values of the column parent_id are the id of another row: the rows are threads.",
+        "2 of 2 rows looked at can be used: they become conversations.",
+    ]
+
+
+def test_ids_that_lead_nowhere_make_no_threads() -> None:
+    rows = [{"id": 1, "parent_id": 9, "instruction": "a", "output": "b"}]
+
+    assert detect(rows).mapping.shape == "alpaca"
+
+
+def test_detection_says_what_it_saw_and_how_sure_it_is() -> None:
+    rows = [{"instruction": "a", "output": "b"}] * 9 + [{"instruction": "a", "output": ""}]
+
+    found = detect(rows)
+
+    assert (found.kind, found.sureness) == ("conversation", "sure")
+    assert found.evidence == [
+        "The columns instruction and output are named as alpaca names them.",
+        "9 of 10 rows looked at can be used: they become conversations.",
+    ]
+
+
+@pytest.mark.parametrize(("answers", "sureness"), [(9, "sure"), (8, "likely"), (4, "guess")])
+def test_rows_that_cannot_be_used_make_it_less_sure(answers: int, sureness: str) -> None:
+    rows = [{"question": "a", "answer": "b" if i < answers else ""} for i in range(10)]
+
+    assert detect(rows).sureness == sureness
+
+
+def test_two_columns_of_words_are_guessed_to_ask_and_answer() -> None:
+    rows = [{"number": i, "left": f"word {i}", "right": f"other {i}"} for i in range(5)]
+
+    found = detect(rows)
+
+    assert found.mapping.roles == {"prompt": ["left"], "completion": ["right"]}
+    assert (found.sureness, found.unused) == ("guess", ["number"])
+
+
+def test_other_ways_to_read_unsure_rows_are_told() -> None:
+    rows = [{"text": f"word {i}", "url": f"site {i}"} for i in range(5)]
+
+    found = detect(rows)
+
+    assert (found.mapping.shape, found.sureness) == ("text", "likely")
+    assert [other.shape for other in found.alternatives] == ["prompt_completion"]
+
+
+def test_a_column_that_names_the_parts_is_believed() -> None:
+    rows = [
+        {"question": "a", "answer": "b", "split": "train"},
+        {"question": "c", "answer": "d", "split": "test"},
+    ]
+
+    assert detect(rows).mapping.split == Split(kind="column", column="split")
+
+
+def test_few_different_words_beside_a_text_are_guessed_to_be_labels() -> None:
+    rows = [{"remark": f"it is {i}", "mood": "good" if i % 2 else "bad"} for i in range(40)]
+
+    found = detect(rows)
+
+    assert found.mapping.roles == {"text": ["remark"], "label": ["mood"]}
+    assert found.sureness == "guess"
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (
-            {"conversations": TURNS, "chosen": {}, "rejected": {}},
-            "These are preferences: each row has a chosen and a rejected answer.",
-        ),
-        (
-            {"messages": TURNS, "label": True},
-            "These are judged answers: the column label says of each whether it is good.",
-        ),
-        (
-            {"text": "a"},
-            "There are no questions and answers here, only the column text.",
-        ),
-        ({"prompt": "a"}, "No column can be learnt from. The file has the column prompt."),
+        ({"count": 1}, "No column can be learnt from. The file has the column count."),
         ({}, "No column can be learnt from. The file has no columns."),
         (
             dict.fromkeys("abcdefghijklmnop"),
@@ -94,12 +219,12 @@ def test_what_cannot_be_learnt_is_refused_with_the_reason(
     columns: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
-        detect(columns)
+        detect([columns])
 
     assert refused.value.message == message
 
 
 def test_a_label_in_words_judges_nothing() -> None:
-    shape = detect({"question": "a", "answer": "b", "label": "history"})
+    found = detect([{"question": "a", "answer": "b", "label": "history"}])
 
-    assert shape.unused == ["label"]
+    assert (found.mapping.shape, found.unused) == ("prompt_completion", ["label"])

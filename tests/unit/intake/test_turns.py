@@ -1,16 +1,23 @@
 """Rows as conversations, with whatever roles and parts they come in."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from studio.intake.canonical import canonical
+from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import Code
-from studio.intake.turns import UnusableRowError, conversation
+from studio.intake.turns import ConversationRow, Turn, UnusableRowError
 
 
 def messages(*turns: Any) -> list[tuple[str, str]]:  # noqa: ANN401 -- also what is no turn
     read = conversation("messages", {"messages": "messages"}, {"messages": list(turns)})
     return [(turn["role"], turn["content"]) for turn in read]
+
+
+def conversation(shape: ShapeName, roles: dict[str, str], row: dict[str, Any]) -> list[Turn]:
+    mapping = Mapping(shape=shape, roles={role: [column] for role, column in roles.items()})
+    return cast("ConversationRow", canonical(mapping, row))["messages"]
 
 
 def said(role: str, content: Any) -> dict[str, Any]:  # noqa: ANN401 -- also what is no text
@@ -53,7 +60,9 @@ def test_an_empty_system_turn_is_left_away() -> None:
         ([said("narrator", "a")], Code.UNKNOWN_ROLE),
         ([{"content": "a"}], Code.UNKNOWN_ROLE),
         ([said("user", [{"type": "image_url"}])], Code.NOT_TEXT),
-        ([said("user", "a"), said("assistant", None) | {"tool_calls": [{}]}], Code.TOOL_CALL),
+        ([said("user", "a"), said("assistant", None) | {"tool_calls": [{}]}], Code.BAD_TOOL_CALL),
+        ([said("user", "a"), said("assistant", "b") | {"weight": 0.5}], Code.BAD_WEIGHT),
+        ([said("user", "a"), said("assistant", "b") | {"weight": 0}], Code.NOTHING_LEARNT),
     ],
 )
 def test_a_conversation_with_a_gap_is_refused(turns: list[Any], code: Code) -> None:

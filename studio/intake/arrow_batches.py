@@ -1,0 +1,115 @@
+"""The batches of an Arrow stream by their own headers, looked at before any is unpacked.
+
+A message is a length, a table of FlatBuffers and a body:
+https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format
+"""
+
+import struct
+from collections.abc import Iterator
+from mmap import mmap
+
+from studio.errors import InvalidError
+
+BATCH_BYTES = 128 * 2**20
+"""So much one batch may unpack to; a batch that is not compressed stays on the disk."""
+
+_CONTINUED = 0xFFFFFFFF
+_DICTIONARY, _BATCH = 2, 3
+_BITS = 8
+
+
+def check(view: mmap, start: int) -> None:
+    """Refuse batches that cannot be unpacked in bounded memory, or claim rows they do not hold.
+
+    Raises:
+        InvalidError: see above, or the stream is damaged.
+
+    """
+    try:
+        for header, table, body in _messages(view, start):
+            if header not in {_DICTIONARY, _BATCH}:
+                continue
+            batch = _table(view, table, 1) if header == _DICTIONARY else table
+            _check_batch(view, batch, body)
+    except (struct.error, IndexError, ValueError) as error:
+        raise InvalidError(
+            "The Arrow file is damaged and cannot be read to its end.",
+            hint="Was it copied whole? Write it anew, or bring the rows as JSON lines.",
+            param="file",
+        ) from error
+
+
+def _messages(view: mmap, place: int) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    """Yield of each message what it is, where its table is, and its body's place and length."""
+    while place + 4 <= len(view):
+        (length,) = struct.unpack_from("<I", view, place)
+        place += 4
+        if length == _CONTINUED:
+            (length,) = struct.unpack_from("<I", view, place)
+            place += 4
+        if not length:
+            return
+        message = place + _number(view, "<I", place)
+        header = _value(view, "<B", message, 1)
+        size = _value(view, "<q", message, 3)
+        place += length
+        if size < 0 or place + size > len(view):
+            raise ValueError
+        yield header, _table(view, message, 2), (place, size)
+        place += size
+
+
+def _check_batch(view: mmap, batch: int, body: tuple[int, int]) -> None:
+    rows = _value(view, "<q", batch, 0)
+    size = body[1]
+    if _field(view, batch, 3):
+        size = sum(_unpacked(view, batch, body))
+        if size > BATCH_BYTES:
+            raise InvalidError(
+                f"A batch of the Arrow file unpacks to more than {BATCH_BYTES / 2**20:.3g} MB.",
+                hint="Write it in smaller batches, or without compression.",
+                param="file",
+            )
+    if not 0 <= rows <= size * _BITS:
+        raise ValueError
+
+
+def _unpacked(view: mmap, batch: int, body: tuple[int, int]) -> Iterator[int]:
+    """Yield what each buffer of a compressed batch says it unpacks to."""
+    vector = _table(view, batch, 2)
+    start, size = body
+    for i in range(_number(view, "<I", vector)):
+        offset, length = struct.unpack_from("<qq", view, vector + 4 + 16 * i)
+        if not 0 <= offset <= offset + length <= size:
+            raise ValueError
+        if length:
+            told = _number(view, "<q", start + offset)
+            # A buffer that would not have become smaller says -1, and is as it is.
+            yield told if told >= 0 else length
+
+
+def _table(view: mmap, table: int, field: int) -> int:
+    """Return where the table or vector is that a field refers to."""
+    place = _field(view, table, field)
+    if not place:
+        raise ValueError
+    return place + _number(view, "<I", place)
+
+
+def _value(view: mmap, form: str, table: int, field: int) -> int:
+    place = _field(view, table, field)
+    return _number(view, form, place) if place else 0
+
+
+def _field(view: mmap, table: int, field: int) -> int:
+    """Return where a field of a table is; 0 if it is left out."""
+    fields = table - _number(view, "<i", table)
+    size, slot = _number(view, "<H", fields), 4 + 2 * field
+    offset = _number(view, "<H", fields + slot) if slot < size else 0
+    return table + offset if offset else 0
+
+
+def _number(view: mmap, form: str, place: int) -> int:
+    if place < 0:
+        raise ValueError
+    return int(struct.unpack_from(form, view, place)[0])

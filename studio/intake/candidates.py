@@ -1,0 +1,149 @@
+"""Rows of a file on their way to being kept: chosen, made canonical, told once, given a part."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from studio.intake.canonical import canonical, encoded
+from studio.intake.conditions import REASONS, Choice, Part, Reason
+from studio.intake.drawing import is_held_back
+from studio.intake.duplicates import Seen, question
+from studio.intake.mapping import Mapping
+from studio.intake.problems import SENTENCES, Code, Tally
+from studio.intake.rows import Row
+from studio.intake.threads import Threads
+from studio.intake.turns import CanonicalRow, UnusableRowError
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row that can be kept."""
+
+    number: int
+    part: Part
+    row: CanonicalRow
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A row that cannot be used."""
+
+    number: int
+    code: Code
+    detail: str = ""
+
+    @property
+    def sentence(self) -> str:
+        return f"{SENTENCES[self.code]}{f' ({self.detail})' if self.detail else ''}."
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """A row that could perhaps be used, and is not to be."""
+
+    number: int
+    reason: Reason
+
+    @property
+    def sentence(self) -> str:
+        return f"{REASONS[self.reason]}."
+
+
+Outcome = Candidate | Refused | Unwanted
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the rows that were not kept."""
+
+    tally: Tally = field(default_factory=Tally)
+    removed: Counter[Reason] = field(default_factory=Counter)
+
+    def kept(self, found: Iterable[Outcome]) -> Iterator[Candidate]:
+        """Yield the rows that can be kept, and count the others."""
+        for one in found:
+            match one:
+                case Candidate():
+                    yield one
+                case Refused():
+                    self.tally.add(one.code, one.number, one.detail)
+                case Unwanted():
+                    self.removed[one.reason] += 1
+
+
+def candidates(rows: Iterable[Row], mapping: Mapping, row_bytes: int) -> Iterator[Outcome]:
+    """Yield each row as it would be kept, or why it is left out, in the order of the file."""
+    made = _threads if mapping.shape == "thread" else _single
+    return _told_once(_short(made(rows, mapping), row_bytes), mapping)
+
+
+def _single(rows: Iterable[Row], mapping: Mapping) -> Iterator[Outcome]:
+    choice = Choice(mapping)
+    for row in rows:
+        reason = choice.reason_against(row)
+        if reason is not None:
+            yield Unwanted(row.number, reason)
+            continue
+        try:
+            made = canonical(mapping, row.values)
+            line = encoded(made)
+        except UnusableRowError as error:
+            yield Refused(row.number, error.code, error.detail)
+        else:
+            part = choice.part(row) or _part(mapping, line)
+            yield Candidate(row.number, part, made, line)
+
+
+def _threads(rows: Iterable[Row], mapping: Mapping) -> Iterator[Outcome]:
+    choice, threads = Choice(mapping), Threads(mapping)
+    parts: dict[int, Part] = {}
+    for row in rows:
+        reason = choice.reason_against(row)
+        if reason is not None:
+            yield Unwanted(row.number, reason)
+            continue
+        try:
+            threads.add(row)
+        except UnusableRowError as error:
+            yield Refused(row.number, error.code, error.detail)
+        named = choice.part(row)
+        parts |= {row.number: named} if named else {}
+    for thread in threads:
+        if isinstance(thread.row, UnusableRowError):
+            yield Refused(thread.number, thread.row.code, thread.row.detail)
+            continue
+        try:
+            line = encoded(thread.row)
+        except UnusableRowError as error:
+            yield Refused(thread.number, error.code, error.detail)
+        else:
+            # Branches of one tree share its beginning: they stay on one side.
+            part = parts.get(thread.number) or _part(mapping, thread.root.encode(errors="replace"))
+            yield Candidate(thread.number, part, thread.row, line)
+
+
+def _part(mapping: Mapping, group: bytes) -> Part:
+    split = mapping.split
+    held = split.kind == "share" and is_held_back(group, split.share, mapping.seed)
+    return "validation" if held else "train"
+
+
+def _short(found: Iterable[Outcome], limit: int) -> Iterator[Outcome]:
+    detail = f"the limit is {limit / 2**20:.3g} MB"
+    for one in found:
+        too_long = isinstance(one, Candidate) and len(one.line) > limit
+        yield Refused(one.number, Code.TOO_LONG, detail) if too_long else one
+
+
+def _told_once(found: Iterable[Outcome], mapping: Mapping) -> Iterator[Outcome]:
+    if mapping.deduplicate == "none":
+        yield from found
+        return
+    seen = Seen()
+    for one in found:
+        if isinstance(one, Candidate):
+            content = one.line if mapping.deduplicate == "exact" else question(one.row)
+            yield one if seen.is_new(content) else Unwanted(one.number, "duplicate")
+        else:
+            yield one

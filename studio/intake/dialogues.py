@@ -1,0 +1,104 @@
+"""Turns as others write them, read as ours: OpenAI's, sharegpt's, or a text by one speaker."""
+
+import re
+from typing import Any, cast
+
+from studio.intake.problems import Code
+from studio.intake.texts import content, parsed, plain, text
+from studio.intake.tools import calls
+from studio.intake.turns import ROLES, Role, Turn, UnusableRowError, said
+
+_OPENING = re.compile(r"\s*Human: ")
+_SPEAKER = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):")
+"""How Anthropic's preferences write turns down."""
+
+
+def turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
+    """Return a list of turns; a cell of a table may hold it as JSON.
+
+    Raises:
+        UnusableRowError: it is none, or a turn in it cannot be read.
+
+    """
+    match parsed(value):
+        case [{}, *_] as listed:
+            return [_turn(turn) for turn in listed]
+    raise UnusableRowError(Code.NO_TURNS)
+
+
+def spoken(value: Any, role: Role) -> list[Turn]:  # noqa: ANN401 -- from a user's file
+    """Return turns that may be written as a list, as one turn, or as a text of that role."""
+    if not holds_turns(value):
+        return [said(role, text(value))]
+    match parsed(value):
+        case {} as one:
+            return [_turn(one if one.get("from") else {"role": role} | one)]
+        case several:
+            return turns(several)
+
+
+def holds_turns(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    """Tell turns from text, which may be JSON as well: an answer in JSON is an answer."""
+    match value:
+        case {"content": _} | {"value": _} | {"tool_calls": _} | [{}, *_]:
+            return True
+        case str():
+            found = parsed(value)
+            listed = found if isinstance(found, list) else [found]
+            return bool(listed) and all(map(_is_turn, listed))
+    return False
+
+
+def transcript(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
+    """Return the turns of a text that writes a whole conversation down; none if it is another."""
+    if not (isinstance(value, str) and _OPENING.match(value)):
+        return []
+    _, *pieces = _SPEAKER.split(value)
+    pairs = zip(pieces[::2], pieces[1::2], strict=True)
+    return [said(ROLES[who.lower()], what.strip()) for who, what in pairs]
+
+
+def _is_turn(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    match value:
+        case {"role": _, "content": _} | {"role": _, "tool_calls": _} | {"from": _, "value": _}:
+            return True
+    return False
+
+
+def _turn(turn: Any) -> Turn:  # noqa: ANN401 -- from a user's file
+    if not isinstance(turn, dict):
+        raise UnusableRowError(Code.NO_TURNS)
+    # A null key is what Parquet makes of one that other turns have.
+    named = turn.get("from") if turn.get("role") is None else turn["role"]
+    written = turn.get("value") if turn.get("content") is None else turn["content"]
+    name = plain(named).strip().lower()
+    role = ROLES.get(name)
+    if role is None:
+        raise UnusableRowError(Code.UNKNOWN_ROLE, name[:100])
+    if name == "function_call":
+        return said(role, "") | {"tool_calls": calls(written)}
+    return said(role, content(written)) | _more(turn, role)
+
+
+def _more(turn: dict[str, Any], role: Role) -> Turn:
+    """Return what only some turns have: calls and weights of answers, names of tools."""
+    more: dict[str, Any] = {}
+    if role == "assistant":
+        more["tool_calls"] = calls(turn.get("tool_calls")) or calls(turn.get("function_call"))
+        more["weight"] = _weight(turn.get("weight"))
+    elif role == "tool":
+        more["tool_call_id"] = plain(turn.get("tool_call_id"))
+    more["name"] = plain(turn.get("name"))
+    # Left away where there is nothing to say; a weight of 1 is what an answer has anyway.
+    return cast("Turn", {key: value for key, value in more.items() if value not in ("", [], 1)})
+
+
+def _weight(value: Any) -> int:  # noqa: ANN401 -- from a user's file
+    match value:
+        case None:
+            return 1
+        case int() | float() if value in (0, 1):
+            return int(value)
+        case "0" | "1":
+            return int(value)
+    raise UnusableRowError(Code.BAD_WEIGHT)

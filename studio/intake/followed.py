@@ -1,0 +1,48 @@
+"""How far a file has been read, told while its rows go by, whatever reads it and unpacks it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path, PosixPath
+from typing import IO, Any, TypeVar
+
+Told = Callable[[float], None]
+"""Is told which share of the work is done, from 0 to 1."""
+
+_EVERY = 200
+"""Rows between two looks."""
+_STEP = 0.005
+
+T = TypeVar("T")
+
+
+class FollowedPath(PosixPath):
+    """A path that remembers what was opened there: readers know files, and nothing of progress."""
+
+    opened: list[IO[Any]]
+
+    def open(self, *args: Any, **options: Any) -> IO[Any]:  # type: ignore[override]  # noqa: ANN401 -- one signature for its seven
+        file: IO[Any] = super().open(*args, **options)
+        self.opened.append(file)
+        return file
+
+    @property
+    def share(self) -> float:
+        """Return how far the file that was opened last has been read, packed as it is."""
+        self.opened = [file for file in self.opened if not file.closed]
+        size = self.stat().st_size
+        return min(1.0, self.opened[-1].tell() / size) if self.opened and size else 0.0
+
+
+def followed(path: Path) -> FollowedPath:
+    made = FollowedPath(path)
+    made.opened = []
+    return made
+
+
+def followed_rows(rows: Iterator[T], path: FollowedPath, told: Told) -> Iterator[T]:
+    """Yield the rows, telling now and then how far they have come."""
+    last = 0.0
+    for i, row in enumerate(rows):
+        if i % _EVERY == 0 and (share := path.share) >= last + _STEP:
+            last = share
+            told(share)
+        yield row

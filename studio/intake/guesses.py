@@ -1,0 +1,52 @@
+"""How rows could be read whose columns have names of their own: guessed from the values alone."""
+
+from collections.abc import Callable, Iterator
+
+from studio.intake.columns import Table, is_label
+from studio.intake.habits import Found, found_in
+
+_MANY, _FEW = 20, 10
+"""Rows, and different values in them, that make a column a label."""
+
+
+def guessed(table: Table) -> Iterator[Found]:
+    """Yield every way to read the rows by what their columns hold, the likeliest first."""
+    yield from filter(None, (finder(table) for finder in _FINDERS))
+
+
+def _label(table: Table) -> Found | None:
+    """Guess a label by its values alone: few, in many rows."""
+    texts = [name for name in table.texts() if not is_label(table.columns[name])]
+    labels = [
+        name
+        for name, values in table.columns.items()
+        if name not in texts
+        and len(values) >= _MANY
+        and 1 < len(set(map(str, values))) <= _FEW
+        and is_label(values)
+    ]
+    if len(texts) != 1 or len(labels) != 1:
+        return None
+    why = f"The column {labels[0]} has few different values, which may be labels of {texts[0]}."
+    return found_in("classification", why, "guess", text=texts[0], label=labels[0])
+
+
+def _pair(table: Table) -> Found | None:
+    texts = table.texts()
+    if len(texts) < 2:  # noqa: PLR2004 -- a question and an answer
+        return None
+    prompt, *others = texts
+    answer = max(others, key=lambda name: sum(map(len, map(str, table.columns[name]))))
+    why = f"The columns {prompt} and {answer} hold texts; that the first asks is a guess."
+    return found_in("prompt_completion", why, "guess", prompt=prompt, completion=answer)
+
+
+def _text(table: Table) -> Found | None:
+    texts = table.texts()
+    if len(texts) != 1:
+        return None
+    why = f"The column {texts[0]} is the only one that holds text."
+    return found_in("text", why, "guess", text=texts[0])
+
+
+_FINDERS: tuple[Callable[[Table], Found | None], ...] = (_label, _pair, _text)

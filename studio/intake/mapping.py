@@ -1,0 +1,120 @@
+"""How the columns of a file become rows: the one description a person can see and change.
+
+It is kept with every version of a data set: the same mapping of the same file gives the same rows.
+"""
+
+from typing import Annotated, Literal, Self
+
+from annotated_types import Ge, Gt, Le, Len
+from pydantic import BaseModel, ConfigDict, model_validator
+
+ShapeName = Literal[
+    "alpaca",
+    "prompt_completion",
+    "messages",
+    "sharegpt",
+    "preference",
+    "ranked",
+    "judged",
+    "thread",
+    "classification",
+    "regression",
+    "text",
+]
+Kind = Literal["conversation", "text", "preference", "judged"]
+
+KINDS: dict[ShapeName, Kind] = {
+    "alpaca": "conversation",
+    "prompt_completion": "conversation",
+    "messages": "conversation",
+    "sharegpt": "conversation",
+    "preference": "preference",
+    "ranked": "preference",
+    "judged": "judged",
+    "thread": "conversation",
+    "classification": "conversation",
+    "regression": "conversation",
+    "text": "text",
+}
+"""What the rows of each shape become."""
+
+NAME_LIMIT = 1000
+"""A column with a longer name, or none, cannot play a role."""
+
+Column = Annotated[str, Len(1, NAME_LIMIT)]
+Op = Literal["is", "is_not", "contains", "lacks", "longer_than", "shorter_than"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+class Condition(_Part):
+    """What a row must be like to be kept. Case counts; values are compared as text."""
+
+    column: Column
+    op: Op
+    value: Annotated[str, Len(0, 10_000)]
+    """A text; for longer_than and shorter_than a number of characters."""
+
+    @model_validator(mode="after")
+    def _check_length(self) -> Self:
+        if self.op in {"longer_than", "shorter_than"} and not (
+            self.value.isascii() and self.value.isdecimal() and len(self.value) < 16  # noqa: PLR2004 -- no text is longer
+        ):
+            message = "A length is a whole number of characters."
+            raise ValueError(message)
+        return self
+
+
+class Split(_Part):
+    """Which rows are held back to measure progress."""
+
+    kind: Literal["none", "share", "column", "dataset"] = "none"
+    """dataset: another file or data set, given beside the rows."""
+    share: Annotated[float, Gt(0), Le(0.5)] = 0.05
+    column: str = ""
+    train: list[str] = ["train", "training"]
+    """Values of the column that mean training, in any case."""
+    validation: list[str] = ["validation", "valid", "val", "dev", "eval", "evaluation", "test"]
+    """Values of the column that mean validation. Rows with any other value are left out."""
+    dataset: str = ""
+    """The name or id of a data set; nothing where a file was brought along."""
+
+
+class Mapping(_Part):
+    """How the columns of a file become rows."""
+
+    shape: ShapeName
+    roles: dict[str, list[Column]]
+    """The columns that play each role; `roles.roles_of` tells which roles a shape has."""
+    joiner: Annotated[str, Len(0, 100)] = "\n\n"
+    """What stands between the texts of several columns in one role."""
+    system: Annotated[str, Len(0, 100_000)] = ""
+    """A system prompt for rows that bring none."""
+    values: dict[str, dict[str, str]] = {}
+    """By column: what is to stand in place of a value. True and false are written so."""
+    keep: list[Condition] = []
+    """A row is kept if all of these hold."""
+    sample: Annotated[int, Ge(1), Le(2**53)] | None = None
+    """Keep only so many rows, drawn by the seed. Fewer are all kept."""
+    deduplicate: Literal["none", "exact", "question"] = "none"
+    """Of rows that are equal, or ask the same, keep the first."""
+    split: Split = Split()
+    exclude: list[Annotated[int, Ge(1)]] = []
+    """Numbers of rows to leave out, as the file counts them."""
+    seed: Annotated[int, Ge(0), Le(2**32 - 1)] = 42
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.shape]
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column that is read, each once."""
+        named = [column for columns in self.roles.values() for column in columns]
+        named += [condition.column for condition in self.keep]
+        named += [self.split.column] if self.split.kind == "column" else []
+        return list(dict.fromkeys(named))

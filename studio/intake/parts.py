@@ -1,0 +1,80 @@
+"""What in a file holds rows: itself, or each file in an archive; unpacked as it is read."""
+
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from studio.intake.archives import archive, is_zip
+from studio.intake.unpacking import PIECE, Meter, unpacked
+
+HEAD = PIECE
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Content that can be opened again and again."""
+
+    name: str
+    """The member's own; nothing for the file itself."""
+    packed: Callable[[Meter], io.BufferedReader]
+    folder: Path
+    """Where there is room for it, unpacked."""
+
+    @contextmanager
+    def open(self, meter: Meter) -> Iterator[io.BufferedReader]:
+        """Open it from its beginning, unpacked; forwards only if it was packed."""
+        with self.packed(meter) as file, unpacked(file, meter) as content:
+            yield content
+
+    @contextmanager
+    def seekable(self, meter: Meter) -> Iterator[BinaryIO]:
+        """Open it so that one may go back in it: a packed one is unpacked to a nameless file."""
+        with self.open(meter) as file:
+            if file.seekable():
+                yield file
+                return
+            folder = self.folder if os.access(self.folder, os.W_OK) else None
+            with tempfile.TemporaryFile(dir=folder) as whole:
+                shutil.copyfileobj(file, whole, PIECE)
+                whole.seek(0)
+                yield whole
+
+    def head(self, *, as_packed: bool = False) -> bytes:
+        """Return the first bytes, unpacked or as they are."""
+        unlimited = Meter(float("inf"))
+        with self.packed(unlimited) if as_packed else self.open(unlimited) as file:
+            return file.read(HEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    parts: list[Part]
+    aside: list[str]
+    """Files of an archive that are not read."""
+
+
+@contextmanager
+def parts(path: Path, members: Collection[str] | None = None) -> Iterator[Parts]:
+    """Open a file's parts; of an archive all that hold rows, or only the members named.
+
+    Raises:
+        InvalidError: an archive cannot be read.
+
+    """
+    if not is_zip(path):
+        yield Parts([Part("", lambda _meter: path.open("rb"), path.parent)], [])
+        return
+    with archive(path) as opened:
+        names = [member.name for member in opened.members]
+        wanted = [name for name in names if members is None or name in members]
+        yield Parts([_member(opened.open, name, path.parent) for name in wanted], opened.aside)
+
+
+def _member(opener: Callable[[str, Meter], io.BufferedReader], name: str, folder: Path) -> Part:
+    return Part(name, lambda meter: opener(name, meter), folder)

@@ -1,0 +1,74 @@
+"""The first rows of a file beside what they become, while a person still chooses how."""
+
+from dataclasses import dataclass
+from itertools import islice
+
+from studio.intake import readers
+from studio.intake.candidates import Candidate, Outcome, Refused, candidates
+from studio.intake.conditions import Part
+from studio.intake.convert import Source
+from studio.intake.kinds import recognise
+from studio.intake.mapping import Mapping
+from studio.intake.roles import check
+from studio.intake.rows import Limits, Note, Row, Unread
+from studio.intake.texts import plain
+from studio.intake.turns import CanonicalRow
+
+SHOWN = 300
+"""Characters of a value that are shown."""
+_SEVERAL = 25
+"""Times as many rows are read of threads, whose rows lie apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Previewed:
+    number: int
+    values: dict[str, str]
+    """As they stand in the file, cut short."""
+    row: CanonicalRow | None
+    problem: str | None
+    """Why it would be left out, in a sentence."""
+    part: Part | None
+    """Where it would go."""
+
+
+def preview(source: Source, mapping: Mapping, limits: Limits, rows: int = 20) -> list[Previewed]:
+    """Return the first rows of a file and what the mapping makes of them.
+
+    A sample is not drawn here, and duplicates are only looked for among these rows.
+
+    Raises:
+        InvalidError: the file cannot be read, or the mapping does not say enough.
+
+    """
+    check(mapping, mapping.columns)
+    kind = recognise(source.path, source.filename)
+    count = rows * _SEVERAL if mapping.shape == "thread" else rows
+    found = readers.rows(source.path, kind, limits.row_bytes, total=limits.total_bytes)
+    first = list(islice((row for row in found if not isinstance(row, Note)), count))
+    readable = [row for row in first if isinstance(row, Row)]
+    made = {one.number: one for one in candidates(readable, mapping, limits.row_bytes)}
+    return [_previewed(row, made) for row in first[:rows]]
+
+
+def _previewed(row: Row | Unread, made: dict[int, Outcome]) -> Previewed:
+    if isinstance(row, Unread):
+        return _left_out(row.number, {}, Refused(row.number, row.code, row.detail).sentence)
+    values = {column: shortened(plain(value)) for column, value in row.values.items()}
+    match made.get(row.number):
+        case Candidate(number, part, canonical):
+            return Previewed(number=number, values=values, row=canonical, problem=None, part=part)
+        case None:
+            return _left_out(
+                row.number, values, "It is part of a conversation that a later row ends."
+            )
+        case left_out:
+            return _left_out(row.number, values, left_out.sentence)
+
+
+def _left_out(number: int, values: dict[str, str], problem: str) -> Previewed:
+    return Previewed(number=number, values=values, row=None, problem=problem, part=None)
+
+
+def shortened(written: str) -> str:
+    return written if len(written) <= SHOWN else f"{written[:SHOWN]}…"

@@ -1,0 +1,169 @@
+"""What a column can be to each shape, and whether a mapping says enough.
+
+`studio.intake.mapping.Mapping.roles` is held against these tables before any row is read.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from studio.errors import InvalidError
+from studio.intake.mapping import Mapping, ShapeName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """One thing that a column can be."""
+
+    name: str
+    label: str
+    required: bool
+    """Nothing can be made of the rows without it."""
+    several: bool
+    """Several columns can play it; their texts are joined."""
+
+
+_LABELS = {
+    "system": "System prompt",
+    "instruction": "Instruction",
+    "input": "Input",
+    "output": "Answer",
+    "history": "Earlier turns",
+    "context": "Context",
+    "prompt": "Prompt",
+    "completion": "Answer",
+    "messages": "Turns",
+    "conversations": "Turns",
+    "tools": "Tools",
+    "chosen": "Better answer",
+    "rejected": "Worse answer",
+    "answers": "List of answers",
+    "scores": "Scores (highest is best)",
+    "ranks": "Ranks (lowest is best)",
+    "label": "Label",
+    "id": "Row id",
+    "parent": "Id of the row before",
+    "answer": "Answer",
+    "speaker": "Who speaks",
+    "text": "Text",
+    "number": "Number",
+}
+_SEVERAL = frozenset(
+    {"system", "instruction", "input", "output", "context", "completion", "answer", "text"}
+)
+_PROMPTED = frozenset({"prompt_completion", "preference", "ranked", "judged", "thread"})
+"""Shapes whose prompt may be put together from several columns."""
+
+_ROLES: dict[ShapeName, tuple[str, ...]] = {
+    "alpaca": ("instruction", "input", "output", "history", "system"),
+    "prompt_completion": ("prompt", "completion", "context", "system", "tools"),
+    "messages": ("messages", "tools", "system"),
+    "sharegpt": ("conversations", "tools", "system"),
+    "preference": ("prompt", "chosen", "rejected", "tools", "system"),
+    "ranked": ("prompt", "answers", "scores", "ranks", "system"),
+    "judged": ("messages", "prompt", "completion", "label", "tools", "system"),
+    "thread": ("id", "parent", "prompt", "answer", "text", "speaker", "system"),
+    "classification": ("text", "label", "system"),
+    "regression": ("text", "number", "system"),
+    "text": ("text",),
+}
+_NEEDED: dict[ShapeName, tuple[frozenset[str], ...]] = {
+    "alpaca": (frozenset({"instruction", "output"}),),
+    "prompt_completion": (frozenset({"prompt", "completion"}),),
+    "messages": (frozenset({"messages"}),),
+    "sharegpt": (frozenset({"conversations"}),),
+    "preference": (frozenset({"chosen", "rejected"}),),
+    "ranked": (frozenset({"prompt", "answers"}),),
+    "judged": (frozenset({"label", "messages"}), frozenset({"label", "prompt", "completion"})),
+    "thread": (
+        frozenset({"id", "parent", "prompt", "answer"}),
+        frozenset({"id", "parent", "text", "speaker"}),
+    ),
+    "classification": (frozenset({"text", "label"}),),
+    "regression": (frozenset({"text", "number"}),),
+    "text": (frozenset({"text"}),),
+}
+"""The roles that do together; any one of the sets is enough."""
+
+
+def roles_of(shape: ShapeName) -> tuple[Role, ...]:
+    """Return what a column can be to this shape, in the order to ask in."""
+    needed = _NEEDED[shape]
+    return tuple(
+        Role(
+            name=name,
+            label=_LABELS[name],
+            required=all(name in roles for roles in needed),
+            several=name in _SEVERAL or (name == "prompt" and shape in _PROMPTED),
+        )
+        for name in _ROLES[shape]
+    )
+
+
+def check(mapping: Mapping, columns: Collection[str]) -> None:
+    """Hold a mapping against the columns of a file.
+
+    Raises:
+        InvalidError: it cannot be followed; `param` is the dotted name of the field at fault.
+
+    """
+    _check_roles(mapping)
+    for role, named in mapping.roles.items():
+        for column in named:
+            _check_column(column, columns, f"roles.{role}")
+    for i, condition in enumerate(mapping.keep):
+        _check_column(condition.column, columns, f"keep.{i}.column")
+    for column in mapping.values:
+        _check_column(column, columns, f"values.{column}")
+    if mapping.split.kind == "column":
+        _check_column(mapping.split.column, columns, "split.column")
+
+
+def _check_roles(mapping: Mapping) -> None:
+    known = {role.name: role for role in roles_of(mapping.shape)}
+    for name, columns in mapping.roles.items():
+        if name not in known:
+            raise InvalidError(
+                f"Rows of the shape {mapping.shape} have no role called {name}.",
+                hint=f"The roles are {', '.join(known)}.",
+                param=f"roles.{name}",
+            )
+        if len(columns) > 1 and not known[name].several:
+            raise InvalidError(
+                f"Only one column can be the {known[name].label.lower()}.",
+                hint="Choose one of them.",
+                param=f"roles.{name}",
+            )
+    _check_needed(mapping)
+
+
+def says_enough(mapping: Mapping) -> bool:
+    """Tell whether every role that is needed has a column."""
+    return not _missing(mapping)
+
+
+def _missing(mapping: Mapping) -> list[str]:
+    given = {name for name, columns in mapping.roles.items() if columns}
+    ways = _NEEDED[mapping.shape]
+    nearest = min(ways, key=lambda needed: (len(needed - given), -len(needed & given)))
+    return [name for name in _ROLES[mapping.shape] if name in nearest - given]
+
+
+def _check_needed(mapping: Mapping) -> None:
+    missing = next(iter(_missing(mapping)), None)
+    if missing is None:
+        return
+    raise InvalidError(
+        f"No column is chosen for: {_LABELS[missing].lower()}.",
+        hint="Choose the column that holds it, or another shape.",
+        param=f"roles.{missing}",
+    )
+
+
+def _check_column(column: str, columns: Collection[str], param: str) -> None:
+    if column not in columns:
+        shown = ", ".join(name[:60] for name in list(columns)[:12])
+        raise InvalidError(
+            f"There is no column called {column[:100]}." if column else "No column is chosen.",
+            hint=f"The columns are {shown}.",
+            param=param,
+        )

@@ -1,0 +1,110 @@
+"""Values of a row as text: what counts as one, and how the texts of several columns are joined."""
+
+import json
+import math
+from collections.abc import Mapping as Values
+from typing import Any, cast
+
+from studio.intake.mapping import Mapping
+from studio.intake.problems import Code
+from studio.intake.turns import UnusableRowError
+
+
+class Cells:
+    """One row as its mapping sees it: by role, with the values that are to be shown instead."""
+
+    def __init__(self, mapping: Mapping, values: Values[str, Any]) -> None:
+        self._mapping = mapping
+        self._values = values
+
+    def raw(self, role: str) -> Any:  # noqa: ANN401 -- a value from a user's file
+        """Return what stands in the role's only column, or None."""
+        columns = self._mapping.roles.get(role, [])
+        return self._shown(columns[0]) if columns else None
+
+    def text(self, role: str) -> str:
+        """Return the texts of the role's columns, joined.
+
+        Raises:
+            UnusableRowError: a value is no text.
+
+        """
+        return self.joined(*map(self._shown, self._mapping.roles.get(role, [])))
+
+    def joined(self, *values: Any) -> str:  # noqa: ANN401 -- values from a user's file
+        return self._mapping.joiner.join(part for part in map(text, values) if part.strip())
+
+    def _shown(self, column: str) -> Any:  # noqa: ANN401 -- a value from a user's file
+        value = self._values.get(column)
+        shown = self._mapping.values.get(column)
+        return shown.get(plain(value), value) if shown else value
+
+
+def text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    """Return a value as text.
+
+    Raises:
+        UnusableRowError: it is none.
+
+    """
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool():
+            raise UnusableRowError(Code.NOT_TEXT)
+        case int() | float():
+            # Tables write a missing number as NaN.
+            return "" if value != value else str(value)  # noqa: PLR0124 -- only NaN differs from itself
+    raise UnusableRowError(Code.NOT_TEXT)
+
+
+def plain(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    """Return how a value is written in a mapping: what filters and value maps compare."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case list() | dict():
+            return _dumped(value)
+    try:
+        return text(value)
+    except UnusableRowError:
+        return str(value)
+
+
+def _dumped(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError as error:
+        raise UnusableRowError(Code.TOO_DEEP) from error
+
+
+def is_number(written: str) -> bool:
+    """Tell whether a text is a number that is finite."""
+    try:
+        return math.isfinite(float(written))
+    except ValueError:
+        return False
+
+
+def content(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    """Return a turn's text; it may be written in parts, of which pictures cannot be learnt."""
+    if not isinstance(value, list):
+        return text(value)
+    parts = [part.get("text") for part in value if isinstance(part, dict)]
+    if len(parts) < len(value) or not all(isinstance(part, str) for part in parts):
+        raise UnusableRowError(Code.NOT_TEXT)
+    return "".join(cast("list[str]", parts))
+
+
+def parsed(cell: Any) -> Any:  # noqa: ANN401 -- whatever JSON a cell holds
+    """Return the list or object that a cell of a table holds as JSON; anything else as it is."""
+    if not (isinstance(cell, str) and cell.lstrip()[:1] in {"[", "{"}):
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell

@@ -1,0 +1,84 @@
+"""Whatever JSON a row holds, it becomes a whole row or is refused with a reason: never a crash."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from studio.errors import InvalidError
+from studio.intake.canonical import canonical, encoded
+from studio.intake.convert import Source, convert
+from studio.intake.lessons import Lesson, lesson
+from studio.intake.mapping import Mapping, ShapeName
+from studio.intake.preview import preview
+from studio.intake.roles import roles_of
+from studio.intake.rows import Limits
+from studio.intake.shapes import detect
+from studio.intake.turns import ROLES, UnusableRowError
+
+KEYS = (
+    "role", "content", "from", "value", "weight", "tool_calls", "function_call", "name", "id",
+    "arguments", "function", "text", "score", "rank", "messages", "tools", "parent_id", "type",
+)  # fmt: skip
+WORDS = (*ROLES, "", "0", "1", "true", "{}", "[]", '[{"role": "user"}]', '{"name": "a"}', "é\ud800")
+COLUMNS = (
+    "prompt", "completion", "question", "answer", "messages", "conversations", "instruction",
+    "input", "output", "history", "chosen", "rejected", "label", "text", "id", "parent_id",
+    "answers", "scores", "split", "system", "tools", "role",
+)  # fmt: skip
+
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(WORDS)
+    | st.text(max_size=8)
+)
+values = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=3), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+rows = st.dictionaries(st.sampled_from(COLUMNS) | st.text(max_size=3), values, max_size=6)
+shapes = [shape for shape in get_args(ShapeName) if shape != "thread"]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+@pytest.mark.parametrize("shape", shapes)
+def test_any_values_make_a_row_that_can_be_written_or_are_refused(
+    shape: ShapeName, data: st.DataObject
+) -> None:
+    names = [role.name for role in roles_of(shape)]
+    row = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(names, values)))
+    mapping = Mapping(shape=shape, roles={name: [name] for name in row})
+
+    with suppress(UnusableRowError):
+        made = canonical(mapping, row)
+        assert json.loads(encoded(made)) == made
+        assert isinstance(lesson(made), Lesson | None)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(rows, min_size=1, max_size=6))
+def test_any_rows_are_detected_seen_and_kept_or_refused_in_words(found: list[Any]) -> None:
+    with TemporaryDirectory() as folder, suppress(InvalidError):
+        path = Path(folder, "rows.jsonl")
+        path.write_text("".join(json.dumps(row) + "\n" for row in found))
+        source = Source(path=path, filename=path.name)
+        assert detect(found).evidence
+
+        converted = convert(source, None, Path(folder), Limits())
+        seen = preview(source, converted.mapping, Limits())
+
+        usable = sum(one.row is not None for one in seen)
+        assert usable == converted.rows + converted.validation_rows

@@ -1,0 +1,160 @@
+"""Archives: what in them is data, and which of them are refused."""
+
+import io
+import stat
+import struct
+import warnings
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from studio.errors import InvalidError
+from studio.intake.archives import Member, members
+from studio.intake.kinds import recognise
+from tests.unit.intake.conftest import zipped
+
+ROW = b'{"prompt": "a", "completion": "b"}\n'
+
+
+def written(tmp_path: Path, content: bytes) -> Path:
+    path = tmp_path / "uploaded"
+    path.write_bytes(content)
+    return path
+
+
+def refusal(path: Path) -> InvalidError:
+    with pytest.raises(InvalidError) as refused:
+        recognise(path, "rows.zip")
+    return refused.value
+
+
+def test_members_are_told_with_what_their_names_say_they_are_for(tmp_path: Path) -> None:
+    names = ["data/train.jsonl", "dev-00001.csv", "latest.json", "test/rows.md", "train_v1.txt"]
+    path = written(tmp_path, zipped(dict.fromkeys([*names, "README.md", ".git/a.txt"], ROW)))
+
+    assert members(path) == [
+        Member(name="data/train.jsonl", bytes=len(ROW), split="train"),
+        Member(name="dev-00001.csv", bytes=len(ROW), split="validation"),
+        Member(name="latest.json", bytes=len(ROW), split=""),
+        Member(name="test/rows.md", bytes=len(ROW), split="test"),
+        Member(name="train_v1.txt", bytes=len(ROW), split="train"),
+    ]
+
+
+def test_a_file_that_is_no_archive_has_no_members(tmp_path: Path) -> None:
+    assert members(written(tmp_path, ROW)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../evil.jsonl", "/etc/evil.jsonl", "C:\\evil.jsonl", "..\\evil.jsonl", "a/../b.jsonl"]
+)
+def test_an_archive_with_a_name_that_points_outside_is_refused(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, zipped({name: ROW}))
+
+    assert refusal(path).message == "The zip archive holds a file that points outside of it."
+
+
+def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    link = zipfile.ZipInfo("rows.jsonl")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+    path = written(tmp_path, out.getvalue())
+
+    assert refusal(path).message == "The zip archive holds a file that points outside of it."
+
+
+def test_an_archive_with_two_files_of_one_name_is_refused(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive, warnings.catch_warnings(action="ignore"):
+        archive.writestr("rows.jsonl", ROW)
+        archive.writestr("rows.jsonl", ROW)
+    path = written(tmp_path, out.getvalue())
+
+    assert refusal(path).message == "The zip archive holds two files of one name."
+
+
+def test_an_archive_in_an_archive_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, zipped({"inner.zip": zipped({"rows.jsonl": ROW})}))
+
+    assert refusal(path).message == "The zip archive holds another, inner.zip."
+
+
+def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
+    content = bytearray(zipped({"rows.jsonl": ROW}))
+    content[6] |= 1
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path = written(tmp_path, bytes(content))
+
+    refused = refusal(path)
+
+    assert refused.message == "The zip archive is encrypted."
+    assert refused.hint == "Pack the files without a password."
+
+
+def test_a_method_that_may_take_any_memory_is_refused(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("rows.jsonl", ROW)
+    path = written(tmp_path, out.getvalue())
+
+    assert refusal(path).message == "The zip archive is packed by a method that is not read."
+
+
+def test_an_archive_of_very_many_files_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, zipped({f"{i}.txt": b"" for i in range(10_001)}))
+
+    assert refusal(path).message == "The zip archive holds more than 10,000 files."
+
+
+def test_a_directory_too_large_to_read_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    # The end says how large the directory before it is.
+    size = 5_000_000
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 65535, 65535, size, 4, 0)
+    path = written(tmp_path, b"PK\x03\x04" + b"\0" * size + end)
+
+    assert refusal(path).message == "The zip archive holds more than 10,000 files."
+
+
+def test_an_archive_of_several_formats_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, zipped({"a.jsonl": ROW, "b.csv": b"a,b\n", "c.jsonl": ROW}))
+
+    assert refusal(path).message == (
+        "The zip archive holds files of several formats: a.jsonl, b.csv."
+    )
+
+
+def test_an_archive_without_rows_says_what_it_holds(tmp_path: Path) -> None:
+    path = written(tmp_path, zipped({"README.md": b"x", "a.png": b"x"}))
+
+    assert refusal(path).message == (
+        "The zip archive holds no file with rows, only README.md, a.png."
+    )
+
+
+def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, zipped({"a.csv": b"\x89PNG\r\n\x1a\n" * 9}))
+
+    assert refusal(path).message == (
+        "a.csv in the zip archive: The name ends in .csv, but the file is a PNG image."
+    )
+
+
+def test_a_file_whose_names_in_the_archive_differ_is_refused(tmp_path: Path) -> None:
+    content = bytearray(zipped({"rows.jsonl": ROW}))
+    content[30] = ord("R")
+    path = written(tmp_path, bytes(content))
+
+    assert refusal(path).message.startswith(
+        "rows.jsonl in the zip archive: The packed file is damaged"
+    )
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, zipped({"rows.jsonl": ROW})[:-30])
+
+    assert refusal(path).message == (
+        "The zip archive is damaged and cannot be unpacked to its end (File is not a zip file)."
+    )

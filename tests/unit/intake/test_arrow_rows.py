@@ -1,0 +1,118 @@
+"""Arrow files as programs write them, and as someone may break them."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from studio.errors import InvalidError
+from studio.intake.arrow_rows import rows_in_arrow
+from studio.intake.problems import Code
+from studio.intake.rows import Row, Unread
+
+Read = Callable[..., list[Any]]
+
+
+def stream(*batches: Any, compression: str | None = None) -> bytes:  # noqa: ANN401 -- pyarrow is untyped
+    out = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(out, batches[0].schema, options=options) as file:
+        for batch in batches:
+            file.write_batch(batch)
+    return out.getvalue()
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def _read(content: bytes, limit: int = 10_000) -> list[Any]:
+        path = tmp_path / "rows.arrow"
+        path.write_bytes(content)
+        with path.open("rb") as file:
+            return list(rows_in_arrow(file, limit, None))
+
+    return _read
+
+
+def test_rows_are_numbered_through_all_batches(read: Read) -> None:
+    batch = pa.record_batch({"a": list(range(20))})
+
+    found = read(stream(batch, batch))
+
+    assert [(row.number, row.values["a"]) for row in found] == [
+        *enumerate(range(20), 1),
+        *enumerate(range(20), 21),
+    ]
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_values_of_all_kinds_are_read(read: Read, compression: str | None) -> None:
+    values = {
+        "list": [["a", "b"], []],
+        "turns": [[{"role": "user", "content": "é"}], None],
+        "label": [True, None],
+        "word": pa.array(["x", "x"]).dictionary_encode(),
+    }
+
+    found = read(stream(pa.record_batch(values), compression=compression))
+
+    assert found == [
+        Row(
+            1,
+            {
+                "list": ["a", "b"],
+                "turns": [{"role": "user", "content": "é"}],
+                "label": True,
+                "word": "x",
+            },
+        ),
+        Row(2, {"list": [], "turns": None, "label": None, "word": "x"}),
+    ]
+
+
+def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(read: Read) -> None:
+    batch = pa.record_batch({"a": ["short", "x" * 5000, "last"]})
+
+    assert read(stream(batch), 1000) == [
+        Row(1, {"a": "short"}),
+        Unread(2, Code.TOO_LONG, "the limit is 0.000954 MB"),
+        Row(3, {"a": "last"}),
+    ]
+
+
+def test_a_value_that_python_has_no_number_for_is_told(read: Read) -> None:
+    batch = pa.record_batch({"a": pa.array([2**62, 0], pa.timestamp("s"))})
+
+    (first, second) = read(stream(batch))
+
+    assert (first.number, first.code, second.number) == (1, Code.BROKEN_VALUE, 2)
+
+
+def test_a_batch_that_unpacks_to_very_much_is_refused_before_it_is_unpacked(read: Read) -> None:
+    content = stream(pa.record_batch({"a": ["x" * 2**20] * 130}), compression="zstd")
+
+    with pytest.raises(InvalidError) as refused:
+        read(content)
+
+    assert len(content) < 2**20
+    assert refused.value.message == "A batch of the Arrow file unpacks to more than 128 MB."
+
+
+def test_rows_that_are_claimed_but_not_there_are_refused(read: Read) -> None:
+    with pytest.raises(InvalidError):
+        read(stream(pa.record_batch({"a": pa.nulls(10**9)})))
+
+
+@pytest.mark.parametrize("cut", [1, 20, 300])
+def test_a_file_that_is_cut_off_is_refused(read: Read, cut: int) -> None:
+    out = io.BytesIO()
+    batch = pa.record_batch({"a": ["x" * 100] * 100})
+    with pa.ipc.new_file(out, batch.schema) as file:
+        file.write_batch(batch)
+
+    with pytest.raises(InvalidError) as refused:
+        read(out.getvalue()[:-cut])
+
+    assert refused.value.message == "The Arrow file is damaged and cannot be read to its end."

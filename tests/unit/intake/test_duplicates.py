@@ -1,0 +1,27 @@
+"""Rows that were seen before are known again, in little memory."""
+
+import tracemalloc
+
+from studio.intake.duplicates import Seen
+
+
+def test_every_content_is_new_once() -> None:
+    seen = Seen()
+    contents = [str(i % 30_000).encode() for i in range(70_000)]
+
+    new = [seen.is_new(content) for content in contents]
+
+    assert new == [i < 30_000 for i in range(70_000)]
+
+
+def test_a_content_takes_few_bytes() -> None:
+    tracemalloc.start()
+    try:
+        seen = Seen()
+        for i in range(200_000):
+            seen.is_new(str(i).encode())
+        _now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 200_000 * 14

@@ -1,0 +1,368 @@
+"""What a mapping does to the rows of a file, and when it is refused."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from studio.errors import InvalidError
+from studio.intake.convert import Converted, Source, convert
+from studio.intake.mapping import Condition, Mapping, Op, Split
+from studio.intake.roles import check, roles_of
+from studio.intake.rows import Limits
+from tests.unit.intake.conftest import Bring, kept
+
+PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})
+
+
+def changed(**changes: Any) -> Mapping:  # noqa: ANN401 -- any field of a mapping
+    return PAIR.model_copy(update=changes)
+
+
+def lines(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def numbered(count: int) -> str:
+    return lines(*({"q": f"question {i}", "a": f"answer {i}"} for i in range(count)))
+
+
+def questions(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["messages"][0]["content"] for row in rows]
+
+
+def test_several_columns_are_joined_and_a_system_prompt_is_put_before(bring: Bring) -> None:
+    mapping = changed(
+        roles={"prompt": ["title", "q"], "completion": ["a"], "system": ["s"]},
+        joiner=" | ",
+        system="Be brief.",
+    )
+
+    result = bring(
+        lines(
+            {"title": "t", "q": "u", "a": "b", "s": ""},
+            {"title": "", "q": 4, "a": "b", "s": "Be kind."},
+        ),
+        mapping=mapping,
+    )
+
+    said = [[turn["content"] for turn in turns] for turns in result.conversations]
+    assert said == [["Be brief.", "t | u", "b"], ["Be kind.", "4", "b"]]
+
+
+def test_values_are_shown_as_they_are_mapped(bring: Bring) -> None:
+    mapping = Mapping(
+        shape="classification",
+        roles={"text": ["review"], "label": ["stars"]},
+        values={"stars": {"1": "bad", "true": "good"}},
+    )
+
+    rows = lines(*({"review": "it", "stars": stars} for stars in (1, True, 3)))
+    result = bring(rows, mapping=mapping)
+
+    assert [turns[-1]["content"] for turns in result.conversations] == ["bad", "good", "3"]
+
+
+def test_a_number_that_is_none_is_told(bring: Bring) -> None:
+    mapping = Mapping(shape="regression", roles={"text": ["q"], "number": ["a"]})
+
+    result = bring(lines({"q": "x", "a": 0.5}, {"q": "x", "a": "none"}), mapping=mapping)
+
+    assert [turns[-1]["content"] for turns in result.conversations] == ["0.5"]
+    assert result.problems == [("not_a_number", 1, [2])]
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "left"),
+    [
+        ("is", "question 1", ["question 1"]),
+        ("is_not", "question 1", ["question 0", "question 2"]),
+        ("contains", "2", ["question 2"]),
+        ("lacks", "2", ["question 0", "question 1"]),
+        ("longer_than", "9", ["question 0", "question 1", "question 2"]),
+        ("shorter_than", "11", ["question 0", "question 1", "question 2"]),
+    ],
+)
+def test_rows_are_kept_by_what_a_column_says(
+    bring: Bring, op: Op, value: str, left: list[str]
+) -> None:
+    mapping = changed(keep=[Condition(column="q", op=op, value=value)])
+
+    result = bring(numbered(3), mapping=mapping)
+
+    assert questions(result.rows) == left
+    assert result.converted.removed.get("filtered", 0) == 3 - len(left)
+    assert result.problems == []
+
+
+def test_rows_are_excluded_by_their_numbers(bring: Bring) -> None:
+    result = bring(numbered(4), mapping=changed(exclude=[1, 3]))
+
+    assert questions(result.rows) == ["question 1", "question 3"]
+    assert result.converted.removed == {"excluded": 2}
+
+
+def test_a_sample_has_exactly_so_many_rows_in_their_order_and_is_drawn_again_alike(
+    bring: Bring,
+) -> None:
+    first, again, other = (
+        questions(bring(numbered(200), mapping=changed(sample=20, seed=seed)).rows)
+        for seed in (1, 1, 2)
+    )
+
+    assert len(first) == 20
+    assert first == again
+    assert first != other
+    assert first == sorted(first, key=lambda question: int(question.split()[1]))
+
+
+def test_a_sample_of_more_than_there_are_is_all(bring: Bring) -> None:
+    result = bring(numbered(5), mapping=changed(sample=20))
+
+    assert (result.converted.rows, result.converted.removed) == (5, {})
+
+
+@pytest.mark.parametrize(("deduplicate", "left"), [("none", 4), ("exact", 3), ("question", 2)])
+def test_duplicates_are_dropped_as_one_chooses(bring: Bring, deduplicate: str, left: int) -> None:
+    rows = lines(
+        {"q": "a", "a": "b"}, {"q": "a", "a": "b"}, {"q": "a", "a": "c"}, {"q": "d", "a": "c"}
+    )
+
+    result = bring(rows, mapping=changed(deduplicate=deduplicate))
+
+    assert result.converted.rows == left
+    assert result.converted.removed.get("duplicate", 0) == 4 - left
+
+
+def test_a_share_is_held_back_and_equal_rows_stay_together(bring: Bring) -> None:
+    mapping = changed(split=Split(kind="share", share=0.25))
+    twice = numbered(400) + numbered(400)
+
+    result = bring(twice, mapping=mapping)
+
+    train, held = set(questions(result.rows)), set(questions(result.held))
+    assert (len(train | held), len(train & held)) == (400, 0)
+    assert 60 <= len(held) <= 140
+    assert result.converted.validation_rows == 2 * len(held)
+
+
+def test_a_row_stays_in_its_part_when_others_come_or_go(bring: Bring) -> None:
+    mapping = changed(split=Split(kind="share", share=0.25))
+
+    before = set(questions(bring(numbered(100), mapping=mapping).held))
+    after = set(questions(bring(numbered(150), mapping=mapping).held))
+
+    assert before == {question for question in after if int(question.split()[1]) < 100}
+
+
+def test_a_small_share_of_few_rows_is_still_one(bring: Bring) -> None:
+    mapping = changed(split=Split(kind="share", share=0.001))
+
+    result = bring(numbered(5), mapping=mapping)
+
+    assert (len(result.rows), len(result.held)) == (4, 1)
+    assert sorted(questions(result.rows + result.held)) == [f"question {i}" for i in range(5)]
+
+
+def test_a_column_says_which_part_a_row_is_in(bring: Bring) -> None:
+    rows = lines(
+        {"q": "a", "a": "b", "part": "Train"},
+        {"q": "c", "a": "d", "part": "dev "},
+        {"q": "e", "a": "f", "part": "hidden"},
+    )
+
+    result = bring(rows, mapping=changed(split=Split(kind="column", column="part")))
+
+    assert (questions(result.rows), questions(result.held)) == (["a"], ["c"])
+    assert result.converted.removed == {"other_part": 1}
+
+
+def test_a_second_file_is_read_as_the_first_and_held_back(tmp_path: Path) -> None:
+    result = with_validation(tmp_path, numbered(3), lines({"q": "x", "a": "y"}, {"q": "x"}))
+
+    assert questions(kept(tmp_path, "validation")) == ["x"]
+    assert (result.rows, result.validation_rows) == (3, 1)
+    assert [(one.code, one.split, one.rows) for one in result.problems] == [
+        ("missing_answer", "validation", [2])
+    ]
+
+
+def test_a_second_file_with_columns_of_its_own_is_read_by_them(tmp_path: Path) -> None:
+    with_validation(tmp_path, numbered(3), lines({"instruction": "x", "output": "y"}))
+
+    assert questions(kept(tmp_path, "validation")) == ["x"]
+
+
+def test_a_second_file_may_lack_columns_that_are_not_needed(tmp_path: Path) -> None:
+    mapping = changed(
+        roles={**PAIR.roles, "system": ["s"]},
+        values={"a": {"1": "one"}},
+        split=Split(kind="dataset"),
+    )
+
+    with_validation(
+        tmp_path, lines({"q": "x", "a": "1", "s": "Count."}), lines({"q": "y", "a": "1"}), mapping
+    )
+
+    (held,) = kept(tmp_path, "validation")
+    assert [turn["content"] for turn in held["messages"]] == ["y", "one"]
+
+
+def test_rows_that_cannot_be_parted_are_all_trained_on(bring: Bring) -> None:
+    mapping = changed(split=Split(kind="share", share=0.5))
+
+    counts = {
+        (converted.rows, converted.validation_rows)
+        for seed in range(6)
+        for converted in [
+            bring(
+                lines({"q": "x", "a": "y"}) * 3, mapping=mapping.model_copy(update={"seed": seed})
+            ).converted
+        ]
+    }
+
+    assert counts == {(3, 0)}
+
+
+def test_a_split_that_leaves_nothing_to_train_on_is_refused(bring: Bring) -> None:
+    rows = lines({"q": "x", "a": "y", "part": "test"})
+
+    with pytest.raises(InvalidError) as refused:
+        bring(rows, mapping=changed(split=Split(kind="column", column="part")))
+
+    assert refused.value.message == "No row is left to train on: all 1 are for validation."
+    assert refused.value.param == "split.kind"
+
+
+def test_a_second_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError) as refused:
+        with_validation(tmp_path, numbered(3), lines({"text": "Once"}))
+
+    assert refused.value.param == "validation_file"
+    assert refused.value.message == (
+        "The rows to validate on are of the kind text, those to train on conversation."
+    )
+
+
+def test_a_split_by_a_file_that_is_not_there_is_refused(bring: Bring) -> None:
+    with pytest.raises(InvalidError) as refused:
+        bring(numbered(3), mapping=changed(split=Split(kind="dataset")))
+
+    assert refused.value.param == "split.kind"
+
+
+def test_the_same_mapping_of_the_same_file_gives_the_same_version(bring: Bring) -> None:
+    halved = changed(split=Split(kind="share", share=0.5))
+
+    hashes = [
+        bring(numbered(50), mapping=mapping).converted.sha256 for mapping in (PAIR, PAIR, halved)
+    ]
+
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_the_numbers_of_rows_in_their_file_are_kept_beside_them(
+    bring: Bring, tmp_path: Path
+) -> None:
+    bring(numbered(4), mapping=changed(exclude=[2]))
+
+    numbers = (tmp_path / "train.numbers").read_bytes()
+    assert [int.from_bytes(numbers[i : i + 8], "little") for i in (0, 8, 16)] == [1, 3, 4]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_how_far_the_file_is_read_is_told(tmp_path: Path, packed: bool) -> None:  # noqa: FBT001 -- a parameter of pytest
+    content = numbered(40_000).encode()
+    path = tmp_path / ("rows.jsonl.gz" if packed else "rows.jsonl")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    told: list[float] = []
+
+    convert(Source(path=path, filename=path.name), PAIR, tmp_path, Limits(), told.append)
+
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert sum(0.1 < share < 0.9 for share in told) >= 3
+
+
+def test_a_mapping_that_leaves_nothing_says_what_took_the_rows(bring: Bring) -> None:
+    nothing = changed(keep=[Condition(column="q", op="is", value="other")])
+
+    with pytest.raises(InvalidError) as refused:
+        bring(numbered(3), mapping=nothing)
+
+    assert refused.value.message == "No row is left. A filter leaves it out: 3 rows."
+    assert refused.value.param == "keep"
+
+
+@pytest.mark.parametrize(
+    ("mapping", "param"),
+    [
+        (changed(roles={"prompt": ["q"]}), "roles.completion"),
+        (changed(roles={"prompt": ["q"], "completion": []}), "roles.completion"),
+        (changed(roles={"prompt": ["q"], "completion": ["z"]}), "roles.completion"),
+        (changed(roles={**PAIR.roles, "chosen": ["a"]}), "roles.chosen"),
+        (changed(roles={**PAIR.roles, "tools": ["q", "a"]}), "roles.tools"),
+        (changed(keep=[Condition(column="z", op="is", value="")]), "keep.0.column"),
+        (changed(values={"z": {}}), "values.z"),
+        (changed(split=Split(kind="column")), "split.column"),
+        (Mapping(shape="judged", roles={"label": ["q"], "prompt": ["a"]}), "roles.completion"),
+        (Mapping(shape="thread", roles={"id": ["q"], "prompt": ["a"]}), "roles.parent"),
+    ],
+)
+def test_a_mapping_that_cannot_be_followed_names_its_field(mapping: Mapping, param: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        check(mapping, ["q", "a"])
+
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: Condition(column="q", op="longer_than", value="many"),
+        lambda: Condition(column="", op="is", value="a"),
+        lambda: Split(kind="share", share=0.75),
+        lambda: Mapping.model_validate({"shape": "text", "roles": {}, "regex": ".*"}),
+        lambda: Mapping.model_validate({"shape": "poem", "roles": {}}),
+    ],
+)
+def test_a_mapping_that_makes_no_sense_is_not_made(made: Callable[[], object]) -> None:
+    with pytest.raises(ValidationError):
+        made()
+
+
+def test_a_mapping_travels_as_json() -> None:
+    mapping = changed(keep=[Condition(column="q", op="is", value="a")], sample=3)
+
+    assert Mapping.model_validate_json(mapping.model_dump_json()) == mapping
+
+
+def test_roles_say_what_is_needed_and_what_can_be_joined() -> None:
+    told = {role.name: (role.required, role.several) for role in roles_of("prompt_completion")}
+
+    assert told == {
+        "prompt": (True, True),
+        "completion": (True, True),
+        "context": (False, True),
+        "system": (False, True),
+        "tools": (False, False),
+    }
+
+
+def with_validation(
+    folder: Path, train: str, validation: str, mapping: Mapping | None = None
+) -> Converted:
+    brought, held = folder / "brought", folder / "held"
+    brought.write_text(train)
+    held.write_text(validation)
+    return convert(
+        Source(path=brought, filename="rows.jsonl"),
+        mapping or changed(split=Split(kind="dataset")),
+        folder,
+        Limits(),
+        validation=Source(path=held, filename="held.jsonl"),
+    )

@@ -1,0 +1,173 @@
+"""Better and worse answers, ranked lists, and answers judged, in the forms people have them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from studio.intake.canonical import canonical
+from studio.intake.lessons import Lesson, lesson
+from studio.intake.mapping import Mapping, ShapeName
+from studio.intake.problems import Code
+from studio.intake.shapes import detect
+from studio.intake.turns import UnusableRowError, said
+
+USER = said("user", "Hi")
+GOOD = said("assistant", "Hello!")
+BAD = {"role": "assistant", "content": "What?"}
+TOOLS = [{"type": "function", "function": {"name": "greet"}}]
+LESSON = Lesson(messages=[USER, GOOD])
+PREFERENCE = {"messages": [USER], "chosen": [GOOD], "rejected": [BAD]}
+
+
+def shared(who: str, value: str) -> dict[str, str]:
+    return {"from": who, "value": value}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": "Hi", "chosen": "Hello!", "rejected": "What?"},
+        {"prompt": [USER], "chosen": [GOOD], "rejected": [BAD]},
+        {"prompt": "Hi", "chosen": [USER, GOOD], "rejected": [USER, BAD]},
+        {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
+        {
+            "conversations": [shared("human", "Hi")],
+            "chosen": shared("gpt", "Hello!"),
+            "rejected": shared("gpt", "What?"),
+        },
+        {"input": {"messages": [USER]}, "preferred_output": [GOOD], "non_preferred_output": [BAD]},
+        {key: json.dumps(value) for key, value in PREFERENCE.items()},
+        {
+            "chosen": "\n\nHuman: Hi\n\nAssistant: Hello!",
+            "rejected": "\n\nHuman: Hi\n\nAssistant: What?",
+        },
+        {"instruction": "Hi", "input": "", "chosen": "Hello!", "rejected": "What?"},
+        {"question": "Hi", "response_chosen": "Hello!", "response_rejected": "What?"},
+        {"prompt": "Hi", "answers": ["What?", "Hello!", "Hm."], "scores": [1, 9, 4]},
+        {"prompt": "Hi", "answers": ["What?", "Hello!", "Hm."], "ranks": [3, 1, 2]},
+        {"prompt": "Hi", "responses": ["Hello!", "Hm.", "What?"]},
+        {"prompt": "Hi", "output": ["Hello!", "What?"]},
+        {
+            "prompt": "Hi",
+            "completions": [{"text": "What?", "score": 0.1}, {"text": "Hello!", "score": "0.9"}],
+        },
+        {
+            "prompt": [USER],
+            "candidates": [{"content": "What?", "rank": 2}, {"content": "Hello!", "rank": 1}],
+        },
+    ],
+)
+def test_every_form_of_a_preference_becomes_the_same_row(row: dict[str, Any]) -> None:
+    found = detect([row])
+
+    assert canonical(found.mapping, row) == PREFERENCE
+    assert found.kind == "preference"
+
+
+def test_what_both_answers_begin_with_is_the_prompt() -> None:
+    more = {"role": "user", "content": "More"}
+    row = {"chosen": [USER, GOOD, more, GOOD], "rejected": [USER, GOOD, more, BAD]}
+
+    assert canonical(detect([row]).mapping, row) == {
+        "messages": [USER, GOOD, more],
+        "chosen": [GOOD],
+        "rejected": [BAD],
+    }
+
+
+def test_an_instruction_is_asked_with_its_input() -> None:
+    asked = {"instruction": "Translate.", "input": "eau", "output": "water"}
+    judged = {**asked, "kto_tag": True}
+    compared = {**asked, "chosen": "water", "rejected": "fire"}
+
+    for row in (judged, compared):
+        found: Any = canonical(detect([row]).mapping, row)
+
+        assert found["messages"][0]["content"] == "Translate.\n\neau"
+
+
+def test_tools_beside_an_openai_preference_are_kept() -> None:
+    row = {
+        "input": {"messages": [USER], "tools": TOOLS, "parallel_tool_calls": True},
+        "preferred_output": [GOOD],
+        "non_preferred_output": [BAD],
+    }
+
+    assert canonical(detect([row]).mapping, row) == {**PREFERENCE, "tools": TOOLS}
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ({"prompt": "Hi", "chosen": "Hello!", "rejected": "Hello!"}, Code.EQUAL_ANSWERS),
+        ({"prompt": "Hi", "chosen": "", "rejected": "Hello!"}, Code.MISSING_ANSWER),
+        ({"prompt": "", "chosen": "Hello!", "rejected": "What?"}, Code.MISSING_QUESTION),
+        ({"prompt": "Hi", "chosen": [], "rejected": "What?"}, Code.NOT_TEXT),
+        ({"chosen": [GOOD], "rejected": [BAD]}, Code.MISSING_QUESTION),
+    ],
+)
+def test_a_preference_with_a_gap_is_told(row: dict[str, Any], code: Code) -> None:
+    assert refusal("preference", row) == code
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ({"answers": ["Hello!"]}, Code.FEW_ANSWERS),
+        ({"answers": "Hello!"}, Code.FEW_ANSWERS),
+        ({"answers": ["Hello!", "What?"], "scores": [1]}, Code.BAD_SCORES),
+        ({"answers": ["Hello!", "What?"], "scores": "high"}, Code.BAD_SCORES),
+        ({"answers": ["Hello!", "What?"], "scores": [1, "high"]}, Code.BAD_SCORES),
+        ({"answers": ["Hello!", "What?"], "scores": [1, float("nan")]}, Code.BAD_SCORES),
+        ({"answers": ["Hello!", "What?"], "ranks": [1, 1]}, Code.EQUAL_ANSWERS),
+    ],
+)
+def test_a_ranking_that_tells_nothing_is_told(row: dict[str, Any], code: Code) -> None:
+    assert refusal("ranked", {"prompt": "Hi", **row}) == code
+
+
+@pytest.mark.parametrize(
+    ("label", "verdict"), [(True, True), ("False", False), (1, True), ("0.0", False), ("👍", True)]
+)
+def test_a_judged_answer_is_kept_with_its_verdict(label: object, *, verdict: bool) -> None:
+    pair = {"prompt": "Hi", "completion": "Hello!", "label": label}
+    listed = {"messages": [USER, GOOD], "label": label}
+
+    for row in (pair, listed):
+        found = canonical(mapping("judged", row), row)
+
+        assert found == {"messages": [USER, GOOD], "label": verdict}
+
+
+def test_a_label_in_other_words_is_told_unless_it_is_mapped() -> None:
+    row = {"prompt": "Hi", "completion": "Hello!", "label": "so so"}
+    mapped = mapping("judged", row).model_copy(update={"values": {"label": {"so so": "false"}}})
+
+    assert refusal("judged", row) == Code.BAD_LABEL
+    assert canonical(mapped, row) == {"messages": [USER, GOOD], "label": False}
+
+
+@pytest.mark.parametrize(
+    ("row", "taught"),
+    [
+        (PREFERENCE, LESSON),
+        ({"messages": [USER, GOOD], "label": True}, LESSON),
+        ({"messages": [USER, GOOD], "label": False}, None),
+        ({"text": "Once"}, Lesson(text="Once")),
+    ],
+)
+def test_a_lesson_is_the_better_answer_a_good_one_or_a_text(
+    row: dict[str, Any], taught: Lesson | None
+) -> None:
+    assert lesson(row) == taught
+
+
+def mapping(shape: ShapeName, row: dict[str, Any]) -> Mapping:
+    return Mapping(shape=shape, roles={name: [name] for name in row})
+
+
+def refusal(shape: ShapeName, row: dict[str, Any]) -> Code:
+    with pytest.raises(UnusableRowError) as refused:
+        canonical(mapping(shape, row), row)
+    return refused.value.code

@@ -1,0 +1,97 @@
+"""What is seen of a file before it is kept."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio.errors import InvalidError
+from studio.intake.convert import Source
+from studio.intake.mapping import Condition, Mapping, Split
+from studio.intake.preview import Previewed, preview
+from studio.intake.rows import Limits
+
+PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})
+
+
+def see(folder: Path, mapping: Mapping, *rows: dict[str, Any] | str) -> list[Previewed]:
+    path = folder / "rows.jsonl"
+    written = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+    path.write_text("\n".join(written))
+    return preview(Source(path=path, filename=path.name), mapping, Limits(), rows=4)
+
+
+def test_rows_are_seen_as_they_stand_and_as_they_become(tmp_path: Path) -> None:
+    (seen,) = see(tmp_path, PAIR, {"q": 1, "a": "b" * 400, "tags": ["x", None], "note": None})
+
+    assert seen == Previewed(
+        number=1,
+        values={"q": "1", "a": "b" * 300 + "…", "tags": '["x", null]', "note": ""},
+        row={
+            "messages": [
+                {"role": "user", "content": "1"},
+                {"role": "assistant", "content": "b" * 400},
+            ]
+        },
+        problem=None,
+        part="train",
+    )
+
+
+def test_rows_that_would_be_left_out_say_why(tmp_path: Path) -> None:
+    mapping = PAIR.model_copy(
+        update={
+            "keep": [Condition(column="q", op="is_not", value="no")],
+            "deduplicate": "exact",
+        }
+    )
+    kept = {"q": "a", "a": "b"}
+
+    seen = see(tmp_path, mapping, kept, {"q": "no", "a": "b"}, {"q": "c"}, kept, kept)
+
+    assert [one.problem for one in seen] == [
+        None,
+        "A filter leaves it out.",
+        "The answer is missing or empty.",
+        "A row before it is the same.",
+    ]
+
+
+def test_a_line_that_cannot_be_read_is_seen_too(tmp_path: Path) -> None:
+    seen = see(tmp_path, PAIR, {"q": "a", "a": "b"}, "{oops")
+
+    assert (seen[1].number, seen[1].values, seen[1].row) == (2, {}, None)
+    assert str(seen[1].problem).startswith("Not valid JSON (Expecting property name")
+
+
+def test_the_part_of_a_row_is_seen(tmp_path: Path) -> None:
+    mapping = PAIR.model_copy(update={"split": Split(kind="column", column="part")})
+    rows = [{"q": "a", "a": "b", "part": part} for part in ("train", "test", "other")]
+
+    assert [one.part for one in see(tmp_path, mapping, *rows)] == ["train", "validation", None]
+
+
+def test_rows_of_threads_are_seen_where_their_conversation_ends(tmp_path: Path) -> None:
+    mapping = Mapping(
+        shape="thread", roles={"id": ["i"], "parent": ["p"], "prompt": ["q"], "answer": ["a"]}
+    )
+    rows: list[dict[str, Any]] = [
+        {"i": 1, "p": None, "q": "a", "a": "b"},
+        {"i": 2, "p": 1, "q": "c", "a": "d"},
+    ]
+
+    first, last = see(tmp_path, mapping, *rows)
+
+    assert first.problem == "It is part of a conversation that a later row ends."
+    row: Any = last.row
+    assert [turn["content"] for turn in row["messages"]] == ["a", "b", "c", "d"]
+
+
+def test_a_mapping_without_an_answer_is_refused(tmp_path: Path) -> None:
+    mapping = PAIR.model_copy(update={"roles": {"prompt": ["q"]}})
+
+    with pytest.raises(InvalidError) as refused:
+        see(tmp_path, mapping, {"q": "a"})
+
+    assert refused.value.param == "roles.completion"

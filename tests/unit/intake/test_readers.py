@@ -1,0 +1,273 @@
+"""Every format, however it is packed, gives the same rows, and never more than is allowed."""
+
+import gzip
+import io
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import feather, parquet
+
+from studio.errors import InvalidError, TooLargeError
+from studio.intake.kinds import recognise
+from studio.intake.problems import Code
+from studio.intake.readers import rows
+from studio.intake.rows import Note, Row
+from tests.unit.intake.conftest import zipped
+
+VALUES: list[dict[str, Any]] = [
+    {"prompt": "é", "completion": "b\n"},
+    {"prompt": "a, b", "completion": '"c"'},
+]
+TEXTS: list[dict[str, Any]] = [{"text": "# Ä\none"}, {"text": "# B\ntwo"}]
+Found = list[Any]
+
+
+def as_lines() -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in VALUES).encode()
+
+
+def as_arrow(open_file: Callable[..., Any]) -> bytes:
+    out, table = io.BytesIO(), pa.Table.from_pylist(VALUES)
+    with open_file(out, table.schema) as file:
+        file.write_table(table)
+    return out.getvalue()
+
+
+def as_feather() -> bytes:
+    out = io.BytesIO()
+    feather.write_feather(pa.Table.from_pylist(VALUES), out, compression="lz4")
+    return out.getvalue()
+
+
+def as_parquet() -> bytes:
+    out = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(VALUES), out)
+    return out.getvalue()
+
+
+CONTENTS: dict[str, tuple[bytes, list[Row | Note]]] = {
+    "rows.jsonl": (as_lines(), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
+    "rows.json": (json.dumps(VALUES).encode(), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
+    "rows.csv": (
+        'prompt,completion\n"é","b\n"\n"a, b","""c"""\n'.encode(),
+        [Row(2, VALUES[0]), Row(4, VALUES[1])],
+    ),
+    "rows.tsv": (
+        'prompt\tcompletion\né\t"b\n"\na, b\t"""c"""\n'.encode(),
+        [Row(2, VALUES[0]), Row(4, VALUES[1])],
+    ),
+    "rows.parquet": (as_parquet(), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
+    "file.arrow": (as_arrow(pa.ipc.new_file), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
+    "stream.arrow": (as_arrow(pa.ipc.new_stream), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
+    "rows.feather": (as_feather(), [Row(1, VALUES[0]), Row(2, VALUES[1])]),
+    "rows.txt": (
+        "# Ä\none\n\n# B\ntwo\n".encode(),
+        [Note(Code.BY_PARAGRAPH), Row(1, TEXTS[0]), Row(4, TEXTS[1])],
+    ),
+    "rows.md": (
+        "# Ä\none\n\n# B\ntwo\n".encode(),
+        [Note(Code.BY_HEADING), Row(1, TEXTS[0]), Row(4, TEXTS[1])],
+    ),
+}
+PACKINGS: dict[str, Callable[[str, bytes], bytes]] = {
+    "": lambda _name, content: content,
+    ".gz": lambda _name, content: gzip.compress(content),
+    ".zst": lambda _name, content: zstandard.compress(content),
+    ".zip": lambda name, content: zipped({f"folder/{name}": content}),
+    ".gz.zip": lambda name, content: zipped({f"{name}.gz": gzip.compress(content)}),
+}
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Found]:
+    def _read(filename: str, content: bytes, **changes: Any) -> Found:  # noqa: ANN401 -- what `rows` takes
+        path = tmp_path / "uploaded"
+        path.write_bytes(content)
+        return list(rows(path, recognise(path, filename), 10_000, **changes))
+
+    return _read
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("filename", CONTENTS)
+def test_every_format_is_read_however_it_is_packed(
+    read: Callable[..., Found], tmp_path: Path, filename: str, packing: str
+) -> None:
+    content, expected = CONTENTS[filename]
+
+    found = read(filename + packing, PACKINGS[packing](filename, content))
+
+    assert found == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["uploaded"]
+
+
+@pytest.mark.parametrize("filename", ["rows.parquet", "file.arrow", "rows.feather"])
+def test_columns_that_are_not_named_are_not_read(read: Callable[..., Found], filename: str) -> None:
+    found = read(filename, CONTENTS[filename][0], columns=["prompt"])
+
+    assert found == [Row(1, {"prompt": "é"}), Row(2, {"prompt": "a, b"})]
+
+
+def test_the_files_of_an_archive_are_read_in_the_order_of_their_names(
+    read: Callable[..., Found],
+) -> None:
+    archive = zipped({"b.jsonl": as_lines(), "a.jsonl.gz": gzip.compress(b'{"prompt": "first"}')})
+
+    found = read("rows.zip", archive)
+
+    assert found == [
+        Row(1, {"prompt": "first"}, "a.jsonl.gz"),
+        Row(1, VALUES[0], "b.jsonl"),
+        Row(2, VALUES[1], "b.jsonl"),
+    ]
+
+
+def test_only_the_files_asked_for_are_read(read: Callable[..., Found]) -> None:
+    archive = zipped({"train.jsonl": as_lines(), "test.jsonl": b'{"prompt": "kept away"}'})
+
+    found = read("rows.zip", archive, members={"train.jsonl"})
+
+    assert found == [Row(1, VALUES[0]), Row(2, VALUES[1])]
+
+
+def test_files_beside_the_data_are_told(read: Callable[..., Found]) -> None:
+    beside = {"README.md": b"x", "__MACOSX/._rows.jsonl": b"x", "a.png": b"x", "empty.csv": b""}
+
+    found = read("rows.zip", zipped({"rows.jsonl": b"{}"} | beside))
+
+    assert found == [
+        Note(Code.UNUSED_FILES, "README.md, __MACOSX/._rows.jsonl, a.png, empty.csv"),
+        Row(1, {}),
+    ]
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst", ".zip", ".gz.zip"])
+@pytest.mark.parametrize("filename", ["rows.jsonl", "rows.parquet"])
+def test_no_more_is_unpacked_than_allowed(
+    read: Callable[..., Found], tmp_path: Path, filename: str, packing: str
+) -> None:
+    content = CONTENTS[filename][0]
+    packed = PACKINGS[packing](filename, content)
+
+    with pytest.raises(TooLargeError) as refused:
+        read(filename + packing, packed, total=len(content) - 1)
+
+    assert refused.value.param == "file"
+    assert [path.name for path in tmp_path.iterdir()] == ["uploaded"]
+
+
+def test_the_files_of_an_archive_share_one_limit(read: Callable[..., Found]) -> None:
+    lines = as_lines()
+    archive = zipped({"a.jsonl": lines, "b.jsonl": lines})
+
+    with pytest.raises(TooLargeError):
+        read("rows.zip", archive, total=2 * len(lines) - 1)
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_a_packed_file_that_is_cut_off_is_refused(read: Callable[..., Found], packing: str) -> None:
+    packed = PACKINGS[packing]("", as_lines() * 10_000)
+
+    with pytest.raises(InvalidError) as refused:
+        read(f"rows.jsonl{packing}", packed[:-5])
+
+    assert refused.value.hint == ("Was it copied whole? Pack it anew, or bring the file as it is.")
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_files_packed_one_behind_the_other_are_read_whole(
+    read: Callable[..., Found], packing: str
+) -> None:
+    pack = PACKINGS[packing]
+
+    found = read(f"rows.jsonl{packing}", pack("", b'{"a": 1}\n') + pack("", b'{"a": 2}\n'))
+
+    assert found == [Row(1, {"a": 1}), Row(2, {"a": 2})]
+
+
+_LINE = json.dumps({"prompt": "q" * 1000, "completion": "a" * 1000}).encode() + b"\n"
+_MEASURED = r"""
+import re, sys
+from pathlib import Path
+from studio.intake.kinds import recognise
+from studio.intake.readers import rows
+from studio.intake.rows import Row
+
+path = Path(sys.argv[1])
+found = sum(isinstance(row, Row) for row in rows(path, recognise(path, path.name), 10 * 2**20))
+print(found, re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+"""
+
+
+def write_gzip(path: Path) -> None:
+    path.write_bytes(gzip.compress(_LINE * 100_000, 1))
+
+
+def write_zstandard(path: Path) -> None:
+    path.write_bytes(zstandard.compress(_LINE * 100_000))
+
+
+def write_one_batch(path: Path) -> None:
+    batch = pa.record_batch({"prompt": ["q" * 2000] * 100_000})
+    with pa.ipc.new_file(path, batch.schema) as file:
+        file.write_batch(batch)
+
+
+def write_one_group(path: Path) -> None:
+    table = pa.table({"prompt": ["q" * 2000] * 100_000})
+    parquet.write_table(table, path, use_dictionary=False, compression="none")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux counts it")
+@pytest.mark.parametrize(
+    ("filename", "write", "megabytes"),
+    [
+        ("rows.jsonl.gz", write_gzip, 60),
+        ("rows.jsonl.zst", write_zstandard, 60),
+        ("rows.arrow", write_one_batch, 170),
+        ("rows.parquet", write_one_group, 170),
+    ],
+)
+def test_reading_200_megabytes_takes_less_memory(
+    tmp_path: Path, filename: str, write: Callable[[Path], None], megabytes: int
+) -> None:
+    path = tmp_path / filename
+    write(path)
+
+    child = subprocess.run(
+        [sys.executable, "-c", _MEASURED, str(path)], capture_output=True, text=True, check=True
+    )
+
+    found, kilobytes = map(int, child.stdout.split())
+    assert found == 100_000
+    assert kilobytes < megabytes * 2**10
+
+
+def test_a_zstandard_block_of_nothing_but_zeros_is_unpacked_in_pieces(
+    read: Callable[..., Found],
+) -> None:
+    # Each four bytes of it stand for 128 KB.
+    packed = zstandard.compress(b'{"a": "' + b"0" * 50_000_000, 1)
+
+    with pytest.raises(TooLargeError):
+        read("rows.jsonl.zst", packed, total=1_000_000)
+
+
+def test_a_gzip_file_with_a_wrong_checksum_is_refused(read: Callable[..., Found]) -> None:
+    packed = bytearray(gzip.compress(as_lines()))
+    packed[-8:-4] = (zlib.crc32(as_lines()) ^ 1).to_bytes(4, "little")
+
+    with pytest.raises(InvalidError) as refused:
+        read("rows.jsonl.gz", bytes(packed))
+
+    assert refused.value.message.startswith(
+        "The gzip file is damaged and cannot be unpacked to its end (CRC check failed"
+    )

@@ -1,0 +1,113 @@
+"""How running text and Markdown are cut into rows."""
+
+import io
+
+import pytest
+
+from studio.intake.markdown_rows import rows_in_markdown
+from studio.intake.problems import Code
+from studio.intake.rows import Note, Row, Rows, Unread
+from studio.intake.text_rows import rows_in_text
+
+
+def texts(found: Rows) -> list[tuple[int, str]]:
+    return [(row.number, row.values["text"]) for row in found if isinstance(row, Row)]
+
+
+def in_markdown(text: str) -> list[tuple[int, str]]:
+    return texts(rows_in_markdown(io.BytesIO(text.encode()), 10_000))
+
+
+@pytest.mark.parametrize(
+    ("text", "note", "rows"),
+    [
+        ("one\ntwo\n", Code.BY_LINE, [(1, "one"), (2, "two")]),
+        ("\n\none\ntwo\n\n\n", Code.BY_LINE, [(3, "one"), (4, "two")]),
+        ("one\ntwo\n\nthree", Code.BY_PARAGRAPH, [(1, "one\ntwo"), (4, "three")]),
+        ("one\r\ntwo\r\n \t\r\nthree", Code.BY_PARAGRAPH, [(1, "one\ntwo"), (4, "three")]),
+        ("\n\n\n  indented\n\nb\n", Code.BY_PARAGRAPH, [(4, "  indented"), (6, "b")]),
+    ],
+)
+def test_text_is_cut_at_blank_lines_or_else_at_each_line(
+    text: str, note: Code, rows: list[tuple[int, str]]
+) -> None:
+    found = list(rows_in_text(io.BytesIO(text.encode()), 10_000))
+
+    assert found == [Note(note), *(Row(number, {"text": text}) for number, text in rows)]
+
+
+def test_a_paragraph_longer_than_a_row_is_told_and_the_rest_is_kept() -> None:
+    text = b"one\n\n" + b"many short lines\n" * 100 + b"\n" + b"x" * 5000 + b"\n\nlast\n"
+
+    found = list(rows_in_text(io.BytesIO(text), 1000))
+
+    assert found == [
+        Note(Code.BY_PARAGRAPH),
+        Row(1, {"text": "one"}),
+        Unread(3, Code.TOO_LONG, "the limit is 0.000954 MB"),
+        Unread(104, Code.TOO_LONG, "the limit is 0.000954 MB"),
+        Row(106, {"text": "last"}),
+    ]
+
+
+def test_a_paragraph_that_is_no_text_is_told() -> None:
+    found = list(rows_in_text(io.BytesIO(b"one\n\ntw\xff\n\nthree"), 1000))
+
+    assert found[2] == Unread(3, Code.NOT_UTF8, "byte 0xff at position 3")
+
+
+def test_text_is_told_to_be_lines_where_its_beginning_has_no_blank_line() -> None:
+    text = b"x" * 600_000 + b"\n" + b"y" * 600_000 + b"\n\nlast\n"
+
+    found = list(rows_in_text(io.BytesIO(text), 10**6))
+
+    assert [type(one) for one in found] == [Note, Row, Row, Row]
+    assert found[0] == Note(Code.BY_LINE)
+
+
+def test_sections_begin_at_headings_of_the_first_two_levels() -> None:
+    text = "before\n\n# One\na\n### Deeper\nb\n\n## Two\nc\n#no heading\n"
+
+    assert in_markdown(text) == [
+        (1, "before"),
+        (3, "# One\na\n### Deeper\nb"),
+        (8, "## Two\nc\n#no heading"),
+    ]
+
+
+@pytest.mark.parametrize("mark", ["```", "~~~~", "```python", "   ```"])
+def test_a_comment_in_a_block_of_code_is_no_heading(mark: str) -> None:
+    close = mark.strip().rstrip("python")
+    text = f"# One\n{mark}\n# comment\n```x\n{close}\n# Two\na\n"
+
+    assert [number for number, _text in in_markdown(text)] == [1, 6]
+
+
+def test_a_fence_is_closed_only_by_its_own_marks() -> None:
+    text = "# One\n````\n```\n# a\n~~~~\n# b\n````\n# Two\nc\n"
+
+    assert [number for number, _text in in_markdown(text)] == [1, 8]
+
+
+def test_a_heading_without_text_goes_with_the_section_below() -> None:
+    assert in_markdown("# Book\n\n## Chapter\na\n## Next\nb\n## Last") == [
+        (1, "# Book\n\n## Chapter\na"),
+        (5, "## Next\nb"),
+        (7, "## Last"),
+    ]
+
+
+def test_underlined_headings_begin_sections() -> None:
+    text = "One\n===\na\n\nTwo\n---\nb\n\n* item\n---\nc\n\n| x |\n---\n"
+
+    assert [number for number, _text in in_markdown(text)] == [1, 5]
+
+
+def test_a_section_longer_than_a_row_is_told() -> None:
+    found = list(rows_in_markdown(io.BytesIO(b"# One\n" + b"a\n" * 1000 + b"# Two\nb\n"), 1000))
+
+    assert found == [
+        Note(Code.BY_HEADING),
+        Unread(1, Code.TOO_LONG, "the limit is 0.000954 MB"),
+        Row(1002, {"text": "# Two\nb"}),
+    ]

@@ -1,0 +1,121 @@
+"""Rows that name the row before them, joined into conversations."""
+
+import json
+from typing import Any
+
+import pytest
+
+from studio.errors import TooLargeError
+from studio.intake.mapping import Mapping, Split
+from studio.intake.rows import Row
+from studio.intake.threads import Threads
+from tests.unit.intake.conftest import Bring
+
+PAIRS = Mapping(
+    shape="thread",
+    roles={"id": ["id"], "parent": ["parent_id"], "prompt": ["prompt"], "answer": ["answer"]},
+)
+SPOKEN = Mapping(
+    shape="thread",
+    roles={"id": ["id"], "parent": ["parent_id"], "text": ["text"], "speaker": ["role"]},
+)
+
+
+def pair(name: str, parent: str | None, prompt: str, answer: str) -> dict[str, Any]:
+    return {"id": name, "parent_id": parent, "prompt": prompt, "answer": answer}
+
+
+def spoken(name: str, parent: str | None, role: str) -> dict[str, Any]:
+    return {"id": name, "parent_id": parent, "role": role, "text": f"says {name}"}
+
+
+def lines(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def contents(conversations: list[list[Any]]) -> list[str]:
+    return [" ".join(turn["content"] for turn in turns) for turns in conversations]
+
+
+def test_every_way_from_the_first_row_to_a_last_is_a_conversation(bring: Bring) -> None:
+    rows = lines(
+        pair("leaf", "root", "c", "d"),
+        pair("root", None, "a", "b"),
+        pair("other", "root", "e", "f"),
+    )
+
+    result = bring(rows, mapping=PAIRS)
+
+    assert contents(result.conversations) == ["a b c d", "a b e f"]
+    assert result.problems == []
+
+
+def test_turns_of_a_tree_end_with_the_last_answer(bring: Bring) -> None:
+    rows = lines(
+        spoken("1", None, "prompter"),
+        spoken("2", "1", "assistant"),
+        spoken("3", "2", "prompter"),
+        spoken("4", "1", "assistant"),
+    )
+
+    result = bring(rows, mapping=SPOKEN)
+
+    assert contents(result.conversations) == ["says 1 says 2", "says 1 says 4"]
+    assert result.problems == [("missing_answer", 1, [3])]
+
+
+def test_orphans_and_circles_are_told_by_their_rows(bring: Bring) -> None:
+    rows = lines(
+        pair("1", None, "a", "b"),
+        pair("2", "gone", "a", "b"),
+        pair("3", "2", "a", "b"),
+        pair("4", "5", "a", "b"),
+        pair("5", "4", "a", "b"),
+        pair("1", None, "a", "b"),
+        pair("", None, "a", "b"),
+    )
+
+    result = bring(rows, mapping=PAIRS)
+
+    assert contents(result.conversations) == ["a b"]
+    assert sorted(result.problems) == [
+        ("cycle", 2, [4, 5]),
+        ("orphan", 2, [2, 3]),
+        ("repeated_id", 2, [6, 7]),
+    ]
+
+
+def test_a_whole_number_with_a_point_is_the_same_id(bring: Bring) -> None:
+    result = bring("id,parent_id,prompt,answer\n1,,a,b\n2,1.0,c,d\n", "rows.csv")
+
+    assert contents(result.conversations) == ["a b c d"]
+
+
+def test_branches_of_a_tree_stay_in_one_part(bring: Bring) -> None:
+    trees = [
+        row
+        for i in range(40)
+        for row in (
+            pair(f"{i}", None, f"root {i}", "b"),
+            pair(f"{i} left", f"{i}", "left", "d"),
+            pair(f"{i} right", f"{i}", "right", "f"),
+        )
+    ]
+    halved = PAIRS.model_copy(update={"split": Split(kind="share", share=0.5)})
+
+    result = bring(lines(*trees), mapping=halved)
+
+    roots = [{row["messages"][0]["content"] for row in part} for part in (result.rows, result.held)]
+    assert len(roots[0]) + len(roots[1]) == 40
+    assert not roots[0] & roots[1]
+
+
+def test_threads_beyond_what_can_be_held_are_refused_in_words() -> None:
+    threads = Threads(PAIRS, held_bytes=1500)
+    threads.add(Row(1, pair("1", None, "a", "b")))
+
+    with pytest.raises(TooLargeError) as refused:
+        threads.add(Row(2, pair("2", None, "a", "b")))
+
+    assert refused.value.hint.startswith("Split the file by whole threads")
+    assert refused.value.param == "file"
