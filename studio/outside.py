@@ -1,8 +1,8 @@
 """Requests to the outside: a name is resolved once, every address of it checked, then connected to.
 
 What was checked is what is connected to, so a name that answers a public address first and an
-internal one later gains nothing. Proxies from the environment are not asked and redirects not
-followed: either would lead where nobody has looked.
+internal one later gains nothing. Proxies from the environment are not asked: they would lead where
+nobody has looked. Redirects are followed to fetch, each checked alike, and never to post.
 """
 
 import http.client
@@ -11,9 +11,11 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from email.message import Message
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from studio.errors import InvalidError, UnavailableError
 
@@ -24,6 +26,10 @@ FIRST_FREE_PORT = 1024
 """Below it live mail, shells and files; the web has only its two ports there."""
 
 CONNECT_SECONDS = 10.0
+MOST_HOPS = 6
+"""How many addresses one request may go through."""
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_AT_ONCE = 2**20
 SECRETS_KEPT = "…"
 
 
@@ -51,22 +57,109 @@ def post(
         UnavailableError: it cannot be reached, or took longer than some seconds in all.
 
     """
-    where, began = _parsed(url), time.monotonic()
+    where, end = _parsed(url), time.monotonic() + seconds
+    with (
+        _in_words(end),
+        _connection(where, seconds, allow_internal=allow_internal) as connection,
+    ):
+        connection.request("POST", _path(where), body, dict(headers))
+        status = connection.getresponse().status
+        # An answer that was cut short reads as one that has ended.
+        if time.monotonic() >= end:
+            raise TimeoutError
+        return status
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an address has answered, up to its body."""
+
+    url: str
+    """Where redirects led to."""
+    status: int
+    headers: Message
+    _response: http.client.HTTPResponse
+    _end: float
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the body as it comes, unpacked by nobody. One that is cut off just ends.
+
+        Raises:
+            UnavailableError: the connection broke, or its time is over.
+
+        """
+        while True:
+            with _in_words(self._end):
+                piece = self._response.read1(_AT_ONCE)
+                if time.monotonic() >= self._end:
+                    raise TimeoutError
+            if not piece:
+                return
+            yield piece
+
+
+@contextmanager
+def opened(
+    url: str, headers: Mapping[str, str], *, seconds: float, allow_internal: bool
+) -> Iterator[Answer]:
+    """Ask for what is at an address. Redirects are followed, each checked as the first was.
+
+    Raises:
+        InvalidError: an address on the way is none, or not one that may be asked.
+        UnavailableError: it cannot be reached, or all of it took longer than some seconds.
+
+    """
+    end = time.monotonic() + seconds
+    with ExitStack() as held:
+        for _ in range(MOST_HOPS):
+            where = _parsed(url)
+            with _in_words(end):
+                left = max(0.0, end - time.monotonic())
+                kept = _connection(where, left, allow_internal=allow_internal)
+                connection = held.enter_context(kept)
+                connection.request("GET", _path(where), headers=dict(headers))
+                response = held.enter_context(closing(connection.getresponse()))
+            further = response.headers.get("Location", "")
+            if response.status not in _REDIRECTS or not further:
+                yield Answer(url, response.status, response.headers, response, end)
+                return
+            held.close()
+            url = _hop(url, further)
+    raise UnavailableError("It leads from one address to the next without end.")
+
+
+def _hop(url: str, further: str) -> str:
+    there = urljoin(url, further)
+    if url.startswith("https:") and not there.startswith("https:"):
+        raise InvalidError("It leads from an encrypted address to one that is not.")
+    return there
+
+
+@contextmanager
+def _in_words(end: float) -> Iterator[None]:
     try:
-        with _connection(where, seconds, allow_internal=allow_internal) as connection:
-            path = (where.path or "/") + (f"?{where.query}" if where.query else "")
-            connection.request("POST", path, body, dict(headers))
-            status = connection.getresponse().status
-            # An answer that was cut short reads as one that has ended.
-            if time.monotonic() - began >= seconds:
-                raise TimeoutError
-            return status
+        yield
     except (OSError, http.client.HTTPException) as error:
-        is_late = isinstance(error, TimeoutError) or time.monotonic() - began >= seconds
+        is_late = isinstance(error, TimeoutError) or time.monotonic() >= end
         reason = "it did not answer in time" if is_late else _reason(error)
         raise UnavailableError(f"It could not be reached: {reason}.") from error
     except UnicodeError as error:
         raise InvalidError("This is no name of a host.") from error
+
+
+def _path(where: SplitResult) -> str:
+    return (where.path or "/") + (f"?{where.query}" if where.query else "")
+
+
+def check(url: str) -> None:
+    """Refuse what cannot be fetched, as far as can be told without asking anybody.
+
+    Raises:
+        InvalidError: it is no address, or tells a password.
+
+    """
+    if _parsed(url).username is not None:
+        raise InvalidError("An address tells no password.", hint="Leave it out.", param="url")
 
 
 def host_of(url: str) -> str:

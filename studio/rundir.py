@@ -1,10 +1,10 @@
-"""The folder of one run: the only thing the web side and the torch side share."""
+"""The folders of runs and other work: the only thing the web side and the torch side share."""
 
 import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -25,6 +25,12 @@ class DataFacts(BaseModel):
     name: str
     sha256: str
     """Of the file as it was brought."""
+    version: int = 1
+    """Which reading of the file."""
+    rows_sha256: str = ""
+    """Of the rows, those to validate on behind the others."""
+    mapping: dict[str, Any] = {}
+    """How the file was read: the same reading of the same file gives the same rows."""
     train_rows: int
     """Usable ones."""
     validation_rows: int
@@ -54,17 +60,14 @@ class JobSpec(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class RunDir:
+class WorkDir:
+    """What is in the folder of any work that a process of its own does."""
+
     root: Path
 
     @property
-    def recipe(self) -> Path:
-        """What to train, with each knob's help above it."""
-        return self.root / "recipe.yaml"
-
-    @property
     def job(self) -> Path:
-        """Where this machine keeps what the recipe names: a `JobSpec`."""
+        """What to do, in terms of this machine: a `JobSpec`, `ExportSpec` or `ChoreSpec`."""
         return self.root / "job.json"
 
     @property
@@ -73,8 +76,16 @@ class RunDir:
 
     @property
     def log(self) -> Path:
-        """Whatever the training process prints."""
+        """Whatever the process prints."""
         return self.root / "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir(WorkDir):
+    @property
+    def recipe(self) -> Path:
+        """What to train, with each knob's help above it."""
+        return self.root / "recipe.yaml"
 
     @property
     def ask(self) -> Path:
@@ -126,23 +137,8 @@ class RunDir:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportDir:
+class ExportDir(WorkDir):
     """The folder of one export of a run's model, inside the run's own."""
-
-    root: Path
-
-    @property
-    def job(self) -> Path:
-        """What to export: an `ExportSpec`."""
-        return self.root / "job.json"
-
-    @property
-    def events(self) -> EventLog:
-        return EventLog(self.root / "events.jsonl")
-
-    @property
-    def log(self) -> Path:
-        return self.root / "log.txt"
 
     @property
     def files(self) -> Path:

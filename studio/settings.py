@@ -1,17 +1,19 @@
 """What the person who runs the studio may set, each by `STUDIO_<NAME>` in the environment."""
 
+import json
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 
 class Settings(BaseSettings):
     """Read once at a process's door and handed down; no module reads the environment."""
 
     model_config = SettingsConfigDict(
-        env_prefix="STUDIO_", frozen=True, use_attribute_docstrings=True
+        env_prefix="STUDIO_", frozen=True, use_attribute_docstrings=True, populate_by_name=True
     )
 
     home: Path = Path.home() / ".mantissa-studio"
@@ -44,6 +46,19 @@ class Settings(BaseSettings):
     upload_limit_bytes: int = 4 * 2**30
     """The largest file that may be uploaded."""
 
+    import_folders: Annotated[tuple[Path, ...], NoDecode] = ()
+    """Folders of this machine from which people may take data, parted by colons; none by default.
+    Whoever can open the studio can read them."""
+
+    s3_endpoint: str = ""
+    """Where S3 or what is compatible is, as in https://minio.example.org; empty is Amazon's own."""
+
+    s3_key: SecretStr = SecretStr("")
+    """The access key that data is read from S3 with. Read rights are enough."""
+
+    s3_secret: SecretStr = SecretStr("")
+    """The secret that belongs to the key."""
+
     line_limit_bytes: int = 10 * 2**20
     """The longest line of a data set; a longer one is a broken file."""
 
@@ -66,8 +81,25 @@ class Settings(BaseSettings):
     notify_email: str = ""
     """Who gets a mail about what became of a run; several addresses are parted by commas."""
 
+    hub_endpoint: str = Field(
+        default="https://huggingface.co",
+        validation_alias=AliasChoices("STUDIO_HUB_ENDPOINT", "HF_ENDPOINT"),
+    )
+    """Where models are searched and downloaded: the Hugging Face hub, or a mirror of it."""
+
+    hub_token: SecretStr = Field(
+        default=SecretStr(""), validation_alias=AliasChoices("STUDIO_HUB_TOKEN", "HF_TOKEN")
+    )
+    """Says who you are to the hub, for gated and private models. Read rights are enough."""
+
     allow_internal_addresses: bool = False
-    """Whether webhooks may go to this machine and its network, which is refused otherwise."""
+    """Whether webhooks and downloads may go to this machine and its network, which is refused
+    otherwise."""
+
+    @field_validator("import_folders", mode="before")
+    @classmethod
+    def _parted(cls, folders: object) -> object:
+        return folders.split(os.pathsep) if isinstance(folders, str) and folders else folders or ()
 
     @field_validator("home")
     @classmethod
@@ -92,6 +124,29 @@ class Settings(BaseSettings):
         return self.home / "models"
 
     @property
+    def chores(self) -> Path:
+        return self.home / "chores"
+
+    @property
+    def uploads(self) -> Path:
+        """Where large files arrive, in as many parts as it takes."""
+        return self.home / "uploads"
+
+    @property
     def cache(self) -> Path:
         """What may be deleted at any time: it only saves making it again."""
         return self.home / "cache"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What another process has to find in its environment to read the same settings."""
+        told = self.model_dump(exclude_defaults=True) | {"home": self.home}
+        return {f"STUDIO_{name.upper()}": _written(value) for name, value in told.items()}
+
+
+def _written(value: object) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, tuple):
+        return os.pathsep.join(str(one) for one in value)
+    return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')

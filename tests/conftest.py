@@ -14,7 +14,7 @@ from studio.services import home
 from studio.settings import Settings
 from tests import factories
 
-pytest_plugins = ["tests.living", "tests.receivers"]
+pytest_plugins = ["tests.hub", "tests.living", "tests.receivers", "tests.site"]
 
 # Rings run beside each other, and each trains: threads that wait must not hold the cores. Torch
 # reads it when it is loaded, here and in every process that a test starts.

@@ -6,7 +6,7 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.db.states import RunStatus
-from studio.db.tables import Dataset, Model, Run
+from studio.db.tables import Dataset, DatasetVersion, Model, Run
 from studio.events import Progressed
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.dotted import merge
@@ -35,14 +35,24 @@ def furnish(db: Session, settings: Settings) -> None:
             name="starter",
             filename="starter.jsonl",
             format="jsonl",
-            shape="messages",
             bytes=1000,
             sha256="0" * 64,
+            version=1,
+        )
+    )
+    db.flush()
+    db.add(
+        DatasetVersion(
+            dataset_id=1,
+            number=1,
+            kind="conversation",
+            mapping={"shape": "messages", "roles": {"messages": ["messages"]}},
+            sha256="1" * 64,
             train_rows=len(ROWS),
         )
     )
     db.flush()
-    data = settings.datasets / "1"
+    data = settings.datasets / "1" / "1"
     data.mkdir(parents=True)
     text = "".join(json.dumps(row) + "\n" for row in ROWS)
     (data / "train.jsonl").write_text(text, encoding="utf-8")

@@ -1,7 +1,10 @@
 // Upload a data set: drop or choose a file, see how far it is, and keep the form when it is refused.
 // Without this module the form works too, but a browser then forgets the file it refuses.
 
+import * as parts from "./parts.js";
+
 const UNREACHED = { error: { message: "The studio could not be reached.", hint: "Is it still running? Try again." } };
+const LARGE = 16 * 2 ** 20; // bytes; what is larger is sent in parts, and goes on after a cut
 
 /** @param {HTMLFormElement} form */
 export default function start(form) {
@@ -13,6 +16,8 @@ export default function start(form) {
   const submit = form.querySelector("button:not([type])");
   /** @type {XMLHttpRequest | null} */
   let request = null;
+  /** @type {AbortController | null} */
+  let stopping = null;
 
   /** Show how far it is; no words, no upload. */
   function show(words, share = 0) {
@@ -30,6 +35,10 @@ export default function start(form) {
       tell(form, { message: "The file is larger than is taken here.", hint: "Split it." });
       return;
     }
+    if (form.file.files[0].size > LARGE && !form.validation_file.files.length) {
+      sendInParts(form.file.files[0]);
+      return;
+    }
     // fetch cannot tell how much has been sent.
     request = new XMLHttpRequest();
     request.upload.addEventListener("progress", ({ loaded, total }) => {
@@ -41,7 +50,7 @@ export default function start(form) {
       stop.hidden = true;
     });
     request.addEventListener("load", ({ target: { status, response } }) => {
-      if (status === 201) location.assign(`/datasets/${response.id}`);
+      if (status === 201) location.assign(`/datasets/${response.id}${response.version ? "" : "/mapping"}`);
       else tell(form, (response ?? UNREACHED).error);
     });
     request.addEventListener("error", () => tell(form, UNREACHED.error));
@@ -50,6 +59,36 @@ export default function start(form) {
     request.responseType = "json";
     request.send(new FormData(form));
     show("Sending…");
+  }
+
+  async function sendInParts(file) {
+    const sending = new AbortController();
+    stopping = sending;
+    try {
+      show("Sending…");
+      const upload = await parts.send(file, { signal: sending.signal, show });
+      const answer = await fetch("/api/v1/imports", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ source: { kind: "upload", upload }, name: form.elements.name.value }),
+      });
+      const chore = await answer.json();
+      if (answer.ok) location.assign(`/chores/${chore.id}?then=/datasets/imports/${chore.id}/done`);
+      else tell(form, chore.error);
+    } catch (error) {
+      if (!sending.signal.aborted) tell(form, error.told ?? UNREACHED.error);
+    } finally {
+      show("");
+      stopping = null;
+    }
+  }
+
+  /** A person has thought better of it; a page that is left may come back. */
+  function halt() {
+    request?.abort();
+    if (stopping === null) return;
+    stopping.abort();
+    parts.drop(form.file.files[0]);
   }
 
   function drop(event) {
@@ -62,11 +101,12 @@ export default function start(form) {
   form.addEventListener("submit", send, { signal });
   form.addEventListener("dragover", (event) => event.preventDefault(), { signal });
   form.addEventListener("drop", drop, { signal });
-  stop.addEventListener("click", () => request?.abort(), { signal });
+  stop.addEventListener("click", halt, { signal });
 
   return () => {
     ending.abort();
     request?.abort();
+    stopping?.abort();
   };
 }
 

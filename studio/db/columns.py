@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import JSON, DateTime, Dialect, String
 from sqlalchemy.types import TypeDecorator
 
@@ -70,3 +70,14 @@ class InHome(TypeDecorator[str]):
         if value is None or not value.startswith(INSIDE):
             return value
         return str(HOMES[dialect] / value)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+METRICS = TypeAdapter(dict[str, float], config=ConfigDict(ser_json_inf_nan="strings"))
+"""Numbers by name; NaN and infinity are written as strings, for JSON has no word for them."""
+
+NEVER_REUSED = {"sqlite_autoincrement": True}
+"""SQLite gives a deleted row's id to the next one, unless told not to; ours are in addresses."""

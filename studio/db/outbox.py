@@ -7,8 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, Column, Index, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import Instant
-from studio.db.tables import NEVER_REUSED
+from studio.db.columns import NEVER_REUSED, Instant
 
 
 def _now() -> datetime:

@@ -40,15 +40,26 @@ class Ask(StrEnum):
     """Pause and wait in the queue again: the worker is leaving."""
 
 
-class ExportStatus(StrEnum):
+class WorkStatus(StrEnum):
+    """Where work stands that a process of its own does: an export, a chore."""
+
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    CANCELLED = "cancelled"
 
     @property
     def is_final(self) -> bool:
-        return self in {ExportStatus.SUCCEEDED, ExportStatus.FAILED}
+        return self not in {WorkStatus.QUEUED, WorkStatus.RUNNING}
+
+
+class DatasetStatus(StrEnum):
+    DRAFT = "draft"
+    """It has come; nobody has said yet how it is to be read."""
+    BUILDING = "building"
+    READY = "ready"
+    FAILED = "failed"
 
 
 def plain(kind: type[StrEnum]) -> Enum:

@@ -1,26 +1,15 @@
 """The tables. A row is data: what may be done with it is said in `studio.services`."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter
 from sqlalchemy import JSON, Column, Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import InHome, Instant, Validated
-from studio.db.states import Ask, ExportStatus, RunStatus, plain
+from studio.db.columns import METRICS, NEVER_REUSED, InHome, Instant, Validated, now
+from studio.db.states import Ask, DatasetStatus, RunStatus, plain
+from studio.db.work import Work
 from studio.methods import RECIPES, AnyRecipe
-
-METRICS = TypeAdapter(dict[str, float], config=ConfigDict(ser_json_inf_nan="strings"))
-"""Numbers by name; NaN and infinity are written as strings, for JSON has no word for them."""
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-NEVER_REUSED = {"sqlite_autoincrement": True}
-"""SQLite gives a deleted row's id to the next one, unless told not to; ours are in addresses."""
 
 
 class Experiment(SQLModel, table=True):
@@ -33,7 +22,7 @@ class Experiment(SQLModel, table=True):
     notes: str = ""
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
 class Study(SQLModel, table=True):
@@ -48,7 +37,7 @@ class Study(SQLModel, table=True):
     seeds: list[int] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     max_steps: int | None = None
     """How long each run is; None leaves that to the recipe."""
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
 class Run(SQLModel, table=True):
@@ -66,6 +55,10 @@ class Run(SQLModel, table=True):
     study_id: int | None = Field(default=None, foreign_key="study.id", index=True)
     name: str
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    dataset_version_id: int | None = Field(
+        default=None, foreign_key="dataset_version.id", index=True
+    )
+    """The rows it learns from, as they were when it was submitted; None once they are deleted."""
     status: RunStatus = Field(
         default=RunStatus.QUEUED, sa_column=Column(plain(RunStatus), nullable=False)
     )
@@ -110,7 +103,7 @@ class Run(SQLModel, table=True):
     error_code: str = ""
     error_message: str = ""
     error_hint: str = ""
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
     claimed_at: datetime | None = Field(default=None, sa_type=Instant)
     started_at: datetime | None = Field(default=None, sa_type=Instant)
     first_step_at: datetime | None = Field(default=None, sa_type=Instant)
@@ -127,7 +120,7 @@ class Attempt(SQLModel, table=True):
     number: int
     worker: str
     from_step: int = 0
-    began_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    began_at: datetime = Field(default_factory=now, sa_type=Instant)
     ended_at: datetime | None = Field(default=None, sa_type=Instant)
     outcome: str = ""
     """The run's status after it, or `lost` when its process was gone without a word."""
@@ -142,7 +135,7 @@ class Receipt(SQLModel, table=True):
     sha256: str
     """Of what was sent."""
     run_id: int = Field(foreign_key="run.id", index=True)
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
 _BROKEN: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("value IS NULL"))
@@ -193,11 +186,11 @@ class Happening(SQLModel, table=True):
     run_id: int = Field(foreign_key="run.id", index=True)
     kind: str = Field(index=True)
     data: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    at: datetime = Field(default_factory=_now, sa_type=Instant)
+    at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
 class Dataset(SQLModel, table=True):
-    """Rows to learn from, as they were brought and as they are trained on."""
+    """A file to learn from, as it was brought. How it is read makes a version of it."""
 
     __table_args__ = NEVER_REUSED
 
@@ -205,17 +198,45 @@ class Dataset(SQLModel, table=True):
     name: str = Field(unique=True)
     filename: str
     format: str
-    shape: str
-    mapping: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """Which column plays which role."""
     bytes: int
     sha256: str
+    """Of the file as it was brought."""
+    source: str = "upload"
+    """Where it came from: upload, starter, or an address in words."""
+    status: DatasetStatus = Field(
+        default=DatasetStatus.READY, sa_column=Column(plain(DatasetStatus), nullable=False)
+    )
+    version: int | None = None
+    """The number of the version in use; None while there is none."""
+    detected: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """What was seen in it: `studio.intake.shapes.Detected`. Empty where nothing was looked at."""
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+
+
+class DatasetVersion(SQLModel, table=True):
+    """The rows of a data set, made by one reading of its file. It never changes."""
+
+    __tablename__ = "dataset_version"
+    __table_args__ = (UniqueConstraint("dataset_id", "number"), NEVER_REUSED)
+
+    id: int | None = Field(default=None, primary_key=True)
+    dataset_id: int = Field(foreign_key="dataset.id", ondelete="CASCADE")
+    number: int
+    kind: str
+    """What its rows are: conversation, text, preference or judged."""
+    mapping: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """How the file was read: `studio.intake.mapping.Mapping`."""
+    sha256: str
+    """Of the rows. Empty until the files of an older home have been moved."""
     train_rows: int
     validation_rows: int = 0
     problems: list[dict[str, Any]] = Field(
         default_factory=list, sa_column=Column(JSON, nullable=False)
     )
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    """What could not be used, or may do harm."""
+    removed: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """Rows that could be used and were not wanted, by reason."""
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
 class Model(SQLModel, table=True):
@@ -231,40 +252,36 @@ class Model(SQLModel, table=True):
     """Its folder, or its name on the hub."""
     run_id: int | None = Field(default=None, foreign_key="run.id")
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
-class Export(SQLModel, table=True):
+class Export(Work, table=True):
     """A run's model in a format of one's choice, and what the conversion did to it."""
 
     __table_args__ = NEVER_REUSED
 
-    id: int | None = Field(default=None, primary_key=True)
     run_id: int = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
     kind: str
     """full, merged or adapter: see `studio.recipe.exports`."""
     dtype: str
-    status: ExportStatus = Field(
-        default=ExportStatus.QUEUED, sa_column=Column(plain(ExportStatus), nullable=False)
-    )
-    attempt: int = 0
-    """How often a process was made for it."""
-    pid: int | None = None
-    pid_started: float | None = None
-    gpu: int | None = None
-    events_offset: int = 0
-    phase: str = ""
-    share: float = 0
-    """How much of the work is done."""
     measured: dict[str, float] = Field(
         default_factory=dict, sa_column=Column(Validated(METRICS), nullable=False)
     )
     """What the conversion did, by name; empty until it has succeeded."""
-    error_code: str = ""
-    error_message: str = ""
-    error_hint: str = ""
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
-    finished_at: datetime | None = Field(default=None, sa_type=Instant)
+
+
+class Chore(Work, table=True):
+    """Long work that no run waits for: to fetch a file, to count the tokens of a data set."""
+
+    __table_args__ = NEVER_REUSED
+
+    kind: str
+    """One of `studio.chores.KINDS`."""
+    subject: str = Field(index=True)
+    """What it is for, as `dataset:3`."""
+    params: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    result: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """What its process has returned; empty until it has succeeded."""
 
 
 class Worker(SQLModel, table=True):
@@ -273,4 +290,4 @@ class Worker(SQLModel, table=True):
     name: str = Field(primary_key=True)
     pid: int
     slots: int
-    beat_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    beat_at: datetime = Field(default_factory=now, sa_type=Instant)

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from studio.chores import ChoreDir
+from studio.errors import StudioError, TrainingError
 from studio.events import NO_ROOM_EXIT, Event, EventLog, Failed, Finished, Paused, Stopped
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir
+from studio.runner import chores
 from studio.runner.hold import held
 from studio.training.stopping import Stop, StopRequested
 
@@ -61,6 +64,17 @@ def export(root: Path, stop: Stop) -> int:
     return _tell(folder.events, stop, make)
 
 
+def chore(root: Path, stop: Stop) -> int:
+    """Do the chore in a folder. Return the exit code: 1 if it failed, else 0."""
+    folder = ChoreDir(root)
+
+    def do(say: Say) -> Event:
+        with stop.at_once():
+            return chores.do(folder, say)
+
+    return _tell(folder.events, stop, do)
+
+
 def _tell(log: EventLog, stop: Stop, work: Work) -> int:
     try:
         return _told(log, stop, work)
@@ -100,6 +114,8 @@ def _fail(error: Exception, say: Say) -> int:
 
 
 def _explained(error: Exception) -> Failed:
+    if isinstance(error, StudioError) and not isinstance(error, TrainingError):
+        return Failed(code=error.code, message=error.message, hint=error.hint)
     try:
         from studio.training import failures  # noqa: PLC0415 -- heavy import
     except ImportError as missing:

@@ -156,7 +156,7 @@ _AFTER = {Ask.PAUSE: RunStatus.PAUSED, Ask.DRAIN: RunStatus.QUEUED}
 
 def _lost(db: Session, run: Run, end: End) -> None:
     """Try again from the newest checkpoint, unless that would only end the same way."""
-    why = obituaries.of(end, "training", _where(run))
+    why = obituaries.of(end, obituaries.TRAINING, _where(run))
     before = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
     times = db.exec(before).one() + 1
     if rescues.await_end(run, obituaries.told(why, 1)):

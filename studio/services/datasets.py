@@ -1,100 +1,26 @@
-"""Data sets: bring, find, look into, rename, delete.
-
-Every data set is kept as it came and as conversations, one a line:
-
-    <id>/original.csv  train.jsonl  [validation.jsonl]
-"""
+"""Data sets: find, rename, delete. What is in them: `studio.services.versions`."""
 
 import difflib
-import hashlib
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session, col, select, update
 
-from studio.db.states import LIVE, RunStatus
-from studio.db.tables import Dataset, Run
+from studio.db.states import LIVE, DatasetStatus, RunStatus
+from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.intake.convert import Source, convert
-from studio.intake.formats import stem
-from studio.intake.pages import Page, read_page
-from studio.intake.rows import Limits
 from studio.services import folders
-from studio.starter import rows as starter
 
-Split = Literal["train", "validation"]
-
-STARTER = "starter"
 NAME_LIMIT = 200
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
-    """A file that has arrived whole, and what its owner says of it."""
-
-    path: Path
-    filename: str
-    name: str = ""
-    """Nothing means: as the file is called."""
-    validation: Path | None = None
-    validation_filename: str = ""
-    limits: Limits = field(default_factory=Limits)
-
-
-def add(db: Session, folder: Path, upload: Upload) -> Dataset:
-    """Keep an uploaded file and every usable row of it. The file is taken away from its place.
-
-    Raises:
-        ConflictError: the name is taken.
-        DiskFullError: there is no room for it; nothing is kept.
-        InvalidError: nothing can be learnt from the file.
-        TooLargeError: it unpacks to more than may be kept.
-
-    """
-    name = clean_name(upload.name or stem(clean_filename(upload.filename)))
-    with folders.staged(folder) as stage:
-        source = Source(path=upload.path, filename=upload.filename)
-        held = _validation(upload)
-        converted = convert(source, None, stage, upload.limits, validation=held)
-        dataset = Dataset(
-            name=name,
-            filename=clean_filename(upload.filename),
-            format=converted.format,
-            shape=converted.mapping.shape,
-            mapping={role: ", ".join(named) for role, named in converted.mapping.roles.items()},
-            bytes=upload.path.stat().st_size,
-            sha256=_sha256(upload.path),
-            train_rows=converted.rows,
-            validation_rows=converted.validation_rows,
-            problems=[asdict(problem) | {"blocking": False} for problem in converted.problems],
-        )
-        upload.path.replace(stage / f"original{PurePosixPath(upload.filename).suffix.lower()}")
-        return _insert(db, folder, stage, dataset)
-
-
-def add_starter(db: Session, folder: Path) -> Dataset:
-    """Return the studio's own data set, made the first time it is asked for."""
-    found = db.exec(select(Dataset).where(Dataset.name == STARTER)).first()
-    if found is not None:
-        return found
-    with folders.staged(folder) as stage:
-        starter.write(stage)
-        train, validation = stage / "train.jsonl", stage / "validation.jsonl"
-        dataset = Dataset(
-            name=STARTER,
-            filename=train.name,
-            format="jsonl",
-            shape="messages",
-            mapping={"messages": "messages"},
-            bytes=train.stat().st_size,
-            sha256=_sha256(train),
-            train_rows=_count(train),
-            validation_rows=_count(validation),
-        )
-        return _insert(db, folder, stage, dataset)
+_NEEDING = {*LIVE, RunStatus.QUEUED, RunStatus.PAUSED}
+_STAGES = {
+    DatasetStatus.DRAFT: "a draft, and nobody has said yet how it is to be read",
+    DatasetStatus.BUILDING: "being read",
+    DatasetStatus.FAILED: "a file that could not be read",
+    DatasetStatus.READY: "without a version",
+}
 
 
 def get(db: Session, dataset_id: int) -> Dataset:
@@ -115,7 +41,7 @@ def require(db: Session, name: str) -> Dataset:
     """Return the data set that a recipe names, by its name or its id.
 
     Raises:
-        InvalidError: there is none.
+        InvalidError: there is none, or it has no rows yet.
 
     """
     named = db.exec(select(Dataset).where(Dataset.name == name)).first()
@@ -126,39 +52,26 @@ def require(db: Session, name: str) -> Dataset:
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or known[:3]
         hint = f"Did you mean {' or '.join(near)}?" if near else "Bring one on the data sets page."
         raise InvalidError(f"There is no data set called {name}.", hint=hint, param="dataset")
+    if named.version is None:
+        raise InvalidError(
+            f"{named.name} has no rows yet: it is {_STAGES[named.status]}.",
+            hint=f"Look at it on the page of data set {named.id}.",
+            param="dataset",
+        )
     return named
 
 
-def files(folder: Path, dataset: Dataset) -> tuple[Path, Path | None]:
-    """Return where the rows to train on are, and those to validate on if it brought any."""
-    home = folder / str(dataset.id)
-    return home / "train.jsonl", home / "validation.jsonl" if dataset.validation_rows else None
-
-
-def rows(
-    folder: Path, dataset: Dataset, split: Split = "train", *, after: int = 0, limit: int = 50
-) -> Page:
-    """Return the conversations behind number `after`."""
-    train, validation = files(folder, dataset)
-    path = train if split == "train" else validation
-    if path is None:
-        return Page(rows=[], has_more=False)
-    return read_page(path, after=after, limit=limit)
-
-
 def rename(db: Session, dataset_id: int, name: str) -> Dataset:
-    """Give a data set another name.
+    """Give a data set another name. Runs know its rows by number, so they need not wait.
 
     Raises:
-        ConflictError: the name is taken, or a run is about to look for the old one.
+        ConflictError: the name is taken.
 
     """
     dataset = get(db, dataset_id)
     name = clean_name(name)
     if name != dataset.name:
-        _check_unused(db, dataset)
-        _check_free(db, name)
-        dataset.name = name
+        dataset.name = free(db, name)
     return dataset
 
 
@@ -171,13 +84,21 @@ def delete(db: Session, folder: Path, dataset_id: int) -> None:
     """
     dataset = get(db, dataset_id)
     _check_unused(db, dataset)
+    versions = select(DatasetVersion.id).where(DatasetVersion.dataset_id == dataset_id)
+    learnt = col(Run.dataset_version_id)
+    db.exec(update(Run).where(learnt.in_(versions)).values(dataset_version_id=None))
     db.delete(dataset)
     folders.discard(db, folder / str(dataset_id))
 
 
 def tidy(db: Session, folder: Path) -> None:
     """Take away what uploads and deletions left when the studio was killed in the middle."""
-    folders.sweep(folder, {str(dataset_id) for dataset_id in db.exec(select(Dataset.id))})
+    numbers: dict[str, set[str]] = {str(number): set() for number in db.exec(select(Dataset.id))}
+    for owner, number in db.exec(select(DatasetVersion.dataset_id, DatasetVersion.number)):
+        numbers[str(owner)].add(str(number))
+    folders.sweep(folder, numbers)
+    for name, kept in numbers.items():
+        folders.sweep(folder / name, kept)
 
 
 def clean_name(name: str) -> str:
@@ -204,54 +125,36 @@ def clean_filename(filename: str) -> str:
     return shown[-NAME_LIMIT:]
 
 
-def _validation(upload: Upload) -> Source | None:
-    if upload.validation is None:
-        return None
-    filename = upload.validation_filename or upload.filename
-    return Source(path=upload.validation, filename=filename)
+def free(db: Session, name: str, *, is_chosen: bool = True) -> str:
+    """Return the name if it is free, or one like it where nobody has chosen it.
 
+    Raises:
+        ConflictError: it is taken.
 
-def _insert(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
-    folders.sync(stage)
-    # The first statement takes the database's write lock: all slow work is done by now.
-    _check_free(db, dataset.name)
-    db.add(dataset)
-    db.flush()
-    folders.place(stage, folder / str(dataset.id))
-    return dataset
-
-
-def _check_free(db: Session, name: str) -> None:
+    """
     names = set(db.exec(select(Dataset.name)))
     if name not in names:
-        return
-    free = next(other for i in range(2, len(names) + 3) if (other := f"{name} {i}") not in names)
+        return name
+    other = next(one for i in range(2, len(names) + 3) if (one := f"{name} {i}") not in names)
+    if not is_chosen:
+        return other
     raise ConflictError(
         f"There is a data set called {name} already.",
-        hint=f"Choose another name, such as {free}.",
+        hint=f"Choose another name, such as {other}.",
         param="name",
     )
 
 
 def _check_unused(db: Session, dataset: Dataset) -> None:
-    waiting = (
-        select(Run).where(col(Run.status).in_({*LIVE, RunStatus.QUEUED})).order_by(col(Run.id))
+    query = (
+        select(Run)
+        .join(DatasetVersion, col(DatasetVersion.id) == col(Run.dataset_version_id))
+        .where(DatasetVersion.dataset_id == dataset.id, col(Run.status).in_(_NEEDING))
+        .order_by(col(Run.id))
     )
-    names = {dataset.name, str(dataset.id)}
-    users = [run for run in db.exec(waiting) if run.recipe.dataset in names]
-    if users:
+    user = db.exec(query).first()
+    if user is not None:
         raise ConflictError(
-            f"{dataset.name} is needed by run {users[0].id}, {users[0].name}, "
-            f"which is {users[0].status}.",
+            f"{dataset.name} is needed by run {user.id}, {user.name}, which is {user.status}.",
             hint="Wait for it to end, or cancel it.",
         )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _count(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)

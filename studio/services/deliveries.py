@@ -14,9 +14,10 @@ from typing import Any
 
 from sqlmodel import Session, col, delete, func, select, update
 
+from studio.db.columns import METRICS
 from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
 from studio.db.states import RunStatus
-from studio.db.tables import METRICS, Run
+from studio.db.tables import Run
 from studio.errors import NotFoundError
 
 TOLD = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.PAUSED})

@@ -1,33 +1,27 @@
 """Exports of a run's model: asked for, made by the worker, fetched, deleted.
 
-queued ──▶ running ──▶ succeeded
-   ▲          │  └───▶ failed
-   └──────────┘ its process is gone without a word, and nobody saw why
-
 Deleting is the only way to cancel: a worker that misses the row ends the process.
 """
 
 import shutil
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlmodel import Session, col, select
 from sqlmodel import delete as remove
 
-from studio.db.states import ExportStatus, RunStatus
+from studio.db.states import RunStatus, WorkStatus
 from studio.db.tables import Export, Model
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
-from studio.events import Event, Failed, Finished, Phase, Stopped
+from studio.events import Event
 from studio.recipe.exports import Kind, kinds
 from studio.recipe.formats import DType
 from studio.rundir import RunDir
-from studio.services import folders, formats, models, obituaries, runs
-from studio.services.obituaries import End
+from studio.services import folders, formats, models, runs, work
 from studio.services.plans import BYTES
 
-MOST_ATTEMPTS = 3
-"""An export whose process dies as often as this, unseen, is not tried again."""
+WORD = "export"
+"""What its process is called in a sentence."""
 
 
 def request(db: Session, run_id: int, dtype: DType, kind: Kind | None, run_folders: Path) -> Export:
@@ -96,7 +90,7 @@ def offer(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
 
     """
     found = get(db, run_id, export_id)
-    if found.status is not ExportStatus.SUCCEEDED or found.kind == "adapter":
+    if found.status is not WorkStatus.SUCCEEDED or found.kind == "adapter":
         raise ConflictError(
             f"Export {export_id} is no whole model.",
             hint="Only a finished export of a whole model can be a base.",
@@ -118,81 +112,15 @@ def bases(db: Session, run_id: int) -> dict[str, str]:
     return {model.location: model.name for model in db.exec(query)}
 
 
-def waiting(db: Session) -> Sequence[Export]:
-    query = select(Export).where(Export.status == ExportStatus.QUEUED).order_by(col(Export.id))
-    return db.exec(query).all()
-
-
-def live(db: Session) -> Sequence[Export]:
-    """Return the exports that a process was made for, or is about to be."""
-    return db.exec(select(Export).where(Export.status == ExportStatus.RUNNING)).all()
-
-
-def begin(export: Export) -> None:
-    """Take an export out of the queue and forget what an earlier try has said."""
-    export.status, export.attempt = ExportStatus.RUNNING, export.attempt + 1
-    export.events_offset, export.share, export.phase = 0, 0, ""
-
-
 def follow(export: Export, events: Iterable[Event], offset: int) -> None:
     """Bring an export up to date with what its process has said since last time."""
-    for event in events:
-        match event:
-            case Phase(name=name, share=share):
-                export.phase, export.share = name, share or export.share
-            case Finished(metrics=metrics):
-                export.measured, export.share = metrics, 1
-                _close(export, ExportStatus.SUCCEEDED)
-            case Failed():
-                fail(export, event)
-            case Stopped():
-                _try_again(export, None)
-    export.events_offset = offset
-
-
-def settle(export: Export, exit_code: int | None) -> None:
-    """Close an export whose process is gone; try again one that ended without a word unseen.
-
-    `exit_code` is None when the process was not our child, so nobody can know it.
-    """
-    export.pid = export.pid_started = None
-    if export.status is not ExportStatus.RUNNING:
-        return
-    if exit_code is None:
-        _try_again(export, exit_code)
-    else:
-        fail(export, _obituary(exit_code))
-
-
-def give_back(export: Export) -> None:
-    export.status = ExportStatus.QUEUED
-    export.phase, export.share = "", 0
-
-
-def fail(export: Export, why: Failed) -> None:
-    export.error_code, export.error_message, export.error_hint = why.code, why.message, why.hint
-    _close(export, ExportStatus.FAILED)
-
-
-def _try_again(export: Export, exit_code: int | None) -> None:
-    if export.attempt < MOST_ATTEMPTS:
-        give_back(export)
-    else:
-        fail(export, _obituary(exit_code))
-
-
-def _obituary(exit_code: int | None) -> Failed:
-    return obituaries.told(obituaries.of(End(exit_code=exit_code), "export"))
-
-
-def _close(export: Export, status: ExportStatus) -> None:
-    export.status, export.phase = status, ""
-    export.finished_at = datetime.now(UTC)
+    if finished := work.follow(export, events, offset, WORD):
+        export.measured = finished.metrics
 
 
 def _refuse_twice(db: Session, run_id: int, dtype: DType, kind: Kind) -> None:
     for one in of_run(db, run_id):
-        if (one.dtype, one.kind) == (dtype, kind) and one.status is not ExportStatus.FAILED:
+        if (one.dtype, one.kind) == (dtype, kind) and one.status is not WorkStatus.FAILED:
             raise ConflictError(
                 f"Run {run_id} has an export in {dtype} ({kind}) already: export {one.id}.",
                 hint="Fetch that one, or delete it first.",

@@ -14,7 +14,7 @@ from studio.db.session import connect, unit_of_work
 from studio.db.tables import Model
 from studio.errors import UnavailableError
 from studio.hardware import POLITE, detect
-from studio.services import datasets, models, restores
+from studio.services import datasets, layouts, models, restores, starters
 from studio.services.locks import Share, usable
 from studio.settings import Settings
 
@@ -56,6 +56,9 @@ def _make_usable(engine: Engine, settings: Settings, share: Share) -> None:
         # Another may have done it by the time that this one is alone.
         with share.alone():
             migrate.upgrade(engine)
+    if layouts.is_old(engine):
+        with share.alone():
+            layouts.renew(engine, settings.datasets)
     with unit_of_work(engine) as db:
         models.keep_inside(db, settings.home)
 
@@ -70,7 +73,7 @@ def tidy(engine: Engine, settings: Settings) -> None:
 def furnish(engine: Engine, settings: Settings, say: Say) -> None:
     """Add the starter data set and model where they are missing; the model takes some seconds."""
     with unit_of_work(engine) as db:
-        datasets.add_starter(db, settings.datasets)
+        starters.add(db, settings.datasets)
         known = db.exec(select(Model).where(Model.name == STARTER)).first()
     folder = settings.models / STARTER
     if known and (folder / "config.json").exists():

@@ -4,10 +4,9 @@ from sqlmodel import Session
 
 from studio import manifest
 from studio.db.tables import Run
-from studio.errors import InvalidError
 from studio.manifest import Manifest
 from studio.rundir import DataFacts, JobSpec, RunDir
-from studio.services import datasets
+from studio.services import datasets, versions
 
 
 def of(db: Session, run: Run, folder: RunDir) -> str:
@@ -34,19 +33,22 @@ def _spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
         model=run.recipe.base_model,
         train=folder.root,
         validation=None,
-        dataset=facts_of(db, run.recipe.dataset),
+        dataset=facts_of(db, run),
     )
 
 
-def facts_of(db: Session, dataset: str) -> DataFacts | None:
-    """Return what tells a data set from every other, unless it is gone."""
-    try:
-        found = datasets.require(db, dataset)
-    except InvalidError:
+def facts_of(db: Session, run: Run) -> DataFacts | None:
+    """Return what tells the rows of a run from all others, unless they are gone."""
+    found = versions.of_run(db, run)
+    if found is None:
         return None
+    dataset = datasets.get(db, found.dataset_id)
     return DataFacts(
-        name=found.name,
-        sha256=found.sha256,
+        name=dataset.name,
+        sha256=dataset.sha256,
+        version=found.number,
+        rows_sha256=found.sha256,
+        mapping=found.mapping,
         train_rows=found.train_rows,
         validation_rows=found.validation_rows,
     )

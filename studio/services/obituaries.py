@@ -34,6 +34,10 @@ class Why:
     tries: int = 3
 
 
+TRAINING = "training"
+"""What the process of a run is called in a sentence."""
+
+
 def of(end: End, work: str, where: str = "") -> Why:
     """Find the cause that fits, of what work and where in it; the exact ones come first."""
     seen = ((end.rebooted, _REBOOT), (end.hung, _HUNG), (end.exit_code == NO_ROOM_EXIT, _FULL))
@@ -113,7 +117,7 @@ def _unseen(work: str) -> Why:
         code="lost_worker",
         message=f"The {work} process is gone, and the worker that could have seen how it ended "
         "was gone before it.",
-        hint="Try again: it goes on from its newest checkpoint.",
+        hint=f"Try again{': it goes on from its newest checkpoint' * (work == TRAINING)}.",
         is_chance=True,
     )
 

@@ -167,7 +167,8 @@ def _other_model(case: _Case) -> Iterator[Repair]:
 
 
 def _other_data(case: _Case) -> Iterator[Repair]:
-    names = (one.name for one in datasets.newest(case.db) if one.name != case.recipe.dataset)
+    others = (one for one in datasets.newest(case.db) if one.name != case.recipe.dataset)
+    names = (one.name for one in others if one.version is not None)
     for name in islice(names, MOST_SWAPS):
         yield Repair(title=f"on {name}", change={"dataset": name}, swap="dataset")
 

@@ -29,7 +29,7 @@ from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import merge
-from studio.services import advice, datasets, refusals, states
+from studio.services import advice, datasets, refusals, states, versions
 
 ALARM = "alarm"
 """The kind of happening that says that a run's numbers break."""
@@ -57,7 +57,12 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
     """
     recipe = with_overrides(experiment.recipe, overrides or {})
     check(db, recipe)
-    run = Run(experiment_id=_id(experiment), name=experiment.name, recipe=recipe)
+    run = Run(
+        experiment_id=_id(experiment),
+        name=experiment.name,
+        recipe=recipe,
+        dataset_version_id=versions.require(db, recipe.dataset).id,
+    )
     db.add(run)
     db.flush()
     states.note(db, run, "queued")

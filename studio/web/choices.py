@@ -7,7 +7,7 @@ from sqlmodel import Session
 
 from studio.hardware import Hardware
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services import datasets, models
+from studio.services import datasets, models, versions
 from studio.web import words
 
 
@@ -41,7 +41,9 @@ def model_names(db: Session) -> list[str]:
 
 def dataset_names(db: Session, chosen: str) -> list[tuple[str, str]]:
     """Return each data set's name with a label; the chosen one is among them even if it is gone."""
-    found = {one.name: f"{one.name} ({_size(one.train_rows)})" for one in datasets.newest(db)}
+    brought = datasets.newest(db)
+    rows = {number: one.train_rows for number, one in versions.currents(db, brought).items()}
+    found = {one.name: f"{one.name} ({_size(rows[one.id])})" for one in brought if one.id in rows}
     known = found if not chosen or chosen in found else {chosen: f"{chosen} (missing)"} | found
     return list(known.items())
 

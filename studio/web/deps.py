@@ -27,10 +27,10 @@ class Seats:
     """Where requests wait until they may use the database, in the order they came."""
 
     def __init__(self) -> None:
-        self._readers, self._writers = Semaphore(READERS), Semaphore(WRITERS)
+        self.readers, self.writers = Semaphore(READERS), Semaphore(WRITERS)
 
     def of(self, request: Request) -> Semaphore:
-        return self._readers if _only_reads(request) else self._writers
+        return self.readers if _only_reads(request) else self.writers
 
 
 async def _seat(request: Request) -> AsyncIterator[None]:
@@ -51,6 +51,19 @@ def _only_reads(request: Request) -> bool:
     return request.method in {"GET", "HEAD"}
 
 
+async def _reading_seat(request: Request) -> AsyncIterator[None]:
+    seats: Seats = request.app.state.seats
+    async with seats.readers:
+        yield
+
+
+def _reads(
+    request: Request, _seat: Annotated[None, Depends(_reading_seat, scope="function")]
+) -> Iterator[Session]:
+    with reading(request.app.state.engine) as session:
+        yield session
+
+
 def _config(request: Request) -> Settings:
     settings: Settings = request.app.state.settings
     return settings
@@ -67,6 +80,8 @@ def _numbers(runs: Annotated[str, Query(max_length=1000)] = "") -> list[int]:
 
 # "function" scope commits before the answer leaves: the page we send the browser to exists.
 DB = Annotated[Session, Depends(_session, scope="function")]
+Reads = Annotated[Session, Depends(_reads, scope="function")]
+"""For a POST that writes nothing, or only once its slow work is done: nobody waits for it."""
 Config = Annotated[Settings, Depends(_config)]
 Posted = Annotated[dict[str, Any], Depends(_posted)]
 RunIds = Annotated[list[int], Depends(_numbers)]

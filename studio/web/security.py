@@ -22,6 +22,8 @@ _SAFETY = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 BODY_LIMIT = 4 * 2**20
 """Recipes, notes and forms are far smaller; only uploads are let through larger."""
 
+_UPLOADS = frozenset({"/datasets", "/api/v1/datasets"})
+
 
 class Gate:
     """Refuse foreign hosts, cross-site writes and oversized bodies; add the headers of safety."""
@@ -54,8 +56,9 @@ class Gate:
         return None
 
     def _limit(self, scope: Scope) -> int:
-        uploads = ("/datasets", "/api/v1/datasets")
-        return self.upload_limit if scope["path"].rstrip("/") in uploads else BODY_LIMIT
+        path = scope["path"].rstrip("/")
+        is_upload = path in _UPLOADS or path.startswith("/api/v1/uploads/")
+        return self.upload_limit if is_upload else BODY_LIMIT
 
 
 def _refuse(status: HTTPStatus, message: str) -> JSONResponse:

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 from fastapi import Depends
+from pydantic import ValidationError
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from studio.errors import InvalidError, StudioError
+from studio.intake.mapping import Mapping
 from studio.intake.rows import Limits
 from studio.services import folders
-from studio.services.datasets import Upload
+from studio.services.drafts import Upload
+from studio.settings import Settings
 from studio.web.deps import Config
 
 if TYPE_CHECKING:
@@ -53,7 +56,9 @@ class Names:
     files: frozenset[str]
 
 
-_DATASET = Names(fields=frozenset({"name"}), files=frozenset({"file", "validation_file"}))
+_DATASET = Names(
+    fields=frozenset({"name", "mapping", "draft"}), files=frozenset({"file", "validation_file"})
+)
 _FILE = {"type": "string", "format": "binary"}
 DATASET_FORM: dict[str, Any] = {
     "requestBody": {
@@ -67,6 +72,15 @@ DATASET_FORM: dict[str, Any] = {
                         "file": _FILE,
                         "validation_file": _FILE,
                         "name": {"type": "string", "description": "By default the file's."},
+                        "mapping": {
+                            "type": "string",
+                            "description": "How to read it: a Mapping as JSON. By default as "
+                            "its columns say.",
+                        },
+                        "draft": {
+                            "type": "boolean",
+                            "description": "Keep the file, and wait for a mapping.",
+                        },
                     },
                 }
             }
@@ -243,8 +257,30 @@ async def _new_dataset(request: Request, config: Config) -> AsyncIterator[Upload
             name=form.fields.get("name", ""),
             validation=validation.path if validation else None,
             validation_filename=validation.filename if validation else "",
-            limits=Limits(row_bytes=config.line_limit_bytes, total_bytes=config.upload_limit_bytes),
+            mapping=_mapping(form.fields.get("mapping", "")),
+            is_draft=form.fields.get("draft", "") in {"true", "1"},
+            limits=limits_of(config),
         )
+
+
+def limits_of(config: Settings) -> Limits:
+    """Return what a file may cost here."""
+    return Limits(row_bytes=config.line_limit_bytes, total_bytes=config.upload_limit_bytes)
+
+
+def _mapping(written: str) -> Mapping | None:
+    if not written:
+        return None
+    try:
+        return Mapping.model_validate_json(written)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise InvalidError(
+            f"The mapping cannot be read: {name or 'all of it'}: {first['msg']}.",
+            hint="It is JSON, as GET /api/v1/datasets/{id}/detection gives it.",
+            param="mapping",
+        ) from error
 
 
 NewUpload = Annotated[Upload, Depends(_new_dataset)]

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from studio.services import chores
+
 METRICS: dict[str, str] = {
     "loss": "Training loss",
     "eval_loss": "Validation loss",
@@ -208,4 +210,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "change": change,
     "magnitude": magnitude,
     "setting": setting,
+    "title_of": chores.title,
+    "about": chores.about,
 }

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from studio.db.states import Ask
-from studio.rundir import RunDir
+from studio.rundir import RunDir, WorkDir
 from studio.services import artifacts
 from studio.services.attempts import Owner
 from studio.services.obituaries import End
@@ -58,13 +58,7 @@ class Followed:
 
     def witness(self, end: End) -> End:
         """Add to how a process ended what its folder and its last words tell."""
-        printed = artifacts.log_part(self.folder.log, None, _LAST_LINES).lines
-        return replace(
-            end,
-            hung=self.is_hung,
-            disk_full=shutil.disk_usage(self.folder.root).free < _NO_ROOM,
-            last_words=next((line for line in reversed(printed) if line.strip()), "").strip(),
-        )
+        return replace(witnessed(self.folder, end), hung=self.is_hung)
 
     def watch(self, launcher: Launcher, limit: float) -> None:
         """End an attempt that has said nothing for too long, its stacks in its log."""
@@ -77,6 +71,16 @@ class Followed:
             self.is_hung = True
             log.warning("run_hung", extra={"folder": str(self.folder.root)})
             launcher.dump(self.handle)
+
+
+def witnessed(folder: WorkDir, end: End) -> End:
+    """Add to how a process ended what its folder and its last words tell."""
+    printed = artifacts.log_part(folder.log, None, _LAST_LINES).lines
+    return replace(
+        end,
+        disk_full=shutil.disk_usage(folder.root).free < _NO_ROOM,
+        last_words=next((line for line in reversed(printed) if line.strip()), "").strip(),
+    )
 
 
 def _size(folder: RunDir) -> int:

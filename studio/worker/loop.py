@@ -34,12 +34,12 @@ from studio.services import (
 from studio.services.attempts import LeaseLostError
 from studio.services.obituaries import End
 from studio.settings import Settings
-from studio.worker import cgroups, prepare, process
-from studio.worker.exports import Exports
+from studio.worker import cgroups, prepare
 from studio.worker.followed import Followed
 from studio.worker.launch import Launcher, LaunchSpec
 from studio.worker.local import Local
 from studio.worker.messenger import Messenger
+from studio.worker.trades import Commands, Trades
 from studio.worker.warm import Warm
 
 log = logging.getLogger(__name__)
@@ -61,15 +61,15 @@ class Loop:
     settings: Settings
     launcher: Launcher
     hardware: Hardware = field(default_factory=detect)
-    exporter: tuple[str, ...] = process.EXPORTER
+    commands: Commands = field(default_factory=Commands)
     name: str = field(default_factory=_name)
     followed: dict[int, Followed] = field(default_factory=dict)
-    exports: Exports = field(init=False)
+    trades: Trades = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _beat_at: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self.exports = Exports(self.engine, self.settings, self.exporter)
+        self.trades = Trades(self.engine, self.settings, self.commands)
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "Loop":
@@ -121,7 +121,7 @@ class Loop:
                 else:
                     attempts.give_back(db, run)
         if alone:
-            self.exports.adopt()
+            self.trades.adopt()
 
     def tick(self, *, takes: bool = True) -> None:
         """Do once all that is to be done now."""
@@ -130,22 +130,20 @@ class Loop:
         self.launcher.tend()
         for run_id, followed in list(self.followed.items()):
             self._follow(run_id, followed)
-        self.exports.follow()
+        self.trades.follow()
         while takes and self._take_next():
             pass
-        # Training goes first; an export takes a slot that no run waits for.
-        while takes and self._free_slots and self.exports.take_next(self._free_gpu()):
-            pass
+        if takes:
+            self.trades.take(self._free_slots, self._free_gpu)
 
-    @property
     def _free_slots(self) -> int:
         with reading(self.engine) as db:
             return max(0, self._slots - queue.used(db, self.name))
 
     @property
     def _slots(self) -> int:
-        """The slots that runs may have: those that no export has."""
-        return self.launcher.slots() - len(self.exports.followed)
+        """The slots that runs may have: those that no other work has."""
+        return self.launcher.slots() - self.trades.slots
 
     def _try_tick(self, *, takes: bool) -> None:
         try:
@@ -256,7 +254,7 @@ class Loop:
             del self._unlaunched[run_id]
 
     def _free_gpu(self) -> int | None:
-        used = {followed.gpu for followed in self.followed.values()} | self.exports.gpus
+        used = {followed.gpu for followed in self.followed.values()} | self.trades.gpus
         return next((gpu for gpu in self.gpus if gpu not in used), None)
 
     def _spec(self, run: Run) -> LaunchSpec:

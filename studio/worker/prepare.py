@@ -4,10 +4,11 @@ import shutil
 
 from sqlmodel import Session
 
-from studio.db.tables import Run
+from studio.db.tables import DatasetVersion, Run
+from studio.errors import InvalidError
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
-from studio.services import datasets, manifests, models
+from studio.services import manifests, models, versions
 from studio.settings import Settings
 
 
@@ -18,7 +19,7 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     if not run.resumes:
         # What a run that begins anew has saved before is not of this course.
         shutil.rmtree(folder.artifacts, ignore_errors=True)
-    train, validation = datasets.files(settings.datasets, datasets.require(db, run.recipe.dataset))
+    train, validation = versions.files(settings.datasets, _rows(db, run))
     spec = JobSpec(
         run_id=run.id or 0,
         name=run.name,
@@ -27,8 +28,25 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
         validation=validation,
         attempt=run.attempt,
         resume=run.resumes,
-        dataset=manifests.facts_of(db, run.recipe.dataset),
+        dataset=manifests.facts_of(db, run),
         cache=settings.cache,
     )
     folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
     folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+
+
+def _rows(db: Session, run: Run) -> DatasetVersion:
+    """Return the rows as they were when the run was submitted, whatever has become of them since.
+
+    Raises:
+        InvalidError: they have been deleted.
+
+    """
+    found = versions.of_run(db, run)
+    if found is None:
+        raise InvalidError(
+            f"The rows of {run.recipe.dataset} that this run learns from have been deleted.",
+            hint="Start a new run with a data set that is there.",
+            param="dataset",
+        )
+    return found

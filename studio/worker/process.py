@@ -9,18 +9,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import psutil
 
 from studio.births import born
 from studio.hardware import POLITE
-from studio.rundir import ExportDir, RunDir
+from studio.rundir import RunDir, WorkDir
 
 RUNNER = (sys.executable, "-m", "studio.runner")
 EXPORTER = (sys.executable, "-m", "studio.runner.export")
+CHORE = (sys.executable, "-m", "studio.runner.chore")
 LAUNCHER = "studio.runner.warm"
 """The module that keeps what a run loads, and forks runs."""
 
@@ -70,16 +72,20 @@ class Process:
 
 
 def start(
-    folder: RunDir | ExportDir, *, gpu: int | None = None, command: Sequence[str] = RUNNER
+    folder: WorkDir,
+    *,
+    gpu: int | None = None,
+    command: Sequence[str] = RUNNER,
+    besides: Mapping[str, str] = MappingProxyType({}),
 ) -> Process:
-    """Start the process that trains or exports what is in the folder."""
+    """Start the process that does the work in the folder; `besides` is for its environment."""
     with folder.log.open("ab") as log:
         child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
             [*command, str(folder.root)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment(gpu),
+            env=environment(gpu) | dict(besides),
             start_new_session=True,
         )
     return Process(child.pid, born(child.pid), child)

@@ -172,6 +172,8 @@ def test_data_of_ones_own(page: Page, studio: Studio, tmp_path: Path) -> None:
     page.locator("input[type=file]").first.set_input_files(tmp_path / "numbers.jsonl")
     page.get_by_role("button", name=re.compile("^(Upload|Import|Add)")).click()
 
+    page.wait_for_url("**/mapping")
+    page.get_by_role("button", name="Use it").click()
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
     expect(page.get_by_role("main")).to_contain_text("alpaca")
     assert "numbers" in [data["name"] for data in studio.api.get("/datasets").json()["data"]]

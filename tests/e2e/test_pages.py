@@ -12,7 +12,8 @@ from studio.db.session import connect, unit_of_work
 from studio.db.states import RunStatus
 from studio.events import Event, Failed, Finished, Sampled
 from studio.rundir import RunDir
-from studio.services import attempts, control, experiments, exports, runs, studies
+from studio.services import attempts, builds, control, experiments, exports, runs, studies, work
+from studio.services.drafts import Upload
 from tests.factories import make_done, make_running
 from tests.fake_exporter import MEASURED
 from tests.living import Studio, stop_everything
@@ -30,6 +31,10 @@ PAGES = (
     "/compare?runs=1,2",
     "/datasets",
     "/datasets/1",
+    "/datasets/2",
+    "/datasets/2?original=3&q=film",
+    "/datasets/2/mapping",
+    "/datasets/3/mapping",
     "/reports/precision",
     "/reports/precision/1",
     "/reports/precision/new?from=experiment:1",
@@ -54,6 +59,7 @@ def furnished_studio(
             run = make_done(db, f"a run in {precision}", precision=precision)
             attempts.follow(db, run, answers(), 1)
         export(db, studio.home / "runs")
+        bring(db, studio.home / "datasets")
         failed = make_running(db, "a run that failed")
         attempts.fail(db, failed, FAILED)
         assert runs.get(db, 3).status is RunStatus.FAILED
@@ -67,6 +73,17 @@ def furnished_studio(
     stop_everything(studio)
 
 
+def bring(db: Session, folder: Path) -> None:
+    """Add a data set of two classes with a row that is left out, and a draft nobody can read."""
+    for content, name, is_draft in (
+        ("text,label\nA film,good\nNo film,bad\n,bad\nA film again,good\n", "films.csv", False),
+        ("a,b\n1,2\n", "odd.csv", True),
+    ):
+        path = folder / ".arrived"
+        path.write_text(content, encoding="utf-8")
+        builds.bring(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
+
+
 def export(db: Session, runs_folder: Path) -> None:
     """Let the first run have an export that is done, and one that failed."""
     run = RunDir(runs_folder / "1")
@@ -74,7 +91,7 @@ def export(db: Session, runs_folder: Path) -> None:
     ends: tuple[Event, ...] = (Finished(metrics=MEASURED), FAILED)
     asked = [exports.request(db, 1, dtype, None, runs_folder) for dtype in ("bfloat16", "float32")]
     for one, end in zip(asked, ends, strict=True):
-        exports.begin(one)
+        work.begin(one)
         exports.follow(one, [end], 1)
     files = run.export(1).files
     files.mkdir(parents=True)

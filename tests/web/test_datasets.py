@@ -13,7 +13,7 @@ from studio.intake.formats import ACCEPTED
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.factories import make_run
-from tests.reading import problem_of, read, value_of
+from tests.reading import Node, posted, problem_of, read, value_of
 
 ROW = b'{"prompt": "Who?", "completion": "Me."}\n'
 HOSTILE = (
@@ -26,32 +26,44 @@ def files(content: bytes = ROW, filename: str = "pets.jsonl") -> dict[str, tuple
     return {"file": (filename, content)}
 
 
+def bring(client: TestClient, content: bytes = ROW, filename: str = "pets.jsonl") -> Any:  # noqa: ANN401 -- the client's response
+    """Bring a file and use what was seen in it, as one does who presses the one button."""
+    screen = client.post("/datasets", files=files(content, filename))
+    sent = posted(read(screen.text).one("form", id="form"))
+    return client.post(screen.url.path, data=dict(sent))
+
+
+def rows_in(page: Node) -> list[str]:
+    """Return the headings of the rows that a page shows."""
+    return [title for one in page.all("h3") if (title := one.text).startswith("Row ")]
+
+
 def error_of(answer: Any) -> tuple[int, str, str]:  # noqa: ANN401 -- the client's response
     error = answer.json()["error"]
     return answer.status_code, error["code"], error["param"]
 
 
 def test_an_uploaded_file_is_shown_as_conversations(client: TestClient) -> None:
-    page = client.post("/datasets", files=files(ROW + b'{"prompt": "Why?"}\n'))
+    page = bring(client, ROW + b'{"prompt": "Why?"}\n')
 
     shown = read(page.text)
     assert page.url.path == "/datasets/2"
     assert shown.one("h1").text == "pets"
     assert [turn.text for turn in shown.all(class_="turn")] == ["user Who?", "assistant Me."]
     (problem,) = shown.one("tbody").all("tr")
-    assert problem.text == "The answer is missing or empty. 1 line 2"
+    assert problem.text == "The answer is missing or empty. 1 line 2 Show rows"
 
 
 def test_the_list_says_what_each_data_set_is(client: TestClient) -> None:
-    client.post("/datasets", files=files(ROW + b"{}\n" + ROW))
+    bring(client, ROW + b"{}\n" + ROW + ROW.replace(b"Who", b"How"))
 
     newest, starter = read(client.get("/datasets").text).one("tbody").all("tr")
     shown = [cell.text for cell in newest.all("td")]
-    assert shown[0] == "2"
+    assert shown[0] == "3"
     assert shown[2:6] == [
-        "prompt and completion: prompt and completion columns",
+        "Prompt and answer: prompt and completion",
         "jsonl",
-        "83 B",
+        "123 B",
         "1 row",
     ]
     assert starter.one("a").attributes["href"] == "/datasets/1"
@@ -59,13 +71,13 @@ def test_the_list_says_what_each_data_set_is(client: TestClient) -> None:
 
 def test_a_refused_file_is_told_beside_its_field_and_the_form_is_kept(client: TestClient) -> None:
     answer = client.post(
-        "/datasets", files=files(b"a,b\n1,2\n", "pets.csv"), data={"name": 'my <b>"pets"'}
+        "/datasets", files=files(b"<html>", "pets.csv"), data={"name": 'my <b>"pets"'}
     )
 
     page = read(answer.text)
     assert answer.status_code == 422
     assert problem_of(page, "file").startswith(
-        "No column can be learnt from. The file has the columns a, b. Expected are: instruction"
+        "The name ends in .csv, but the file is an HTML page."
     )
     assert value_of(page.one("form", id="form"), "name") == 'my <b>"pets"'
 
@@ -85,7 +97,7 @@ def test_a_form_without_a_file_is_refused(client: TestClient) -> None:
 
 
 def test_hostile_text_is_only_text(client: TestClient) -> None:
-    page = client.post("/datasets", files=files(HOSTILE, '"><script>x.jsonl'))
+    page = bring(client, HOSTILE, '"><script>x.jsonl')
 
     turns = [turn.text for turn in read(page.text).all(class_="turn")]
     assert turns == [
@@ -97,15 +109,15 @@ def test_hostile_text_is_only_text(client: TestClient) -> None:
 
 
 def test_rows_are_shown_fifty_at_a_time(client: TestClient) -> None:
-    client.post("/datasets", files=files(ROW * 60))
+    client.post(API, files=files(ROW * 60))
 
     first = read(client.get("/datasets/2").text)
     following = first.one("a", rel="next").attributes["href"]
     second = read(client.get(f"/datasets/2{following}").text)
 
-    assert (len(first.all("h3")), following) == (50, "?split=train&after=50#rows")
-    assert ([second.all("h3")[0].text, len(second.all("h3"))], second.all("a", rel="next")) == (
-        ["Row 51", 10],
+    assert (rows_in(first)[-1], following) == ("Row 50", "?version=1&split=train&after=50#rows")
+    assert (rows_in(second), second.all("a", rel="next")) == (
+        [f"Row {number}" for number in range(51, 61)],
         [],
     )
 
@@ -113,7 +125,7 @@ def test_rows_are_shown_fifty_at_a_time(client: TestClient) -> None:
 def test_a_long_turn_is_cut_on_the_page_and_says_so(client: TestClient) -> None:
     long = ROW.replace(b"Me.", b"m" * 5000)
 
-    page = read(client.post("/datasets", files=files(long)).text)
+    page = read(bring(client, long).text)
 
     assert page.all(class_="turn")[1].text.endswith("mmm … and 1 000 more characters")
 
@@ -125,7 +137,7 @@ def test_a_data_set_is_renamed(client: TestClient) -> None:
 
 
 def test_a_refused_name_is_kept_with_the_reason(client: TestClient) -> None:
-    client.post("/datasets", files=files())
+    client.post(API, files=files())
 
     answer = client.post("/datasets/2/name", data={"name": "starter"})
 
@@ -248,7 +260,8 @@ def test_the_original_is_kept_as_it_came(client: TestClient, settings: Settings)
 def test_a_table_of_excel_says_how_it_was_read(client: TestClient) -> None:
     content = "prompt;completion\nQué?;Voilà\n".encode("cp1252")
 
-    shown = client.post("/datasets", files={"file": ("Fragen.csv", content)})
+    number = client.post(API, files={"file": ("Fragen.csv", content)}).json()["id"]
+    shown = client.get(f"/datasets/{number}")
 
     assert "Voilà" in shown.text
     assert "Not UTF-8, so read as Windows-1252" in shown.text

@@ -6,13 +6,11 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
-from sqlmodel import select
 
 from studio.db.session import unit_of_work
-from studio.db.tables import Dataset
 from studio.events import Started
 from studio.rundir import RunDir
-from studio.services import attempts
+from studio.services import attempts, control, datasets
 from studio.settings import Settings
 from tests.factories import make_run, make_running, progressed
 from tests.reading import read
@@ -36,6 +34,9 @@ def test_a_queued_run_tells_what_was_asked_for(client: TestClient, engine: Engin
     assert found["dataset"] == {
         "name": "starter",
         "sha256": "0" * 64,
+        "version": 1,
+        "rows_sha256": "1" * 64,
+        "mapping": {"shape": "messages", "roles": {"messages": ["messages"]}},
         "train_rows": 40,
         "validation_rows": 0,
     }
@@ -95,10 +96,12 @@ def test_what_the_run_wrote_itself_is_told_to_the_letter(
     )
 
 
-def test_a_data_set_that_is_gone_leaves_a_gap(client: TestClient, engine: Engine) -> None:
+def test_a_data_set_that_is_gone_leaves_a_gap(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
     with unit_of_work(engine) as db:
-        make_run(db)
-        db.delete(db.exec(select(Dataset)).one())
+        control.cancel(db, make_run(db).id or 0)
+        datasets.delete(db, settings.datasets, 1)
 
     assert told(client)["dataset"] is None
 

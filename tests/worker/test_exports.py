@@ -11,13 +11,14 @@ import pytest
 from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
-from studio.db.states import ExportStatus, RunStatus
+from studio.db.states import RunStatus, WorkStatus
 from studio.db.tables import Export
 from studio.rundir import ExportDir, RunDir
-from studio.services import exports, runs
+from studio.services import exports, runs, work
 from studio.settings import Settings
 from studio.worker.local import Local
 from studio.worker.loop import Loop
+from studio.worker.trades import Commands
 from tests.factories import make_done, make_run
 
 HERE = Path(__file__).parents[1]
@@ -35,14 +36,14 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     def begin(part: str) -> Loop:
         runner = (sys.executable, str(HERE / "fake_runner.py"), "succeed")
         exporter = (sys.executable, str(HERE / "fake_exporter.py"), part)
-        loop = Loop(engine, settings, Local(command=runner), exporter=exporter)
+        loop = Loop(engine, settings, Local(command=runner), commands=Commands(export=exporter))
         loops.append(loop)
         loop.adopt(alone=True)
         return loop
 
     yield begin
     for loop in loops:
-        for followed in loop.exports.followed.values():
+        for followed in loop.trades.exports.followed.values():
             followed.process.kill()
             _ = followed.process.child and followed.process.child.wait()
 
@@ -88,7 +89,7 @@ def test_an_export_goes_from_the_queue_to_its_measures(
 ) -> None:
     made = settled(start("succeed"))
 
-    assert (made.status, made.measured["mean_relative_change"]) == (ExportStatus.SUCCEEDED, 0.0014)
+    assert (made.status, made.measured["mean_relative_change"]) == (WorkStatus.SUCCEEDED, 0.0014)
     assert math.isnan(made.measured["perplexity_after"])
     assert sorted(path.name for path in folder(settings, export).root.iterdir()) == [
         "events.jsonl",
@@ -103,7 +104,7 @@ def test_a_failure_is_told_as_the_exporter_words_it(start: Start) -> None:
     made = settled(start("fail"))
 
     assert (made.status, made.error_code, made.error_message) == (
-        ExportStatus.FAILED,
+        WorkStatus.FAILED,
         "disk_full",
         "The disk is full.",
     )
@@ -114,7 +115,7 @@ def test_a_process_that_dies_is_heard(start: Start) -> None:
     made = settled(start("die"))
 
     assert (made.status, made.error_message) == (
-        ExportStatus.FAILED,
+        WorkStatus.FAILED,
         "The export process was killed from outside (SIGKILL).",
     )
 
@@ -126,7 +127,7 @@ def test_training_goes_first(engine: Engine, start: Start) -> None:
     loop = start("succeed")
     loop.tick()
     with reading(engine) as db:
-        assert exports.waiting(db)[0].status is ExportStatus.QUEUED
+        assert work.waiting(db, Export)[0].status is WorkStatus.QUEUED
         assert [run.id for run in runs.live(db)] == [second]
     settled(loop)
 
@@ -151,13 +152,13 @@ def test_another_worker_adopts_what_is_being_made(
 ) -> None:
     first = start("wait")
     until(first, begun)
-    left = first.exports.followed.pop(export).process
+    left = first.trades.exports.followed.pop(export).process
     second = start("wait")
     (folder(settings, export).root / "go").touch()
     (left.child or pytest.fail("It was our child.")).wait()
 
     made = settled(second)
-    assert (made.status, made.attempt) == (ExportStatus.SUCCEEDED, 1)
+    assert (made.status, made.attempt) == (WorkStatus.SUCCEEDED, 1)
 
 
 def test_what_died_with_its_worker_is_made_again(
@@ -165,30 +166,30 @@ def test_what_died_with_its_worker_is_made_again(
 ) -> None:
     first = start("wait")
     until(first, begun)
-    left = first.exports.followed.pop(export).process
+    left = first.trades.exports.followed.pop(export).process
     left.kill()
     (left.child or pytest.fail("It was our child.")).wait()
     (folder(settings, export).root / "files.partial").mkdir()
 
     made = settled(start("succeed"))
-    assert (made.status, made.attempt) == (ExportStatus.SUCCEEDED, 2)
+    assert (made.status, made.attempt) == (WorkStatus.SUCCEEDED, 2)
     assert not (folder(settings, export).root / "files.partial").exists()
 
 
 def test_an_export_that_dies_again_and_again_fails(
     engine: Engine, start: Start, export: int
 ) -> None:
-    for _ in range(exports.MOST_ATTEMPTS):
+    for _ in range(work.MOST_ATTEMPTS):
         loop = start("wait")
         until(loop, begun)
-        left = loop.exports.followed.pop(export).process
+        left = loop.trades.exports.followed.pop(export).process
         left.kill()
         (left.child or pytest.fail("It was our child.")).wait()
     start("succeed")
 
     with reading(engine) as db:
         made = exports.get(db, 1, export)
-    assert (made.status, made.error_code) == (ExportStatus.FAILED, "lost_worker")
+    assert (made.status, made.error_code) == (WorkStatus.FAILED, "lost_worker")
 
 
 def test_a_deleted_export_leaves_no_process_and_no_files(
@@ -196,10 +197,10 @@ def test_a_deleted_export_leaves_no_process_and_no_files(
 ) -> None:
     loop = start("wait")
     until(loop, begun)
-    process = loop.exports.followed[export].process
+    process = loop.trades.exports.followed[export].process
     with unit_of_work(engine) as db:
         exports.delete(db, 1, export, settings.runs)
-    until(loop, lambda one: one is None and not loop.exports.followed)
+    until(loop, lambda one: one is None and not loop.trades.exports.followed)
 
     assert not process.is_alive
     assert list(RunDir(settings.runs / "1").exports.iterdir()) == []

@@ -95,7 +95,14 @@ def test_a_launch_notes_what_the_manifest_needs(
     spec = JobSpec.model_validate_json((settings.runs / "1" / "job.json").read_text())
     assert (spec.attempt, spec.dataset) == (
         1,
-        DataFacts(name="starter", sha256="0" * 64, train_rows=40, validation_rows=0),
+        DataFacts(
+            name="starter",
+            sha256="0" * 64,
+            rows_sha256="1" * 64,
+            mapping={"shape": "messages", "roles": {"messages": ["messages"]}},
+            train_rows=40,
+            validation_rows=0,
+        ),
     )
 
 
@@ -337,9 +344,7 @@ def test_a_run_that_cannot_be_prepared_fails_in_words(
     run_id = submit(engine)
     (settings.models / "starter" / "config.json").unlink()
     with unit_of_work(engine) as db:
-        run = runs.get(db, run_id)
-        changed = run.recipe.model_copy(update={"dataset": "gone"})
-        run.recipe = changed
+        runs.get(db, run_id).dataset_version_id = None
     run = until(start("succeed"), run_id, ended)
 
     assert (run.status, run.error_code) == (RunStatus.FAILED, "invalid")

@@ -1,11 +1,13 @@
 """The REST API, one module a noun."""
 
 from studio.web.api import (
+    chores,
     compare,
     datasets,
     deliveries,
     experiments,
     exports,
+    imports,
     live,
     methods,
     models,
@@ -14,6 +16,8 @@ from studio.web.api import (
     runs,
     studies,
     system,
+    uploads,
+    versions,
     watch,
 )
 
@@ -23,12 +27,16 @@ ROUTERS = tuple(
         system,
         methods,
         datasets,
+        versions,
         models,
         experiments,
         plan,
         live,
         runs,
         exports,
+        chores,
+        imports,
+        uploads,
         compare,
         studies,
         queue,

@@ -1,13 +1,17 @@
 """Data sets as JSON: bring, list, look into, rename, delete."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from annotated_types import Ge, Lt
+from fastapi import APIRouter, Path
+from sqlmodel import Session
 
-from studio.intake.turns import Role
-from studio.services import datasets
-from studio.services.datasets import Split
+from studio.db.states import DatasetStatus
+from studio.db.tables import Dataset, DatasetVersion
+from studio.services import builds, datasets, versions
+from studio.services.versions import Part
 from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, page_of
 from studio.web.deps import DB, Config
 from studio.web.uploads import DATASET_FORM, NewUpload
@@ -15,8 +19,6 @@ from studio.web.uploads import DATASET_FORM, NewUpload
 router = APIRouter(prefix="/api/v1/datasets", tags=["datasets"])
 
 DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
-RowsAfter = Annotated[int, Query(ge=0, lt=2**53)]
-RowsLimit = Annotated[int, Query(ge=1, le=200)]
 
 
 class ProblemOut(Out):
@@ -28,58 +30,74 @@ class ProblemOut(Out):
     rows: list[int]
     """The first of them: lines of JSON lines and CSV, else places counted from one."""
     blocking: bool
-    split: Split
+    split: Part
 
 
 class DatasetOut(Out):
+    """A data set, with the version of its rows that new runs learn from."""
+
     id: int
     name: str
     filename: str
     format: str
-    shape: str
-    mapping: dict[str, str]
     bytes: int
     sha256: str
+    """Of the file as it was brought."""
+    source: str
+    status: DatasetStatus
+    version: int | None
+    """The number of the version in use; null until the file has been read."""
+    kind: str | None
+    """conversation, text, preference or judged."""
+    shape: str | None
+    mapping: dict[str, Any] | None
+    """How the file was read."""
     train_rows: int
     validation_rows: int
     problems: list[ProblemOut]
+    removed: dict[str, int]
+    """Rows that could be used and were not wanted, by reason."""
+    chore: int | None
+    """The chore that reads the file, or has read it, where it is a large one."""
     created_at: datetime
 
 
-class TurnOut(Out):
-    role: Role
-    content: str
-
-
-class RowOut(Out):
-    number: int
-    messages: list[TurnOut]
-
-
 class ChangedDataset(Body):
-    name: Name
+    name: Name | None = None
+    version: Annotated[int, Ge(1), Lt(2**31)] | None = None
+    """The version that new runs are to learn from."""
 
 
 @router.post("", status_code=201, openapi_extra=DATASET_FORM)
 def add(upload: NewUpload, db: DB, config: Config) -> DatasetOut:
-    """Upload JSON lines, JSON, CSV or Parquet. The columns are told from their names."""
-    return DatasetOut.model_validate(datasets.add(db, config.datasets, upload))
+    """Upload JSON, CSV, Parquet, Arrow or text, packed or not; the columns are told by themselves.
+
+    A large file is read by a chore: the data set is `building` until then. As a draft, a file
+    waits for a mapping.
+    """
+    return _out(db, builds.bring(db, config.datasets, upload))
 
 
 @router.get("")
 def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[DatasetOut]:
     rows = datasets.newest(db, limit=limit + 1, before=after)
-    return page_of(rows, limit, [DatasetOut.model_validate(row) for row in rows])
+    return page_of(rows, limit, _listed(db, rows))
 
 
 @router.get("/{dataset_id}")
 def show(dataset_id: DatasetId, db: DB) -> DatasetOut:
-    return DatasetOut.model_validate(datasets.get(db, dataset_id))
+    return _out(db, datasets.get(db, dataset_id))
 
 
 @router.patch("/{dataset_id}")
 def change(dataset_id: DatasetId, changed: ChangedDataset, db: DB) -> DatasetOut:
-    return DatasetOut.model_validate(datasets.rename(db, dataset_id, changed.name))
+    """Rename a data set, or let new runs learn from another of its versions."""
+    dataset = datasets.get(db, dataset_id)
+    if changed.name is not None:
+        datasets.rename(db, dataset_id, changed.name)
+    if changed.version is not None:
+        versions.use(db, dataset_id, changed.version)
+    return _out(db, dataset)
 
 
 @router.delete("/{dataset_id}", status_code=204)
@@ -87,25 +105,35 @@ def delete(dataset_id: DatasetId, db: DB, config: Config) -> None:
     datasets.delete(db, config.datasets, dataset_id)
 
 
-@router.get("/{dataset_id}/rows")
-def rows(
-    dataset_id: DatasetId,
-    db: DB,
-    config: Config,
-    split: Split = "train",
-    after: RowsAfter = 0,
-    limit: RowsLimit = 50,
-) -> Listing[RowOut]:
-    """Show the rows as they are trained on, in their order. A page of long rows ends early."""
-    dataset = datasets.get(db, dataset_id)
-    page = datasets.rows(config.datasets, dataset, split, after=after, limit=limit)
-    shown = [RowOut.model_validate(row) for row in page.rows]
-    return Listing(data=shown, has_more=page.has_more, next_after=page.next_after)
-
-
 @router.get("/{dataset_id}/problems")
 def problems(dataset_id: DatasetId, db: DB) -> Listing[ProblemOut]:
     """Tell which rows were left out and why, and which columns are not used."""
-    found: list[dict[str, Any]] = datasets.get(db, dataset_id).problems
+    version = versions.current(db, datasets.get(db, dataset_id))
+    found: list[dict[str, Any]] = version.problems if version else []
     shown = [ProblemOut.model_validate(problem) for problem in found]
     return Listing(data=shown, has_more=False, next_after=None)
+
+
+def _listed(db: Session, rows: Sequence[Dataset]) -> list[DatasetOut]:
+    found = versions.currents(db, rows)
+    return [_told(db, one, found.get(one.id or 0)) for one in rows]
+
+
+def _out(db: Session, dataset: Dataset) -> DatasetOut:
+    return _told(db, dataset, versions.current(db, dataset))
+
+
+def _told(db: Session, dataset: Dataset, version: DatasetVersion | None) -> DatasetOut:
+    is_large = builds.is_large(dataset.bytes, dataset.filename)
+    chore = builds.of(db, dataset.id or 0) if is_large else None
+    rows = {
+        "kind": version.kind if version else None,
+        "shape": version.mapping["shape"] if version else None,
+        "mapping": version.mapping if version else None,
+        "train_rows": version.train_rows if version else 0,
+        "validation_rows": version.validation_rows if version else 0,
+        "problems": version.problems if version else [],
+        "removed": version.removed if version else {},
+        "chore": chore.id if chore else None,
+    }
+    return DatasetOut.model_validate(dataset.model_dump() | rows)

@@ -6,7 +6,7 @@ from datetime import datetime
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 
-from studio.db.states import ExportStatus
+from studio.db.states import WorkStatus
 from studio.db.tables import Export
 from studio.errors import ConflictError
 from studio.recipe.exports import Kind
@@ -35,7 +35,7 @@ class ExportOut(Out):
     run_id: int
     kind: Kind
     dtype: DType
-    status: ExportStatus
+    status: WorkStatus
     phase: str
     progress: float
     measured: dict[str, float]
@@ -94,7 +94,7 @@ def file(run_id: int, export_id: int, name: str, db: DB, config: Config) -> File
 def whole(run_id: int, export_id: int, db: DB, config: Config) -> StreamingResponse:
     """Fetch all files as one zip."""
     export = exports.get(db, run_id, export_id)
-    if export.status is not ExportStatus.SUCCEEDED:
+    if export.status is not WorkStatus.SUCCEEDED:
         raise ConflictError(
             f"Export {export_id} is {export.status}.", hint="Its files are there once it succeeded."
         )

@@ -1,12 +1,15 @@
 """Pages for people, one module a noun."""
 
 from studio.web.pages import (
+    chores,
     compare,
     datasets,
     experiments,
     exports,
     failures,
     home,
+    imports,
+    mappings,
     queue,
     runs,
     settings,
@@ -17,6 +20,6 @@ ROUTERS = tuple(
     module.router
     for module in (
         *(home, experiments, runs, exports, compare),
-        *(studies, datasets, queue, settings, failures),
+        *(studies, imports, datasets, mappings, queue, settings, failures, chores),
     )
 )

@@ -1,44 +1,52 @@
 """Data sets on screen."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi.responses import FileResponse, Response
 from sqlmodel import Session
 
-from studio.db.tables import Dataset
-from studio.errors import ConflictError, InvalidError, StudioError
+from studio.db.states import DatasetStatus
+from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
+from studio.intake import wording
 from studio.intake.formats import ACCEPTED, IN_WORDS
-from studio.intake.readers import PLACES
-from studio.intake.shapes import in_words
-from studio.services import datasets
-from studio.services.datasets import Split
+from studio.intake.mapping import Mapping
+from studio.services import builds, datasets, versions
+from studio.services.versions import Part
 from studio.settings import Settings
-from studio.web.deps import DB, Config, Posted
+from studio.web import dataset_page, import_page
+from studio.web.dataset_page import Asked
+from studio.web.deps import DB, Config, Posted, Reads
 from studio.web.render import form_again, go, page
-from studio.web.uploads import NewUpload
+from studio.web.uploads import NewUpload, limits_of
 
 router = APIRouter(prefix="/datasets", include_in_schema=False)
 
 DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
-After = Annotated[int, Query(ge=0, lt=2**53)]
-
-ROWS = 50
+Way = Annotated[str, Query(max_length=20)]
+At = Annotated[str, Query(max_length=4000)]
+"""A folder to look into."""
+Number = Annotated[int, Path(ge=1, lt=2**31)]
 
 
 @router.get("")
-def listing(request: Request, db: DB, config: Config) -> Response:
-    return page(request, "datasets/list.html", **_list(db, config))
+def listing(
+    request: Request, db: DB, config: Config, way: Way = import_page.UPLOAD, at: At = ""
+) -> Response:
+    shown = {"bring": import_page.of(db, config, way, at)}
+    return page(request, "datasets/list.html", **listed(db, config) | shown)
 
 
 @router.post("")
 def add(request: Request, upload: NewUpload, db: DB, config: Config) -> Response:
+    """Keep a file, and ask how it is to be read."""
     try:
-        dataset = datasets.add(db, config.datasets, upload)
+        dataset = builds.bring(db, config.datasets, replace(upload, is_draft=True))
     except (ConflictError, InvalidError) as error:
-        again = _list(db, config, name=upload.name, problem=error)
+        again = listed(db, config, name=upload.name, problem=error)
         return form_again(request, "datasets/list.html", **again)
-    return go(request, f"/datasets/{dataset.id}")
+    return go(request, f"/datasets/{dataset.id}/mapping")
 
 
 @router.get("/{dataset_id}")
@@ -47,11 +55,59 @@ def show(
     dataset_id: DatasetId,
     db: DB,
     config: Config,
-    split: Split = "train",
-    after: After = 0,
+    asked: Annotated[Asked, Query()],
 ) -> Response:
+    """Show a data set; one that nobody has said yet how to read asks for that."""
     dataset = datasets.get(db, dataset_id)
-    return page(request, "datasets/show.html", **_show(config, dataset, split, after))
+    if dataset.version is None and dataset.status is not DatasetStatus.BUILDING:
+        return go(request, f"/datasets/{dataset_id}/mapping")
+    return page(request, "datasets/show.html", **dataset_page.of(db, config, dataset, asked))
+
+
+@router.get("/{dataset_id}/built")
+def built(request: Request, dataset_id: DatasetId) -> Response:
+    """Come here when a chore has read the file: the page is another one now."""
+    return go(request, f"/datasets/{dataset_id}")
+
+
+@router.get("/{dataset_id}/versions/{number}/{part}.jsonl")
+def download(dataset_id: DatasetId, number: Number, part: Part, db: DB, config: Config) -> Response:
+    version = versions.get(db, dataset_id, number)
+    train, validation = versions.files(config.datasets, version)
+    path = train if part == "train" else validation
+    if path is None:
+        raise NotFoundError(f"Version {number} has no rows to validate on.")
+    name = datasets.get(db, dataset_id).name
+    return FileResponse(path, filename=f"{name}-{number}-{part}.jsonl")
+
+
+@router.post("/{dataset_id}/versions/{number}/use")
+def use(request: Request, dataset_id: DatasetId, number: Number, db: DB) -> Response:
+    versions.use(db, dataset_id, number)
+    return go(request, f"/datasets/{dataset_id}")
+
+
+@router.post("/{dataset_id}/versions/{number}/delete")
+def delete_version(
+    request: Request, dataset_id: DatasetId, number: Number, db: DB, config: Config
+) -> Response:
+    versions.delete(db, config.datasets, dataset_id, number)
+    return go(request, f"/datasets/{dataset_id}")
+
+
+@router.post("/{dataset_id}/exclude")
+def exclude(
+    request: Request,
+    dataset_id: DatasetId,
+    db: Reads,
+    config: Config,
+    row: Annotated[list[int], Form()],
+) -> Response:
+    """Leave rows out, named as the file counts them; that makes a new version."""
+    mapping = versions.mapping_of(db, dataset_id)
+    wanted = mapping.model_copy(update={"exclude": sorted({*mapping.exclude, *row})})
+    builds.again(request.app.state.engine, config.datasets, dataset_id, wanted, limits_of(config))
+    return go(request, f"/datasets/{dataset_id}")
 
 
 @router.post("/{dataset_id}/name")
@@ -62,8 +118,8 @@ def rename(
     try:
         datasets.rename(db, dataset_id, name)
     except (ConflictError, InvalidError) as error:
-        again = _show(config, datasets.get(db, dataset_id)) | {"name": name, "problem": error}
-        return form_again(request, "datasets/show.html", **again)
+        found = dataset_page.of(db, config, datasets.get(db, dataset_id), Asked())
+        return form_again(request, "datasets/show.html", **found | {"name": name, "problem": error})
     return go(request, f"/datasets/{dataset_id}")
 
 
@@ -73,31 +129,23 @@ def delete(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> R
     return go(request, "/datasets")
 
 
-def _list(
+def listed(
     db: Session, config: Settings, *, name: str = "", problem: StudioError | None = None
 ) -> dict[str, Any]:
+    """Return what the page of all data sets shows."""
+    found = datasets.newest(db)
+    current = versions.currents(db, found)
     return {
         "accepted": ACCEPTED,
         "formats": IN_WORDS,
-        "datasets": datasets.newest(db),
-        "in_words": in_words,
+        "datasets": found,
+        "versions": current,
+        "words": {
+            number: wording.in_words(Mapping.model_validate(one.mapping))
+            for number, one in current.items()
+        },
+        "bring": import_page.of(db, config),
         "limit": config.upload_limit_bytes,
         "name": name,
         "problem": problem,
-    }
-
-
-def _show(
-    config: Settings, dataset: Dataset, split: Split = "train", after: int = 0
-) -> dict[str, Any]:
-    rows = datasets.rows(config.datasets, dataset, split, after=after, limit=ROWS)
-    return {
-        "dataset": dataset,
-        "words": in_words(dataset.shape, dataset.mapping),
-        "place": PLACES[dataset.format],
-        "split": split,
-        "after": after,
-        "rows": rows,
-        "name": dataset.name,
-        "problem": None,
     }

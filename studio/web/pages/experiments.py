@@ -1,7 +1,7 @@
 """The form that makes an experiment, and the page of one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Request
@@ -16,7 +16,7 @@ from studio.hardware import detect
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe import yaml
-from studio.services import experiments, progress, queue, runs, workers
+from studio.services import datasets, experiments, progress, queue, runs, workers
 from studio.web import choices, preview
 from studio.web.deps import DB, Posted
 from studio.web.forms import Fieldset, Problems, fieldset, problems_in, tidy
@@ -159,8 +159,12 @@ def _fresh(db: Session, method: Method, preset: str) -> Draft:
 
 
 def _copy(db: Session, source: str) -> Draft:
-    """Begin with the recipe of a run or an experiment: `run:12`, `experiment:3`."""
+    """Begin with the recipe of a run or an experiment, or with a data set: `run:12`."""
     kind, _colon, number = source.partition(":")
+    if kind == "dataset" and number.isdecimal():
+        fresh = _fresh(db, _method(DEFAULT), "")
+        data = {"dataset": datasets.get(db, int(number)).name}
+        return replace(fresh, values={**fresh.values, **data})
     find = {"run": runs.get, "experiment": experiments.get}.get(kind)
     if find is None or not number.isdecimal():
         raise NotFoundError(f"There is no {source} to start from.", hint="Write run:12.")

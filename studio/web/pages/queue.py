@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from studio.services import control, forecast, progress, queue, runs, workers
+from studio.services import besides, control, forecast, progress, queue, runs, workers
 from studio.web.deps import DB
-from studio.web.render import go, page
+from studio.web.render import block, go, page
 
 router = APIRouter(prefix="/queue", include_in_schema=False)
 
@@ -21,8 +21,15 @@ def show(request: Request, db: DB) -> Response:
         waits=forecast.waits(db),
         workers=workers.heard_of(db),
         slots=workers.slots(db),
+        others=besides.listed(db),
         progress_of=progress.of,
     )
+
+
+@router.get("/others")
+def others(request: Request, db: DB) -> Response:
+    """Show what is done besides runs; they are told of live, this is asked for."""
+    return block(request, "queue/show.html", "others", others=besides.listed(db))
 
 
 @router.post("/{run_id}/move")

@@ -82,7 +82,7 @@ def test_what_is_large_can_be_left_out(filled: Settings, tmp_path: Path) -> None
     back = brought_back(made(filled, models=False, checkpoints=False), tmp_path / "back")
 
     assert sorted(content(back.home)) == [
-        "datasets/1/train.jsonl",
+        "datasets/1/1/train.jsonl",
         "runs/1/artifacts/model.safetensors",
         "runs/1/events.jsonl",
     ]
@@ -263,6 +263,7 @@ def db_run(engine: Engine, settings: Settings) -> tuple[Settings, int]:
 def test_rows_deleted_meanwhile_make_no_backup(filled: Settings, engine: Engine) -> None:
     def delete(_bytes: int) -> None:
         with unit_of_work(engine) as db:
+            db.connection().execute(text("UPDATE run SET dataset_version_id = NULL"))
             db.connection().execute(text("DELETE FROM dataset"))
 
     with pytest.raises(ConflictError, match="Data set 1 was deleted while it was copied"):

@@ -9,10 +9,12 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from studio.db.session import unit_of_work
+from studio.db.tables import Dataset, DatasetVersion
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake import pages
-from studio.services import control, datasets
-from studio.services.datasets import Upload
+from studio.services import builds, control, datasets, starters, versions
+from studio.services.drafts import Upload
+from studio.services.versions import Which
 from studio.settings import Settings
 from tests.factories import make_run, make_running
 
@@ -37,17 +39,25 @@ def kept(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in {"1", ".arrived"})
 
 
-def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: Path) -> None:
-    dataset = datasets.add(db, folder, upload(folder))
+def current(db: Session, dataset: Dataset) -> DatasetVersion:
+    version = versions.current(db, dataset)
+    assert version is not None
+    return version
 
-    train, validation = datasets.files(folder, dataset)
+
+def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: Path) -> None:
+    dataset = builds.bring(db, folder, upload(folder))
+
+    version = current(db, dataset)
+    train, validation = versions.files(folder, version)
     assert json.loads(train.read_text()) == {
         "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     }
     assert validation is None
     assert (folder / str(dataset.id) / "original.jsonl").read_text() == ROW
-    assert (dataset.name, dataset.shape, dataset.train_rows) == ("pets", "prompt_completion", 1)
-    assert dataset.mapping == {"prompt": "prompt", "completion": "completion"}
+    assert (dataset.name, version.number, version.kind) == ("pets", 1, "conversation")
+    assert (version.mapping["shape"], version.train_rows) == ("prompt_completion", 1)
+    assert version.mapping["roles"] == {"prompt": ["prompt"], "completion": ["completion"]}
     assert dataset.sha256 == hashlib.sha256(ROW.encode()).hexdigest()
 
 
@@ -61,11 +71,12 @@ def test_a_validation_file_has_rows_of_its_own(db: Session, folder: Path) -> Non
         validation_filename="held_out.csv",
     )
 
-    dataset = datasets.add(db, folder, with_validation)
+    dataset = builds.bring(db, folder, with_validation)
 
-    page = datasets.rows(folder, dataset, "validation")
-    assert [row.messages[0]["content"] for row in page.rows] == ["c"]
-    assert [(one["split"], one["code"], one["rows"]) for one in dataset.problems] == [
+    version = current(db, dataset)
+    page = versions.rows(folder, version, Which(part="validation"))
+    assert [one.row["messages"][0]["content"] for one in page.rows] == ["c"]
+    assert [(one["split"], one["code"], one["rows"]) for one in version.problems] == [
         ("validation", "missing_answer", [3])
     ]
 
@@ -81,7 +92,7 @@ def test_a_bad_validation_file_is_told_beside_its_own_field(db: Session, folder:
     )
 
     with pytest.raises(InvalidError) as refused:
-        datasets.add(db, folder, with_validation)
+        builds.bring(db, folder, with_validation)
 
     assert (refused.value.message, refused.value.param) == (
         "The file is empty.",
@@ -90,9 +101,9 @@ def test_a_bad_validation_file_is_told_beside_its_own_field(db: Session, folder:
 
 
 def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
-    dataset = datasets.add(db, folder, upload(folder, ROW + '{"prompt": "a"}\n'))
+    dataset = builds.bring(db, folder, upload(folder, ROW + '{"prompt": "a"}\n'))
 
-    assert dataset.problems == [
+    assert current(db, dataset).problems == [
         {
             "code": "missing_answer",
             "message": "The answer is missing or empty.",
@@ -106,7 +117,7 @@ def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
 
 def test_a_taken_name_is_refused_and_nothing_is_left(db: Session, folder: Path) -> None:
     with pytest.raises(ConflictError) as refused:
-        datasets.add(db, folder, upload(folder, name="starter"))
+        builds.bring(db, folder, upload(folder, name="starter"))
 
     assert (refused.value.param, refused.value.hint) == (
         "name",
@@ -117,7 +128,7 @@ def test_a_taken_name_is_refused_and_nothing_is_left(db: Session, folder: Path) 
 
 def test_a_refused_file_leaves_nothing(db: Session, folder: Path) -> None:
     with pytest.raises(InvalidError):
-        datasets.add(db, folder, upload(folder, '{"a": 1}\n'))
+        builds.bring(db, folder, upload(folder, '{"a": 1}\n'))
 
     assert kept(folder) == []
     assert [dataset.name for dataset in datasets.newest(db)] == ["starter"]
@@ -133,7 +144,7 @@ def test_a_refused_file_leaves_nothing(db: Session, folder: Path) -> None:
     ],
 )
 def test_a_file_name_is_only_shown(db: Session, folder: Path, filename: str, name: str) -> None:
-    dataset = datasets.add(db, folder, upload(folder, filename=filename))
+    dataset = builds.bring(db, folder, upload(folder, filename=filename))
 
     assert dataset.name == name
     assert kept(folder) == [str(dataset.id)]
@@ -153,7 +164,7 @@ def test_a_recipe_finds_its_data_set_by_name_or_id(db: Session, name: str) -> No
 
 
 def test_a_name_goes_before_an_id(db: Session, folder: Path) -> None:
-    dataset = datasets.add(db, folder, upload(folder, name="1"))
+    dataset = builds.bring(db, folder, upload(folder, name="1"))
 
     assert datasets.require(db, "1").id == dataset.id
 
@@ -174,10 +185,10 @@ def test_an_unknown_name_is_answered_with_the_nearest(db: Session, name: str, hi
 
 
 def test_rows_come_a_page_at_a_time(db: Session, folder: Path) -> None:
-    starter = datasets.get(db, 1)
+    starter = versions.get(db, 1, 1)
 
-    first = datasets.rows(folder, starter, after=0, limit=30)
-    last = datasets.rows(folder, starter, after=30, limit=30)
+    first = versions.rows(folder, starter, limit=30)
+    last = versions.rows(folder, starter, Which(after=30), limit=30)
 
     assert ([row.number for row in first.rows], first.next_after) == (list(range(1, 31)), 30)
     assert ([row.number for row in last.rows], last.next_after) == (list(range(31, 41)), None)
@@ -185,16 +196,16 @@ def test_rows_come_a_page_at_a_time(db: Session, folder: Path) -> None:
 
 def test_a_page_of_long_rows_ends_early(db: Session, folder: Path) -> None:
     long = json.dumps({"prompt": "a", "completion": "b" * (pages.PAGE_BYTES // 2)}) + "\n"
-    dataset = datasets.add(db, folder, upload(folder, long * 3))
+    dataset = builds.bring(db, folder, upload(folder, long * 3))
 
-    page = datasets.rows(folder, dataset)
+    page = versions.rows(folder, current(db, dataset))
 
     assert ([row.number for row in page.rows], page.next_after) == ([1], 1)
 
 
 def test_a_deleted_data_set_takes_its_files_along(engine: Engine, folder: Path) -> None:
     with unit_of_work(engine) as db:
-        dataset = datasets.add(db, folder, upload(folder))
+        dataset = builds.bring(db, folder, upload(folder))
     with unit_of_work(engine) as db:
         datasets.delete(db, folder, dataset.id or 0)
 
@@ -227,11 +238,12 @@ def test_a_data_set_goes_when_its_runs_have_ended(db: Session, folder: Path) -> 
     assert datasets.newest(db) == []
 
 
-def test_a_name_stays_while_a_run_waits_to_look_for_it(db: Session) -> None:
-    make_run(db)
+def test_a_run_that_waits_finds_its_rows_under_another_name(db: Session) -> None:
+    run = make_run(db)
 
-    with pytest.raises(ConflictError):
-        datasets.rename(db, 1, "other")
+    datasets.rename(db, 1, "other")
+
+    assert versions.of_run(db, run) is versions.get(db, 1, 1)
 
 
 def test_a_renamed_data_set_is_found_by_its_new_name(db: Session) -> None:
@@ -244,26 +256,29 @@ def test_the_starter_is_made_once(db: Session, folder: Path) -> None:
     db.delete(datasets.get(db, 1))
     db.flush()
 
-    made = datasets.add_starter(db, folder)
+    made = starters.add(db, folder)
 
-    assert datasets.add_starter(db, folder) is made
-    assert (made.name, made.shape) == ("starter", "messages")
-    assert made.train_rows > made.validation_rows > 0
-    page = datasets.rows(folder, made, "validation", limit=1)
-    assert page.rows[0].messages[-1]["role"] == "assistant"
+    assert starters.add(db, folder) is made
+    version = current(db, made)
+    assert (made.name, version.mapping["shape"]) == ("starter", "messages")
+    assert version.train_rows > version.validation_rows > 0
+    page = versions.rows(folder, version, Which(part="validation"), limit=1)
+    assert page.rows[0].row["messages"][-1]["role"] == "assistant"
 
 
 def test_tidying_takes_what_a_killed_upload_left(db: Session, folder: Path) -> None:
     (folder / ".new-abc").mkdir()
     (folder / "99").mkdir()
+    (folder / "1" / ".new-abc").mkdir()
+    (folder / "1" / "2").mkdir()
 
     datasets.tidy(db, folder)
 
-    assert kept(folder) == []
+    assert (kept(folder), [path.name for path in (folder / "1").iterdir()]) == ([], ["1"])
 
 
 def test_the_newest_come_first(db: Session, folder: Path) -> None:
-    datasets.add(db, folder, upload(folder))
+    builds.bring(db, folder, upload(folder))
     rows = datasets.newest(db)
 
     assert [dataset.name for dataset in rows] == ["pets", "starter"]

@@ -3,12 +3,13 @@
 import pytest
 from sqlmodel import Session
 
-from studio.db.states import ExportStatus
+from studio.db.states import WorkStatus
 from studio.db.tables import Export
 from studio.events import Finished, Phase, Stopped
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType
-from studio.services import exports, formats
+from studio.services import exports, formats, work
+from studio.services.obituaries import End
 from studio.weights.facts import ModelFacts
 from studio.weights.samples import Spread
 from tests.factories import make_done
@@ -20,7 +21,7 @@ def export(db: Session) -> Export:
     export = Export(run_id=make_done(db).id or 0, kind="merged", dtype="float16")
     db.add(export)
     db.flush()
-    exports.begin(export)
+    work.begin(export)
     return export
 
 
@@ -34,38 +35,38 @@ def test_progress_is_kept_until_more_is_told(export: Export) -> None:
 def test_one_that_is_done_is_done_wholly(export: Export) -> None:
     exports.follow(export, [Phase(name="measuring after", share=0.9), Finished(metrics={})], 7)
 
-    assert (export.status, export.phase, export.share) == (ExportStatus.SUCCEEDED, "", 1)
+    assert (export.status, export.phase, export.share) == (WorkStatus.SUCCEEDED, "", 1)
 
 
 def test_one_told_to_stop_from_outside_waits_again(export: Export) -> None:
     exports.follow(export, [Stopped(step=0)], 1)
 
-    assert (export.status, export.phase, export.share) == (ExportStatus.QUEUED, "", 0)
+    assert (export.status, export.phase, export.share) == (WorkStatus.QUEUED, "", 0)
 
 
 def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
-    for _ in range(exports.MOST_ATTEMPTS - 1):
+    for _ in range(work.MOST_ATTEMPTS - 1):
         exports.follow(export, [Stopped(step=0)], 1)
-        exports.begin(export)
+        work.begin(export)
     exports.follow(export, [Stopped(step=0)], 1)
 
-    assert (export.status, export.error_code) == (ExportStatus.FAILED, "lost_worker")
+    assert (export.status, export.error_code) == (WorkStatus.FAILED, "lost_worker")
 
 
 def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
-    exports.settle(export, 3)
+    work.settle(export, End(exit_code=3), exports.WORD)
 
     assert (export.status, export.error_message) == (
-        ExportStatus.FAILED,
+        WorkStatus.FAILED,
         "The export process ended itself with exit code 3, and printed nothing.",
     )
 
 
 def test_what_has_ended_stays_as_it_is(export: Export) -> None:
-    export.status = ExportStatus.SUCCEEDED
-    exports.settle(export, None)
+    export.status = WorkStatus.SUCCEEDED
+    work.settle(export, End(exit_code=None), exports.WORD)
 
-    assert export.status is ExportStatus.SUCCEEDED
+    assert export.status is WorkStatus.SUCCEEDED
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,55 @@
+"""Chores: long work that no run waits for. Which kinds there are, and the folder of one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from studio.rundir import WorkDir
+
+FILES = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of chore."""
+
+    work: str
+    """What does it, as `module:function`; only its own process imports that. It is called with the
+    chore's folder, its params, and what to tell its progress to; it returns the result."""
+    title: str
+    """What a person calls it."""
+    needs_device: bool = False
+    """Whether it waits, like an export, for a slot that no run waits for."""
+
+
+KINDS = {
+    "build": Kind("studio.runner.build:build", "Reading a data set"),
+    "fetch": Kind("studio.runner.fetch:fetch", "Fetching a file"),
+}
+"""Every kind there is. What its end means to others: `studio.services.endings`."""
+
+
+class ChoreSpec(BaseModel):
+    """A chore, as the process that does it is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoreDir(WorkDir):
+    """The folder of one chore. Another attempt finds in it the files of the one before."""
+
+    @property
+    def result(self) -> Path:
+        """What it came to, as JSON: whole, or not there."""
+        return self.root / "result.json"
+
+    @property
+    def files(self) -> Path:
+        """Room for what it fetches or makes; kept from one attempt to the next."""
+        return self.root / FILES

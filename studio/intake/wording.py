@@ -1,0 +1,146 @@
+"""A mapping in words: what it reads, and how it differs from another."""
+
+from collections.abc import Iterator, Sequence
+
+from studio.intake.mapping import Condition, Kind, Mapping, Op, ShapeName, Split
+from studio.intake.roles import roles_of
+
+SHAPES: dict[ShapeName, str] = {
+    "alpaca": "Instruction and answer (alpaca)",
+    "prompt_completion": "Prompt and answer",
+    "messages": "Conversations with role and content (OpenAI)",
+    "sharegpt": "Conversations with from and value (sharegpt)",
+    "preference": "A better and a worse answer",
+    "ranked": "Several answers, ranked",
+    "judged": "Answers judged good or bad (KTO)",
+    "thread": "Messages that name the one before (threads)",
+    "classification": "Text and class",
+    "regression": "Text and number",
+    "text": "Running text",
+}
+"""What each shape is called, most telling words first."""
+
+OPS: dict[Op, str] = {
+    "is": "is",
+    "is_not": "is not",
+    "contains": "contains",
+    "lacks": "does not contain",
+    "longer_than": "is longer than",
+    "shorter_than": "is shorter than",
+}
+
+LESSONS: dict[Kind, str] = {
+    "conversation": "Supervised training learns the assistant's turns; the others are only read.",
+    "text": "Supervised training learns every word of a text: to go on writing like it.",
+    "preference": "Supervised training learns the better answer of each pair; the worse one is not "
+    "used. Methods that learn from preferences use both.",
+    "judged": "Supervised training learns the answers judged good; those judged bad are not used.",
+}
+"""What is learnt of rows of each kind."""
+
+DUPLICATES: dict[str, str] = {
+    "none": "Keep all rows",
+    "exact": "Keep the first of equal rows",
+    "question": "Keep the first row that asks the same",
+}
+_SHOWN = 10
+
+
+def in_words(mapping: Mapping) -> str:
+    """Say which shape the rows have, and in which columns."""
+    columns = [column for named in mapping.roles.values() for column in named]
+    return f"{SHAPES[mapping.shape]}: {_listed(columns)}"
+
+
+def difference(old: Mapping, new: Mapping) -> list[str]:
+    """Say what a reading does otherwise than the one before, a sentence each."""
+    return [
+        *_shape(old, new),
+        *_texts(old, new),
+        *_values(old, new),
+        *_rows(old, new),
+        *_excluded(old.exclude, new.exclude),
+    ]
+
+
+def _shape(old: Mapping, new: Mapping) -> Iterator[str]:
+    if old.shape != new.shape:
+        yield f"Read as: {in_words(new)}."
+        return
+    for role in roles_of(new.shape):
+        before, after = old.roles.get(role.name, []), new.roles.get(role.name, [])
+        if before != after:
+            yield f"{role.label}: {_listed(after)} instead of {_listed(before)}."
+
+
+def _texts(old: Mapping, new: Mapping) -> Iterator[str]:
+    if old.joiner != new.joiner:
+        yield f"Columns are joined by {_quoted(new.joiner)} instead of {_quoted(old.joiner)}."
+    if old.system != new.system:
+        yield f"System prompt: {_quoted(new.system)}." if new.system else "No system prompt."
+
+
+def _values(old: Mapping, new: Mapping) -> Iterator[str]:
+    for column in dict.fromkeys([*old.values, *new.values]):
+        before, after = old.values.get(column, {}), new.values.get(column, {})
+        changed = [
+            raw for raw in dict.fromkeys([*before, *after]) if before.get(raw) != after.get(raw)
+        ]
+        shown = [f"{raw} is written {_quoted(after.get(raw, raw))}" for raw in changed[:_SHOWN]]
+        if shown:
+            more = f", and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+            yield f"In {column}, {', '.join(shown)}{more}."
+
+
+def _rows(old: Mapping, new: Mapping) -> Iterator[str]:
+    yield from (f"Only rows where {condition(one)}." for one in new.keep if one not in old.keep)
+    yield from (
+        f"Also rows where not: {condition(one)}." for one in old.keep if one not in new.keep
+    )
+    if old.deduplicate != new.deduplicate:
+        yield f"{DUPLICATES[new.deduplicate]}."
+    if old.sample != new.sample:
+        yield f"{new.sample:,} rows are drawn." if new.sample else "All rows, not a drawn part."
+    if old.split != new.split:
+        yield f"{split(new.split)}."
+    if old.seed != new.seed:
+        yield f"Drawn with the seed {new.seed} instead of {old.seed}."
+
+
+def condition(one: Condition) -> str:
+    """Say what a row must be like."""
+    if one.op in {"longer_than", "shorter_than"}:
+        return f"{one.column} {OPS[one.op]} {one.value} characters"
+    return f"{one.column} {OPS[one.op]} {_quoted(one.value)}"
+
+
+def split(one: Split) -> str:
+    """Say which rows measure progress."""
+    match one.kind:
+        case "share":
+            return f"{100 * one.share:g} % of the rows are held back to measure progress"
+        case "column":
+            return f"The column {one.column} says which rows measure progress"
+        case "dataset":
+            return f"Progress is measured on {one.dataset or 'a file of its own'}"
+    return "No rows are set aside here: each run holds back a share"
+
+
+def _excluded(old: Sequence[int], new: Sequence[int]) -> Iterator[str]:
+    for rows, what in (
+        (sorted(set(new) - set(old)), "left out"),
+        (sorted(set(old) - set(new)), "back in"),
+    ):
+        if rows:
+            more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
+            named = ", ".join(map(str, rows[:_SHOWN]))
+            yield f"Row{'s' if len(rows) > 1 else ''} {named}{more} {what}."
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(columns[:-1]), *columns[-1:]])) or "no column"
+
+
+def _quoted(text: str, length: int = 60) -> str:
+    shown = text.replace("\n", "⏎")
+    return f"“{shown[:length]}{'…' if len(shown) > length else ''}”"

@@ -1,0 +1,59 @@
+"""What a chore's process does: find the function of its kind, call it, keep what it returns."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from studio.chores import KINDS, ChoreDir, ChoreSpec
+from studio.events import Event, Finished, Phase
+
+Tell = Callable[[str, float | None], None]
+"""Called with what is being done, in words, and how much of all the work is done."""
+
+Function = Callable[[ChoreDir, dict[str, Any], Tell], dict[str, Any]]
+
+_STEP = 0.005
+"""The least progress that is worth telling."""
+_SECONDS = 0.5
+"""How long the same words stand before other numbers in them are worth telling."""
+_NUMBER = re.compile(r"[\d.,]+")
+
+
+def do(folder: ChoreDir, say: Callable[[Event], None]) -> Finished:
+    """Do the chore in a folder, and leave its result there."""
+    spec = ChoreSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    folder.files.mkdir(exist_ok=True)
+    result = function(spec.kind)(folder, spec.params, Teller(say).tell)
+    whole = folder.result.with_suffix(".new")
+    whole.write_text(json.dumps(result, allow_nan=False), encoding="utf-8")
+    whole.replace(folder.result)
+    return Finished(metrics={})
+
+
+def function(kind: str) -> Function:
+    """Return what does chores of a kind."""
+    module, _, name = KINDS[kind].work.partition(":")
+    found: Function = getattr(import_module(module), name)
+    return found
+
+
+@dataclass(slots=True)
+class Teller:
+    """Tells how far the work is, but only when there is news."""
+
+    say: Callable[[Event], None]
+    _words: str = ""
+    _share: float = -1.0
+    _at: float = float("-inf")
+
+    def tell(self, phase: str, share: float | None = None) -> None:
+        words, now = _NUMBER.sub("", phase), time.monotonic()
+        has_moved = share is not None and share - self._share >= _STEP
+        if words == self._words and not has_moved and now - self._at < _SECONDS:
+            return
+        self._words, self._share, self._at = words, max(share or 0, self._share), now
+        self.say(Phase(name=phase, share=share))

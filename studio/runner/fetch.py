@@ -1,0 +1,92 @@
+"""The chore that brings a data set's file: from a folder, an address, the hub, a bucket."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from studio.chores import ChoreDir
+from studio.errors import InvalidError, NotFoundError, TooLargeError
+from studio.runner import fetch_hub, fetch_s3, fetch_url
+from studio.runner.chores import Tell
+from studio.runner.parts import AT_ONCE, amount
+from studio.settings import Settings
+from studio.sources import S3, Errand, Fetched, Folder, Hub, Limits, Sent, Url, inside
+
+
+def fetch(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Bring what an `Errand` names into the chore's folder. Return a `Fetched`.
+
+    Raises:
+        StudioError: it cannot be had, or is more than may be kept; in words.
+
+    """
+    errand, settings = Errand.model_validate(params), Settings()
+    file, filename, facts = _fetched(errand, settings, folder, tell)
+    size = file.stat().st_size
+    fetched = Fetched(
+        file=file.relative_to(folder.files).as_posix(),
+        filename=filename,
+        bytes=size,
+        sha256=_sha256(file, lambda share: tell("taking its checksum", 0.9 + 0.1 * share)),
+        facts=facts,
+    )
+    return fetched.model_dump()
+
+
+def _fetched(
+    errand: Errand, settings: Settings, folder: ChoreDir, tell: Tell
+) -> tuple[Path, str, dict[str, Any]]:
+    """Bring the file. Return where it is, what it was called, and what is known of it."""
+    match errand.source:
+        case Folder(path=path):
+            source = inside(settings.import_folders, path)
+            return copied(source, folder.files, errand.limits, tell), source.name, {}
+        case Sent(upload=upload):
+            return _sent(settings.uploads / upload, folder.files)
+        case Url(url=url):
+            wish = fetch_url.Wish(
+                url, errand.limits, allow_internal=settings.allow_internal_addresses
+            )
+            return fetch_url.fetch(wish, folder.files, tell)
+        case Hub() as source:
+            return fetch_hub.fetch(source, errand.limits, settings, folder.files, tell)
+        case S3(url=url):
+            return fetch_s3.fetch(url, errand.limits, settings, folder.files, tell)
+
+
+def copied(source: Path, folder: Path, limits: Limits, tell: Tell) -> Path:
+    """Copy a file of this machine."""
+    if not source.is_file():
+        raise InvalidError(f"{source.name} is no file.", hint="Choose a file.", param="path")
+    size, done = source.stat().st_size, 0
+    if size > limits.bytes:
+        raise TooLargeError(f"{source.name} is larger than is taken here: {amount(size)}.")
+    target = folder / "fetched"
+    with source.open("rb") as read, target.open("wb") as written:
+        while piece := read.read(AT_ONCE):
+            written.write(piece)
+            done += len(piece)
+            tell(f"copied {amount(done)} of {amount(size)}", 0.9 * done / size)
+    return target
+
+
+def _sent(parts: Path, folder: Path) -> tuple[Path, str, dict[str, Any]]:
+    """Take over a file that was sent; another attempt finds it here already."""
+    target, name = folder / "fetched", folder / "filename"
+    if not target.exists():
+        if not (parts / "data").exists():
+            raise NotFoundError("What was sent is not there any more.", hint="Send it again.")
+        (parts / "filename").replace(name)
+        (parts / "data").replace(target)
+    return target, name.read_text(encoding="utf-8"), {}
+
+
+def _sha256(path: Path, told: Callable[[float], None]) -> str:
+    digest, done, size = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as file:
+        while piece := file.read(AT_ONCE):
+            digest.update(piece)
+            done += len(piece)
+            told(done / size)
+    return digest.hexdigest()

@@ -1,0 +1,60 @@
+"""What a worker does besides runs, and what of it waits: exports and chores, in one list."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from studio.db.states import WorkStatus
+from studio.db.tables import Chore, Export, Run
+from studio.services import chores, work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """An export or a chore, as a list of both shows it."""
+
+    work: Export | Chore
+    title: str
+    about: str
+    """What it is for, in words."""
+    needs_device: bool
+    """Whether it takes a slot that a run could have."""
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others in the list."""
+        return f"{type(self.work).__name__.lower()}-{self.work.id}"
+
+    @property
+    def waits(self) -> str:
+        """Why it waits."""
+        return "waits for a slot that no run needs" if self.needs_device else "waits for its turn"
+
+    @property
+    def takes_slot(self) -> bool:
+        return self.needs_device and self.work.status is WorkStatus.RUNNING
+
+
+def listed(db: Session) -> Sequence[Other]:
+    """Return what goes on, then what waits, each in its order."""
+    found = [
+        *(_export(db, one) for one in work.unfinished(db, Export)),
+        *(_chore(one) for one in work.unfinished(db, Chore)),
+    ]
+    return sorted(found, key=lambda other: other.work.status is WorkStatus.QUEUED)
+
+
+def _export(db: Session, export: Export) -> Other:
+    run = db.get(Run, export.run_id)
+    about = f"of {run.name if run else 'run'} #{export.run_id}, {export.kind} in {export.dtype}"
+    return Other(work=export, title="Export", about=about, needs_device=True)
+
+
+def _chore(chore: Chore) -> Other:
+    return Other(
+        work=chore,
+        title=chores.title(chore),
+        about=chores.about(chore),
+        needs_device=chores.needs_device(chore),
+    )

@@ -1,0 +1,208 @@
+"""Builds: a whole file read in one way, which makes the next version of its data set.
+
+A small file is read at once. A large one is read by a chore, so that nobody waits for an answer.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlmodel import Session, func, select
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import DatasetStatus
+from studio.db.tables import Chore, Dataset, DatasetVersion
+from studio.errors import ConflictError
+from studio.intake.convert import Converted, Source, look
+from studio.intake.formats import ARCHIVE, PACKINGS, ending
+from studio.intake.mapping import Mapping, Split
+from studio.intake.reading import CONVERTED, READING, Reading
+from studio.intake.roles import check
+from studio.intake.rows import Limits
+from studio.services import chores, datasets, drafts, folders, versions
+from studio.services.drafts import Upload
+
+KIND = "build"
+AT_ONCE_BYTES = 32 * 2**20
+"""A larger file is read by a chore."""
+_UNPACKED = 8
+"""How many times larger than a packed file its content is taken to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What became of a wish to read a file in one way."""
+
+    version: DatasetVersion | None = None
+    """None while a chore reads the file."""
+    is_new: bool = True
+    """Whether no version had just these rows before."""
+    chore: Chore | None = None
+
+
+def bring(db: Session, folder: Path, upload: Upload) -> Dataset:
+    """Keep a file with the rows that its mapping, or what is seen in it, makes of it.
+
+    A large file is read later: its data set has no version until then.
+
+    Raises:
+        ConflictError: the name is taken.
+        DiskFullError: there is no room for it; nothing is kept.
+        InvalidError: nothing can be learnt from the file, or the mapping does not fit it.
+        TooLargeError: it unpacks to more than may be kept.
+
+    """
+    if upload.is_draft:
+        return drafts.add(db, folder, upload)
+    if is_large(upload.path.stat().st_size, upload.filename):
+        return _bring_large(db, folder, upload)
+    with folders.staged(folder) as stage:
+        dataset = drafts.described(upload)
+        first = stage / "1"
+        first.mkdir()
+        made = _arrived(upload).write(first)
+        drafts.put(upload, stage)
+        folders.sync(first)
+        folders.sync(stage)
+        # The first statement takes the database's write lock: all slow work is done by now.
+        dataset.name = datasets.free(db, dataset.name)
+        drafts.insert(db, folder, stage, dataset)
+        _insert(db, dataset, made)
+    return dataset
+
+
+def again(engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Built:
+    """Read the file of a data set in another way, and let new runs learn from what that gives.
+
+    The database is not held meanwhile.
+
+    Raises:
+        ConflictError: it is large, and being read already.
+        InvalidError: the mapping does not fit the file, or nothing is left of it.
+        NotFoundError: there is no such data set.
+
+    """
+    with reading(engine) as db:
+        dataset = datasets.get(db, dataset_id)
+        job = _again(db, folder, dataset, mapping, limits)
+    home = folder / str(dataset_id)
+    if is_large(dataset.bytes, dataset.filename):
+        check(mapping, look(job.source, limits).columns)
+        with unit_of_work(engine) as db:
+            return Built(chore=_ask(db, datasets.get(db, dataset_id), home, job))
+    with folders.staged(home) as stage:
+        made = job.write(stage)
+        folders.sync(stage)
+        with unit_of_work(engine) as db:
+            return keep(db, home, stage, made)
+
+
+def keep(db: Session, home: Path, stage: Path, made: Converted) -> Built:
+    """Make rows that were written aside the version in use: a new one, unless one has them."""
+    dataset = datasets.get(db, int(home.name))
+    query = select(DatasetVersion).where(
+        DatasetVersion.dataset_id == dataset.id, DatasetVersion.sha256 == made.sha256
+    )
+    same = db.exec(query).first()
+    if same is not None:
+        return Built(version=versions.use(db, same.dataset_id, same.number), is_new=False)
+    version = _insert(db, dataset, made)
+    folders.place(stage, home / str(version.number))
+    return Built(version=version)
+
+
+def is_large(size: int, filename: str) -> bool:
+    """Whether a file is read by a chore. What is packed may unpack to ten times as much."""
+    is_packed = ending(filename) in {*PACKINGS, ARCHIVE}
+    return size * (_UNPACKED if is_packed else 1) > AT_ONCE_BYTES
+
+
+def of(db: Session, dataset_id: int) -> Chore | None:
+    """Return the newest chore that reads, or has read, the file of a data set."""
+    return next((one for one in chores.of(db, _subject(dataset_id)) if one.kind == KIND), None)
+
+
+def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
+    """Take what a chore has made of a file, or note that it has failed."""
+    home = Path(chore.params["home"])
+    dataset = db.get(Dataset, int(home.name))
+    if dataset is None:
+        return
+    if result:
+        keep(db, home, Path(result["rows"]), CONVERTED.validate_python(result["converted"]))
+    elif dataset.version is None:
+        dataset.status = DatasetStatus.FAILED
+
+
+def _bring_large(db: Session, folder: Path, upload: Upload) -> Dataset:
+    seen = look(Source(path=upload.path, filename=upload.filename), upload.limits)
+    if upload.mapping is not None:
+        check(upload.mapping, seen.columns)
+    dataset = drafts.add(db, folder, upload)
+    split = Split(kind="dataset") if upload.validation else seen.detected.mapping.split
+    mapping = upload.mapping or seen.detected.mapping.model_copy(update={"split": split})
+    job = _again(db, folder, dataset, mapping, upload.limits)
+    _ask(db, dataset, folder / str(dataset.id), job)
+    return dataset
+
+
+def _ask(db: Session, dataset: Dataset, home: Path, job: Reading) -> Chore:
+    # A chore that waits would be handed back as it is, and read the file in its own way.
+    before = of(db, dataset.id or 0)
+    if before is not None and not before.status.is_final:
+        raise ConflictError(
+            f"{dataset.name} is being read already.", hint="Wait for that, or cancel it first."
+        )
+    if dataset.version is None:
+        dataset.status = DatasetStatus.BUILDING
+    params = {"home": str(home), "reading": READING.dump_python(job, mode="json")}
+    return chores.ask(db, KIND, _subject(dataset.id or 0), params)
+
+
+def _subject(dataset_id: int) -> str:
+    return f"dataset:{dataset_id}"
+
+
+def _arrived(upload: Upload) -> Reading:
+    brought = upload.validation_filename or upload.filename
+    return Reading(
+        source=Source(path=upload.path, filename=upload.filename),
+        mapping=upload.mapping,
+        limits=upload.limits,
+        validation=Source(path=upload.validation, filename=brought) if upload.validation else None,
+    )
+
+
+def _again(
+    db: Session, folder: Path, dataset: Dataset, mapping: Mapping, limits: Limits
+) -> Reading:
+    """Return the reading of a file that is kept; its rows to validate on may be another's."""
+    split, beside = mapping.split, None
+    if split.kind == "dataset" and split.dataset:
+        other = versions.require(db, split.dataset)
+        path, _validation = versions.files(folder, other)
+        beside = Source(path=path, filename=path.name)
+    elif split.kind == "dataset":
+        beside = drafts.validation(folder, dataset)
+    source = drafts.source(folder, dataset)
+    return Reading(source=source, mapping=mapping, limits=limits, validation=beside)
+
+
+def _insert(db: Session, dataset: Dataset, made: Converted) -> DatasetVersion:
+    newest = select(func.max(DatasetVersion.number)).where(DatasetVersion.dataset_id == dataset.id)
+    version = DatasetVersion(
+        dataset_id=dataset.id or 0,
+        number=(db.exec(newest).one() or 0) + 1,
+        kind=made.kind,
+        mapping=made.mapping.model_dump(mode="json"),
+        sha256=made.sha256,
+        train_rows=made.rows,
+        validation_rows=made.validation_rows,
+        problems=[asdict(one) | {"blocking": False} for one in made.problems],
+        removed={str(reason): rows for reason, rows in made.removed.items()},
+    )
+    db.add(version)
+    db.flush()
+    dataset.version, dataset.status = version.number, DatasetStatus.READY
+    return version

@@ -1,0 +1,149 @@
+"""Drafts: a file that was brought, and what was seen in it. Nothing can be learnt from one yet.
+
+`studio.services.builds` makes its first version.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from sqlmodel import Session
+
+from studio.db.states import DatasetStatus
+from studio.db.tables import Dataset
+from studio.errors import InvalidError
+from studio.intake.convert import Source, look
+from studio.intake.formats import PACKINGS, bare, ending, stem
+from studio.intake.kinds import recognise
+from studio.intake.mapping import Mapping
+from studio.intake.rows import Limits
+from studio.intake.shapes import Detected, UnrecognisedError
+from studio.manifest import sha256
+from studio.services import datasets, folders
+
+DETECTED = TypeAdapter(Detected)
+
+ORIGINAL, VALIDATION = "original", "validation-original"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A file that has arrived whole, and what its owner says of it."""
+
+    path: Path
+    filename: str
+    name: str = ""
+    """Nothing means: as the file is called."""
+    source: str = "upload"
+    """Where it came from, in words."""
+    validation: Path | None = None
+    validation_filename: str = ""
+    mapping: Mapping | None = None
+    """How to read it; None leaves that to what is seen in it."""
+    is_draft: bool = False
+    """Whether to wait until a person has said how to read it."""
+    limits: Limits = field(default_factory=Limits)
+
+
+def add(db: Session, folder: Path, upload: Upload) -> Dataset:
+    """Keep a file and what was seen in it. The file is taken away from its place.
+
+    A file in which no column is recognised is kept all the same: a person may know better.
+
+    Raises:
+        ConflictError: the name is taken.
+        DiskFullError: there is no room for it; nothing is kept.
+        InvalidError: this is no file that can be read.
+
+    """
+    with folders.staged(folder) as stage:
+        dataset = described(upload)
+        dataset.status = DatasetStatus.DRAFT
+        dataset.detected = _recognised(upload)
+        put(upload, stage)
+        folders.sync(stage)
+        # The first statement takes the database's write lock: all slow work is done by now.
+        dataset.name = datasets.free(db, dataset.name, is_chosen=bool(upload.name))
+        return insert(db, folder, stage, dataset)
+
+
+def described(upload: Upload) -> Dataset:
+    """Return the row of a file, not stored yet."""
+    filename = datasets.clean_filename(upload.filename)
+    return Dataset(
+        name=datasets.clean_name(upload.name or stem(filename)),
+        filename=filename,
+        format=recognise(upload.path, upload.filename),
+        bytes=upload.path.stat().st_size,
+        sha256=sha256(upload.path),
+        source=upload.source,
+    )
+
+
+def put(upload: Upload, stage: Path) -> None:
+    """Move what was brought to where it stays."""
+    upload.path.replace(stage / f"{ORIGINAL}{_endings(upload.filename)}")
+    if upload.validation is not None:
+        endings = _endings(upload.validation_filename or upload.filename)
+        upload.validation.replace(stage / f"{VALIDATION}{endings}")
+
+
+def insert(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
+    """Store a row whose name is free, and move its files to their place."""
+    db.add(dataset)
+    db.flush()
+    folders.place(stage, folder / str(dataset.id))
+    return dataset
+
+
+def source(folder: Path, dataset: Dataset) -> Source:
+    """Return the file as it was brought.
+
+    Raises:
+        InvalidError: the data set came without one.
+
+    """
+    found = _kept(folder, dataset, ORIGINAL)
+    if found is None:
+        raise InvalidError(
+            f"{dataset.name} was made by the studio: there is no file to read in another way."
+        )
+    return Source(path=found, filename=dataset.filename)
+
+
+def validation(folder: Path, dataset: Dataset) -> Source | None:
+    """Return the file that was brought to measure progress by, if one was."""
+    found = _kept(folder, dataset, VALIDATION)
+    return None if found is None else Source(path=found, filename=found.name)
+
+
+def detected(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
+    """Return what was seen in a file; of one from an older home, what is seen in it now.
+
+    Raises:
+        InvalidError: no column can be learnt from.
+
+    """
+    if dataset.detected:
+        return DETECTED.validate_python(dataset.detected)
+    return look(source(folder, dataset), limits).detected
+
+
+def _recognised(upload: Upload) -> dict[str, Any]:
+    try:
+        found = look(Source(path=upload.path, filename=upload.filename), upload.limits)
+    except UnrecognisedError:
+        return {}
+    kept: dict[str, Any] = DETECTED.dump_python(found.detected, mode="json")
+    return kept
+
+
+def _kept(folder: Path, dataset: Dataset, name: str) -> Path | None:
+    return next((folder / str(dataset.id)).glob(f"{name}.*"), None)
+
+
+def _endings(filename: str) -> str:
+    """Return what says a file's format, and how it is packed."""
+    packing = ending(filename) if ending(filename) in PACKINGS else ""
+    return ending(bare(filename)) + packing

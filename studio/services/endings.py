@@ -1,0 +1,43 @@
+"""What the end of a chore means to the noun that asked for it, in the same transaction."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlmodel import Session
+
+from studio.db.tables import Chore
+from studio.errors import StudioError
+from studio.events import Failed
+from studio.services import builds, chores, sources, work
+
+Ended = Callable[[Session, Chore, dict[str, Any]], None]
+"""Takes a chore that has succeeded, failed or been cancelled, and what it came to: nothing unless
+it has succeeded. What it refuses to take, the chore fails of."""
+
+ENDED: dict[str, Ended] = {"build": builds.ended, "fetch": sources.ended}
+
+
+@contextmanager
+def told(db: Session, chore: Chore) -> Iterator[None]:
+    """Tell whom it concerns if the chore ends meanwhile."""
+    had_ended = chore.status.is_final
+    yield
+    tell = ENDED.get(chore.kind)
+    if tell is None or had_ended or not chore.status.is_final:
+        return
+    try:
+        with db.begin_nested():
+            tell(db, chore, chore.result)
+    except StudioError as error:
+        chore.result = {}
+        work.fail(chore, Failed(code=error.code, message=error.message, hint=error.hint))
+        tell(db, chore, {})
+
+
+def cancel(db: Session, chore_id: int) -> Chore:
+    """Call a chore off, and tell whom it concerns."""
+    chore = chores.get(db, chore_id)
+    with told(db, chore):
+        chores.cancel(chore)
+    return chore

@@ -1,0 +1,85 @@
+"""Chores as JSON: see how far one is, call it off, try it again."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from fastapi.responses import PlainTextResponse
+
+from studio.db.states import WorkStatus
+from studio.db.tables import Chore
+from studio.services import artifacts, chores, endings
+from studio.web.api.shapes import Out
+from studio.web.deps import DB, Config
+
+router = APIRouter(prefix="/api/v1/chores", tags=["chores"])
+
+LINES = 500
+
+ChoreId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+class TroubleOut(Out):
+    """Why it has failed."""
+
+    code: str
+    message: str
+    hint: str
+
+
+class ChoreOut(Out):
+    """Long work that no run waits for."""
+
+    id: int
+    kind: str
+    title: str
+    subject: str
+    """What it is for, as `dataset:3`."""
+    status: WorkStatus
+    phase: str
+    progress: float
+    result: dict[str, Any]
+    """What it came to; empty until it has succeeded."""
+    error: TroubleOut | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@router.get("/{chore_id}")
+def show(chore_id: ChoreId, db: DB) -> ChoreOut:
+    return out(chores.get(db, chore_id))
+
+
+@router.delete("/{chore_id}")
+def cancel(chore_id: ChoreId, db: DB) -> ChoreOut:
+    """Call a chore off: its process is ended, and its files are gone."""
+    return out(endings.cancel(db, chore_id))
+
+
+@router.post("/{chore_id}/again")
+def again(chore_id: ChoreId, db: DB) -> ChoreOut:
+    """Try once more what has failed. What it had fetched already is not fetched again."""
+    chore = chores.get(db, chore_id)
+    chores.again(chore)
+    return out(chore)
+
+
+@router.get("/{chore_id}/log", response_class=PlainTextResponse)
+def log(chore_id: ChoreId, db: DB, config: Config) -> str:
+    """Read the last lines of what the chore's process has printed."""
+    folder = chores.folder(config.chores, chores.get(db, chore_id))
+    return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)
+
+
+def out(chore: Chore) -> ChoreOut:
+    error = {
+        "code": chore.error_code,
+        "message": chore.error_message,
+        "hint": chore.error_hint,
+    }
+    told = chore.model_dump() | {
+        "title": chores.title(chore),
+        "progress": chore.share,
+        "error": error if chore.error_code else None,
+    }
+    return ChoreOut.model_validate(told)

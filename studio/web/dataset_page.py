@@ -1,0 +1,128 @@
+"""All that the page of a data set shows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlmodel import Session
+
+from studio.db.tables import Dataset, DatasetVersion
+from studio.errors import InvalidError
+from studio.intake import glance, wording
+from studio.intake.conditions import REASONS
+from studio.intake.mapping import Mapping
+from studio.intake.pages import Page
+from studio.intake.readers import PLACES
+from studio.services import builds, drafts, versions
+from studio.services.versions import Part, Which
+from studio.settings import Settings
+from studio.web.uploads import limits_of
+
+ROWS = 50
+_MOST = 100
+"""Rows that can be asked for by number at once."""
+
+
+class Asked(BaseModel):
+    """What of a data set is to be shown, by the page's address."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    split: Part = "train"
+    after: int = Field(default=0, ge=0, lt=2**53)
+    q: str = Field(default="", max_length=200)
+    rows: str = Field(default="", max_length=2000)
+    """Numbers of rows as they are learnt."""
+    original: str = Field(default="", max_length=2000)
+    """Numbers of rows as the file counts them."""
+    told: str = ""
+    """same: a reading that was asked for gave rows that were there already."""
+
+    def which(self) -> Which:
+        return Which(
+            part=self.split, after=self.after, words=self.q.strip(), numbers=_numbers(self.rows)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A version in the list of all."""
+
+    version: DatasetVersion
+    changes: list[str]
+    """What its reading does otherwise than the version before it."""
+    runs: int
+
+
+def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[str, Any]:
+    """Return everything that the page says of a data set."""
+    number = asked.version or dataset.version
+    version = versions.get(db, dataset.id or 0, number) if number else None
+    found = versions.of(db, dataset.id or 0)
+    mapping = Mapping.model_validate(version.mapping) if version else None
+    rows = versions.rows(config.datasets, version, asked.which(), limit=ROWS) if version else None
+    return {
+        "dataset": dataset,
+        "version": version,
+        "entries": _entries(found, versions.uses(db, dataset.id or 0)),
+        "words": wording.in_words(mapping) if mapping else "",
+        "split_words": wording.split(mapping.split) if mapping else "",
+        "lesson": wording.LESSONS[mapping.kind] if mapping else "",
+        "reasons": REASONS,
+        "place": PLACES.get(dataset.format, "row"),
+        "asked": asked,
+        "rows": rows or Page(rows=[], has_more=False),
+        "original": _original(config, dataset, asked),
+        "chore": builds.of(db, dataset.id or 0),
+        "can_edit": _can_edit(config, dataset),
+        "name": dataset.name,
+        "problem": None,
+    }
+
+
+def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entry]:
+    """Tell each version, newest first, by what it does otherwise than the one before."""
+    readings = [Mapping.model_validate(one.mapping) for one in found]
+    before = [*readings[1:], None]
+    return [
+        Entry(
+            version=one,
+            changes=wording.difference(old, new) if old else [f"{wording.in_words(new)}."],
+            runs=uses.get(one.number, 0),
+        )
+        for one, new, old in zip(found, readings, before, strict=True)
+    ]
+
+
+def _original(config: Settings, dataset: Dataset, asked: Asked) -> dict[str, Any] | None:
+    """Return the rows that were asked for as they stand in the file that was brought."""
+    numbers = _numbers(asked.original)
+    if not numbers:
+        return None
+    source = drafts.source(config.datasets, dataset)
+    if asked.split == "validation":
+        source = drafts.validation(config.datasets, dataset) or source
+    found = glance.find(source, limits_of(config), numbers)
+    rows = [
+        {
+            "number": row.number,
+            "cells": {name: glance.shown(value, 2000) for name, value in row.values.items()},
+        }
+        for row in found.rows
+    ]
+    return {"rows": rows, "looked_to": found.looked_to}
+
+
+def _can_edit(config: Settings, dataset: Dataset) -> bool:
+    try:
+        drafts.source(config.datasets, dataset)
+    except InvalidError:
+        return False
+    return True
+
+
+def _numbers(written: str) -> frozenset[int]:
+    parts = [part.strip() for part in written.split(",")]
+    return frozenset(int(part) for part in parts[:_MOST] if part.isdecimal() and len(part) < 16)  # noqa: PLR2004 -- no file has more rows

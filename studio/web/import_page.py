@@ -1,0 +1,76 @@
+"""What the data sets page shows of the ways to bring data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+from sqlmodel import Session
+
+from studio.db.tables import Chore
+from studio.errors import InvalidError
+from studio.services import sources
+from studio.services.sources import Entry, Offer
+from studio.settings import Settings
+from studio.sources import SOURCES, Source
+
+UPLOAD = "upload"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bringing:
+    offers: list[Offer]
+    way: str
+    """The kind of source that is chosen."""
+    at: str
+    """The folder that is looked into."""
+    above: str
+    entries: list[Entry]
+    fetching: Sequence[Chore]
+    values: Mapping[str, str] = field(default_factory=dict)
+    """What was typed, if it was refused."""
+
+    @property
+    def offer(self) -> Offer:
+        return next(one for one in self.offers if one.kind == self.way)
+
+    def value(self, name: str) -> str:
+        return self.values.get(name, "")
+
+
+def of(
+    db: Session,
+    config: Settings,
+    way: str = UPLOAD,
+    at: str = "",
+    values: Mapping[str, str] | None = None,
+) -> Bringing:
+    """Return the ways to bring data, one of them chosen."""
+    offers = sources.offers(config)
+    known = way if way in {one.kind for one in offers} else UPLOAD
+    listed = known == "path" and bool(config.import_folders)
+    return Bringing(
+        offers=offers,
+        way=known,
+        at=at if listed else "",
+        above=sources.above(config, at) if listed and at else "",
+        entries=sources.browse(config, at) if listed else [],
+        fetching=sources.unfinished(db),
+        values=values or {},
+    )
+
+
+def read(posted: Mapping[str, Any]) -> Source:
+    """Return the source that a form names.
+
+    Raises:
+        InvalidError: it names none.
+
+    """
+    told = {name: str(value) for name, value in posted.items() if name != "name" and value}
+    try:
+        return SOURCES.validate_python(told)
+    except ValidationError as error:
+        first = error.errors()[0]
+        param = str(first["loc"][-1]) if first["loc"] else ""
+        raise InvalidError("This is needed.", param=param) from error

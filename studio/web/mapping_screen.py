@@ -1,0 +1,166 @@
+"""All that the mapping screen shows of a data set, for a form as it stands."""
+
+from collections.abc import Mapping as Values
+from typing import Any
+
+from pydantic import ValidationError
+from sqlmodel import Session
+
+from studio.db.states import WorkStatus
+from studio.db.tables import Chore, Dataset
+from studio.errors import InvalidError
+from studio.intake import glance, wording
+from studio.intake.mapping import Mapping, Split
+from studio.intake.rows import Row
+from studio.intake.shapes import Detected
+from studio.services import builds, datasets, drafts, versions
+from studio.settings import Settings
+from studio.web import mappings, sample
+from studio.web.mappings import MappingForm
+from studio.web.sample import Outcome
+from studio.web.uploads import limits_of
+
+FIRST = 5
+"""Rows that the table of the file shows."""
+
+
+class Screen:
+    """A data set whose mapping is being chosen."""
+
+    def __init__(self, db: Session, config: Settings, dataset: Dataset) -> None:
+        self.db, self.dataset, self.limits = db, dataset, limits_of(config)
+        self.folder = config.datasets
+        self.source = drafts.source(config.datasets, dataset)
+
+    def begin(self, chosen: int | None) -> dict[str, Any]:
+        """Return what to show first: the reading in use, what was seen, or the one chosen."""
+        found, _why = self._detected()
+        current = versions.current(self.db, self.dataset)
+        readings = [found.mapping, *found.alternatives] if found else []
+        seen = glance.look(self.source, self.limits)
+        if chosen is not None and chosen < len(readings):
+            form = mappings.shown(readings[chosen], seen)
+        elif current is not None:
+            form = mappings.shown(Mapping.model_validate(current.mapping), seen)
+        elif readings:
+            form = mappings.shown(self._with_file(readings[0]), seen)
+        else:
+            form = mappings.empty(seen)
+        return self.show(form)
+
+    def show(
+        self, form: MappingForm, error: ValidationError | InvalidError | None = None
+    ) -> dict[str, Any]:
+        """Return everything that the page says of a form as it stands."""
+        seen = glance.look(self.source, self.limits)
+        found, why = self._detected()
+        problems = _problems(error)
+        return {
+            "dataset": self.dataset,
+            "base": f"/datasets/{self.dataset.id}/mapping",
+            "failed": self._failed(),
+            "detected": found,
+            "unseen": why,
+            "readings": _readings(found),
+            "chosen": _chosen(found, form),
+            "form": mappings.with_classes(form, seen),
+            "glance": seen,
+            "first": [_first(row) for row in seen.rows[:FIRST]],
+            "problems": problems,
+            "is_open": _is_open,
+            "outcome": Outcome(refused=error)
+            if isinstance(error, InvalidError)
+            else self.outcome(form),
+            "others": self._others(),
+            "shapes": wording.SHAPES,
+            "ops": wording.OPS,
+            "duplicates": wording.DUPLICATES,
+            "is_large": builds.is_large(self.dataset.bytes, self.dataset.filename),
+        }
+
+    def outcome(self, form: MappingForm) -> Outcome:
+        """Return what a form makes of the first rows, or why nothing can be said yet."""
+        try:
+            mapping = form.mapping()
+        except ValidationError as error:
+            return Outcome(refused=_refusal(error))
+        return sample.of(self.source, mapping, self.limits)
+
+    def _detected(self) -> tuple[Detected | None, str]:
+        try:
+            return drafts.detected(self.folder, self.dataset, self.limits), ""
+        except InvalidError as error:
+            return None, error.message
+
+    def _with_file(self, mapping: Mapping) -> Mapping:
+        if drafts.validation(self.folder, self.dataset) is None:
+            return mapping
+        return mapping.model_copy(update={"split": Split(kind="dataset")})
+
+    def _failed(self) -> Chore | None:
+        chore = builds.of(self.db, self.dataset.id or 0)
+        return chore if chore is not None and chore.status is WorkStatus.FAILED else None
+
+    def _others(self) -> list[tuple[str, str]]:
+        """Return what rows may be measured on: the file that was brought along, or another set."""
+        own = drafts.validation(self.folder, self.dataset)
+        brought = [("", f"the file brought along, {own.filename}")] if own else []
+        named = [
+            (one.name, one.name)
+            for one in datasets.newest(self.db)
+            if one.id != self.dataset.id and one.version is not None
+        ]
+        return brought + named
+
+
+def _first(row: Row) -> dict[str, Any]:
+    cells = {column: glance.shown(value) for column, value in row.values.items()}
+    return {"number": row.number, "cells": cells}
+
+
+def _readings(found: Detected | None) -> list[str]:
+    return [wording.in_words(one) for one in (found.mapping, *found.alternatives)] if found else []
+
+
+def _chosen(found: Detected | None, form: MappingForm) -> int | None:
+    """Return which of the readings that were seen the form shows, if any."""
+    readings = [found.mapping, *found.alternatives] if found else []
+    roles: dict[str, list[str]] = {}
+    for column, role in form.roles.items():
+        if role:
+            roles.setdefault(role, []).append(column)
+    same = (i for i, one in enumerate(readings) if (one.shape, one.roles) == (form.shape, roles))
+    return next(same, None)
+
+
+def _problems(error: ValidationError | InvalidError | None) -> dict[str, str]:
+    match error:
+        case ValidationError():
+            return mappings.problems_of(error)
+        case InvalidError():
+            return {error.param or "shape": f"{error.message} {error.hint}".strip()}
+    return {}
+
+
+def _refusal(error: ValidationError) -> InvalidError:
+    name, words = next(iter(mappings.problems_of(error).items()))
+    return InvalidError(f"{mappings.title(name)}: {words.rstrip('.')}.")
+
+
+_FIELDS = {
+    "texts": ("system", "joiner"),
+    "rows": ("keep", "sample", "deduplicate", "seed", "exclude"),
+    "split": ("split",),
+}
+
+
+def _is_open(part: str, form: MappingForm, problems: Values[str, str]) -> bool:
+    """Whether a folded part must stand open: something in it is set, or wrong."""
+    if any(name.split(".")[0] in _FIELDS[part] for name in problems):
+        return True
+    match part:
+        case "texts":
+            return bool(form.system)
+        case "rows":
+            return bool(form.keep or form.sample or form.exclude) or form.deduplicate != "none"
+    return form.split.get("kind", "none") != "none"

@@ -1,0 +1,43 @@
+"""A chore on screen: how far it is, what went wrong, and a way to call it off."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
+
+from studio.services import chores, endings
+from studio.web.deps import DB
+from studio.web.render import asked_by_htmx, block, go, page
+
+router = APIRouter(prefix="/chores", include_in_schema=False)
+
+ChoreId = Annotated[int, Path(ge=1, lt=2**63)]
+Then = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
+"""An address of ours, or nothing."""
+
+
+@router.get("/{chore_id}")
+def show(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
+    chore = chores.get(db, chore_id)
+    if asked_by_htmx(request):
+        return block(request, "chores/show.html", "chore", chore=chore, then=then)
+    return page(request, "chores/show.html", chore=chore, then=then)
+
+
+@router.post("/{chore_id}/cancel")
+def cancel(request: Request, chore_id: ChoreId, db: DB) -> Response:
+    endings.cancel(db, chore_id)
+    return go(request, _back(request, chore_id))
+
+
+@router.post("/{chore_id}/again")
+def again(request: Request, chore_id: ChoreId, db: DB) -> Response:
+    chores.again(chores.get(db, chore_id))
+    return go(request, _back(request, chore_id))
+
+
+def _back(request: Request, chore_id: int) -> str:
+    """Return the page that the browser was on; only ever one of ours."""
+    path = urlsplit(request.headers.get("referer", "")).path.lstrip("/")
+    return f"/{path}" if path else f"/chores/{chore_id}"

@@ -1,0 +1,80 @@
+"""The mapping screen: what was seen in a file, what each column is, and what its rows become."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
+from pydantic import ValidationError
+
+from studio.errors import InvalidError
+from studio.services import builds, datasets
+from studio.web import mappings
+from studio.web.deps import Config, Posted, Reads
+from studio.web.mapping_screen import Screen
+from studio.web.render import asked_by_htmx, block, go, page
+from studio.web.uploads import limits_of
+
+router = APIRouter(prefix="/datasets/{dataset_id}/mapping", include_in_schema=False)
+
+DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
+Alternative = Annotated[int | None, Query(alias="as", ge=0, le=20)]
+
+TEMPLATE = "datasets/mapping.html"
+
+
+@router.get("")
+def show(
+    request: Request, dataset_id: DatasetId, db: Reads, config: Config, chosen: Alternative = None
+) -> Response:
+    """Begin with the reading in use, else with what was seen, or with the alternative asked for."""
+    screen = Screen(db, config, datasets.get(db, dataset_id))
+    return page(request, TEMPLATE, **screen.begin(chosen))
+
+
+@router.post("/form")
+def change(
+    request: Request, dataset_id: DatasetId, posted: Posted, db: Reads, config: Config
+) -> Response:
+    """Show the form again after a change of what it asks for: a shape, a part, a filter."""
+    screen = Screen(db, config, datasets.get(db, dataset_id))
+    context = screen.show(mappings.changed(mappings.posted(posted), posted))
+    if asked_by_htmx(request):
+        return block(request, TEMPLATE, "form", **context)
+    return page(request, TEMPLATE, **context)
+
+
+@router.post("/preview")
+def preview(
+    request: Request, dataset_id: DatasetId, posted: Posted, db: Reads, config: Config
+) -> Response:
+    """Show what a form as it stands makes of the first rows; nothing is written."""
+    screen = Screen(db, config, datasets.get(db, dataset_id))
+    return block(request, TEMPLATE, "preview", outcome=screen.outcome(mappings.posted(posted)))
+
+
+@router.post("")
+def use(
+    request: Request, dataset_id: DatasetId, posted: Posted, db: Reads, config: Config
+) -> Response:
+    """Read the whole file as the form says, and let new runs learn from what that gives."""
+    form = mappings.posted(posted)
+    try:
+        made = builds.again(
+            request.app.state.engine,
+            config.datasets,
+            dataset_id,
+            form.mapping(),
+            limits_of(config),
+        )
+    except (ValidationError, InvalidError) as error:
+        screen = Screen(db, config, datasets.get(db, dataset_id))
+        return _again(request, screen.show(form, error))
+    told = "" if made.is_new else "?told=same"
+    return go(request, f"/datasets/{dataset_id}{told}")
+
+
+def _again(request: Request, context: dict[str, Any]) -> Response:
+    """Show the form with what is wrong in it; a boosted form takes the whole page."""
+    if asked_by_htmx(request):
+        return block(request, TEMPLATE, "form", status=422, **context)
+    return page(request, TEMPLATE, status=422, **context)

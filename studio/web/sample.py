@@ -1,0 +1,58 @@
+"""What a mapping makes of the first rows of a file, as the mapping screen tells it."""
+
+from collections.abc import Mapping as Values
+from dataclasses import dataclass, field
+
+from studio.errors import InvalidError, StudioError
+from studio.intake import wording
+from studio.intake.convert import Source
+from studio.intake.mapping import Mapping
+from studio.intake.preview import Previewed, preview
+from studio.intake.rows import Limits
+
+LOOKED_AT = 300
+"""Rows that are tried: as many as take no time to."""
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    looked_at: int = 0
+    kept: int = 0
+    is_whole: bool = False
+    rows: list[Previewed] = field(default_factory=list)
+    """The first of those that can be learnt from."""
+    dropped: list[Previewed] = field(default_factory=list)
+    """The first of those left out."""
+    reasons: Values[str, list[int]] = field(default_factory=dict)
+    """Why rows are left out, the most frequent first, with their numbers."""
+    lesson: str = ""
+    """What training learns from such rows."""
+    refused: StudioError | None = None
+    """Why nothing can be said, where nothing can."""
+
+    @property
+    def left_out(self) -> int:
+        return self.looked_at - self.kept
+
+
+def of(source: Source, mapping: Mapping, limits: Limits) -> Outcome:
+    """Try a mapping on the first rows."""
+    try:
+        found = preview(source, mapping, limits, rows=LOOKED_AT)
+    except InvalidError as error:
+        return Outcome(refused=error)
+    kept = [one for one in found if one.row is not None]
+    dropped = [one for one in found if one.row is None]
+    reasons: dict[str, list[int]] = {}
+    for one in dropped:
+        reasons.setdefault(one.problem or "", []).append(one.number)
+    return Outcome(
+        looked_at=len(found),
+        kept=len(kept),
+        is_whole=len(found) < LOOKED_AT,
+        rows=kept[:SHOWN],
+        dropped=dropped[:SHOWN],
+        reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
+        lesson=wording.LESSONS[mapping.kind],
+    )

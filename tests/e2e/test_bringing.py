@@ -1,0 +1,46 @@
+"""Data brought in a real browser: a large file that is cut off, and one that cannot be had."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+pytestmark = pytest.mark.e2e
+
+LARGE = b'{"prompt": "What is asked here?", "completion": "What is answered."}\n' * 280_000
+"""More than is sent in one part, and more than two."""
+
+
+def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "large.jsonl"
+    file.write_bytes(LARGE)
+    offsets: list[str] = []
+
+    def cut_the_second(route: Route) -> None:
+        if route.request.method == "PATCH":
+            offsets.append(route.request.headers["upload-offset"])
+            if len(offsets) == 2:
+                route.abort()
+                return
+        route.continue_()
+
+    page.route("**/api/v1/uploads/*", cut_the_second)
+    page.goto("/datasets")
+    page.locator("#file").set_input_files(file)
+    page.get_by_role("button", name="Upload").click()
+
+    expect(page.get_by_text("The connection is lost. Trying again…")).to_be_visible(timeout=60_000)
+    page.wait_for_url("**/mapping")
+    expect(page.get_by_role("heading", name="large", exact=False).first).to_be_visible()
+    assert offsets[:4] == ["0", "2097152", "2097152", "4194304"]
+
+
+def test_what_cannot_be_fetched_says_why_and_offers_another_try(page: Page) -> None:
+    page.goto("/datasets")
+    page.get_by_role("link", name="URL").click()
+    page.get_by_label("Address").fill("http://127.0.0.1/rows.jsonl")
+    page.get_by_role("button", name="Fetch").click()
+
+    refusal = "127.0.0.1 is an internal address, which is not asked."
+    expect(page.get_by_role("alert")).to_contain_text(refusal, timeout=60_000)
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()

@@ -1,0 +1,338 @@
+"""A hub on this machine that speaks the Hugging Face hub's protocol, for models and data sets.
+
+It says what `huggingface_hub` 2.4 asks for: what a repository is and holds, at which commit, and
+its files, the large ones by a redirect to where they are stored. What it hands out can be cut off.
+"""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+
+KINDS = {"models": "model", "datasets": "dataset"}
+LARGE = 1000
+"""Files of more bytes are stored aside, as Git LFS does."""
+
+Files = dict[str, bytes]
+
+
+@dataclass(slots=True)
+class Repo:
+    """A repository: its commits, oldest first, and what names them."""
+
+    id: str
+    kind: str = "model"
+    about: dict[str, Any] = field(default_factory=dict)
+    """What is told of it besides: downloads, likes, tags, safetensors, cardData …"""
+    gated: str = ""
+    """`manual` or `auto` where its owner asks for consent first."""
+    private: bool = False
+    commits: dict[str, Files] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+
+    def push(self, files: Files) -> str:
+        """Add a commit with these files and return it; `main` names it from now on."""
+        content = b"".join(path.encode() + files[path] for path in sorted(files))
+        commit = hashlib.sha1(str(len(self.commits)).encode() + content).hexdigest()  # noqa: S324 -- as git names commits
+        self.commits[commit] = dict(files)
+        self.names["main"] = commit
+        return commit
+
+    def commit(self, revision: str) -> str:
+        """Return the commit that a revision names, or nothing."""
+        return revision if revision in self.commits else self.names.get(revision, "")
+
+
+@dataclass(slots=True)
+class Asked:
+    """One request that came."""
+
+    method: str
+    path: str
+    range: str
+    token: str
+
+
+@dataclass(slots=True)
+class Hub:
+    url: str
+    token: str = "hf_letmein"  # noqa: S105 -- opens nothing but this
+    """Who shows it is let into everything."""
+    repos: dict[tuple[str, str], Repo] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    cuts: dict[str, int] = field(default_factory=dict)
+    """After how many bytes of a file the next answer breaks off, by the file's name."""
+    wrong: set[str] = field(default_factory=set)
+    """Files of which other bytes are handed out than it says."""
+    ignores_ranges: bool = False
+    held: threading.Event = field(default_factory=threading.Event)
+    """Files are handed out only while it is set, but for their first byte."""
+
+    def model(self, name: str, files: Files, **about: Any) -> Repo:  # noqa: ANN401 -- any fact
+        return self._add(Repo(name, "model", about), files)
+
+    def dataset(self, name: str, files: Files, **about: Any) -> Repo:  # noqa: ANN401 -- any fact
+        return self._add(Repo(name, "dataset", about), files)
+
+    def fetched(self, name: str) -> list[Asked]:
+        """Return the requests for the content of a file, in order."""
+        gets = (one for one in self.asked if one.method == "GET" and "/resolve/" in one.path)
+        return [one for one in gets if unquote(one.path).endswith(f"/{name}")]
+
+    def _add(self, repo: Repo, files: Files) -> Repo:
+        repo.push(files)
+        self.repos[repo.kind, repo.id] = repo
+        return repo
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with serving() as made:
+        yield made
+
+
+@contextmanager
+def serving() -> Iterator[Hub]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {}))
+    server.daemon_threads = True
+    made = Hub(f"http://127.0.0.1:{server.server_port}")
+    made.held.set()
+    server.RequestHandlerClass.hub = made  # type: ignore[attr-defined] # of the class just made
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.held.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+_LIST = re.compile(r"/api/(models|datasets)")
+_INFO = re.compile(r"/api/(models|datasets)/([^/]+/[^/]+)(?:/revision/([^/]+))?")
+_TREE = re.compile(r"/api/(models|datasets)/([^/]+/[^/]+)/tree/([^/]+)(?:/(.*))?")
+_PATHS = re.compile(r"/api/(models|datasets)/([^/]+/[^/]+)/paths-info/([^/]+)")
+_FILE = re.compile(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
+_STORED = re.compile(r"/stored/([0-9a-f]{64})/(.+)")
+
+
+class _Refused(Exception):  # noqa: N818 -- an answer, not a fault
+    def __init__(self, status: int, code: str = "", message: str = "") -> None:
+        super().__init__(message or code)
+        self.status, self.code = status, code
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: ClassVar[Hub]
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None: ...
+
+    def _answer(self) -> None:
+        where = urlsplit(self.path)
+        token = self.headers.get("authorization", "").removeprefix("Bearer ")
+        asked = Asked(self.command, where.path, self.headers.get("range", ""), token)
+        self.hub.asked.append(asked)
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        try:
+            self._route(where.path, parse_qs(where.query) | parse_qs(body.decode()))
+        except _Refused as refused:
+            told = json.dumps({"error": str(refused)}).encode()
+            about = {"X-Error-Code": refused.code} if refused.code else {}
+            self._say(refused.status, told, about | {"X-Error-Message": str(refused)})
+
+    def _route(self, path: str, query: dict[str, list[str]]) -> None:
+        for pattern, handle in (
+            (_LIST, self._list),
+            (_INFO, self._info),
+            (_TREE, self._tree),
+            (_PATHS, self._paths),
+            (_STORED, self._stored),
+            (_FILE, self._file),
+        ):
+            if match := pattern.fullmatch(path):
+                parts = [unquote(part) if part else "" for part in match.groups()]
+                handle(parts, query)
+                return
+        raise _Refused(404, message="There is no such page.")
+
+    def _list(self, parts: list[str], query: dict[str, list[str]]) -> None:
+        words, limit = query.get("search", [""])[0].lower(), int(query.get("limit", ["100"])[0])
+        found = [
+            _told(repo, repo.names["main"])
+            for repo in self.hub.repos.values()
+            if repo.kind == KINDS[parts[0]] and words in repo.id.lower() and self._may_see(repo)
+        ]
+        self._json(sorted(found, key=lambda one: -one["downloads"])[:limit])
+
+    def _info(self, parts: list[str], query: dict[str, list[str]]) -> None:
+        repo = self._repo(KINDS[parts[0]], parts[1])
+        commit = _commit(repo, parts[2] or "main")
+        self._json(_told(repo, commit, with_files="blobs" in query))
+
+    def _tree(self, parts: list[str], query: dict[str, list[str]]) -> None:
+        repo = self._repo(KINDS[parts[0]], parts[1])
+        files = repo.commits[_commit(repo, parts[2])]
+        under = f"{parts[3].strip('/')}/" if parts[3] else ""
+        if under and not any(path.startswith(under) for path in files):
+            raise _Refused(404, "EntryNotFound")
+        inside = [path for path in files if path.startswith(under)]
+        folders = {path.rpartition("/")[0] for path in inside} - {"", under.rstrip("/")}
+        entries = [{"type": "directory", "oid": "0" * 40, "path": one} for one in sorted(folders)]
+        entries += [_entry(path, files[path]) for path in inside]
+        is_deep = query.get("recursive", ["False"])[0] in {"True", "true", "1"}
+        self._json([one for one in entries if is_deep or "/" not in one["path"][len(under) :]])
+
+    def _paths(self, parts: list[str], query: dict[str, list[str]]) -> None:
+        repo = self._repo(KINDS[parts[0]], parts[1])
+        files = repo.commits[_commit(repo, parts[2])]
+        found = [_entry(path, files[path]) for path in query.get("paths", []) if path in files]
+        found += [
+            {"type": "directory", "oid": "0" * 40, "path": path}
+            for path in query.get("paths", [])
+            if any(one.startswith(f"{path}/") for one in files)
+        ]
+        self._json(found)
+
+    def _file(self, parts: list[str], _query: dict[str, list[str]]) -> None:
+        repo = self._repo("dataset" if parts[0] else "model", parts[1])
+        if repo.gated and not self._is_let_in():
+            raise _Refused(403 if self._shows_token() else 401, "GatedRepo", "It is gated.")
+        commit, path = _commit(repo, parts[2]), parts[3]
+        content = repo.commits[commit].get(path)
+        if content is None:
+            raise _Refused(404, "EntryNotFound", "There is no such file.")
+        about = {"X-Repo-Commit": commit, "ETag": f'"{_git(content)}"'}
+        if len(content) <= LARGE:
+            self._content(path, content, about)
+            return
+        sha256 = hashlib.sha256(content).hexdigest()
+        about |= {"X-Linked-ETag": f'"{sha256}"', "X-Linked-Size": str(len(content))}
+        # Its client goes after the headers of the last answer from the hub's own host.
+        elsewhere = self.hub.url.replace("127.0.0.1", "localhost")
+        self._say(302, b"", about | {"Location": f"{elsewhere}/stored/{sha256}/{path}"})
+
+    def _stored(self, parts: list[str], _query: dict[str, list[str]]) -> None:
+        every = (files for repo in self.hub.repos.values() for files in repo.commits.values())
+        for files in every:
+            for content in files.values():
+                if hashlib.sha256(content).hexdigest() == parts[0]:
+                    self._content(parts[1], content, {"ETag": f'"{parts[0]}"'})
+                    return
+        raise _Refused(404)
+
+    def _content(self, path: str, content: bytes, about: dict[str, str]) -> None:
+        if path in self.hub.wrong:
+            content = bytes(len(content))
+        start = 0
+        if (asked := self.headers.get("range")) and not self.hub.ignores_ranges:
+            start = int(asked.removeprefix("bytes=").partition("-")[0])
+            if start >= len(content):
+                raise _Refused(416)
+            about |= {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"}
+        cut = self.hub.cuts.pop(path, None) if self.command == "GET" else None
+        about |= {"Accept-Ranges": "bytes"}
+        self._say(206 if asked and start else 200, content[start:], about, cut=cut)
+
+    def _json(self, told: object) -> None:
+        self._say(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+
+    def _say(
+        self, status: int, content: bytes, about: dict[str, str], cut: int | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in (about | {"Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        self.wfile.write(content[:1])
+        self.wfile.flush()
+        if "Accept-Ranges" in about:
+            self.hub.held.wait()
+        self.wfile.write(content[1:cut])
+        self.close_connection = self.close_connection or cut is not None
+
+    def _repo(self, kind: str, name: str) -> Repo:
+        repo = self.hub.repos.get((kind, name))
+        if repo is None or not self._may_see(repo):
+            # Of what is not there and of what is private the hub says the same.
+            raise _Refused(404 if self._shows_token() else 401, "RepoNotFound", "Not found.")
+        return repo
+
+    def _may_see(self, repo: Repo) -> bool:
+        return not repo.private or self._is_let_in()
+
+    def _shows_token(self) -> bool:
+        return "authorization" in self.headers
+
+    def _is_let_in(self) -> bool:
+        return self.headers.get("authorization") == f"Bearer {self.hub.token}"
+
+
+def _commit(repo: Repo, revision: str) -> str:
+    if commit := repo.commit(revision):
+        return commit
+    raise _Refused(404, "RevisionNotFound", "There is no such revision.")
+
+
+def _told(repo: Repo, commit: str, *, with_files: bool = False) -> dict[str, Any]:
+    files = repo.commits[commit]
+    siblings = [
+        {"rfilename": path} | (_sibling(files[path]) if with_files else {}) for path in files
+    ]
+    return {
+        "_id": "0" * 24,
+        "id": repo.id,
+        "modelId": repo.id,
+        "author": repo.id.partition("/")[0],
+        "sha": commit,
+        "lastModified": "2026-01-01T00:00:00.000Z",
+        "createdAt": "2026-01-01T00:00:00.000Z",
+        "private": repo.private,
+        "gated": repo.gated or False,
+        "disabled": False,
+        "downloads": 0,
+        "likes": 0,
+        "tags": [],
+        "siblings": siblings,
+    } | repo.about
+
+
+def _entry(path: str, content: bytes) -> dict[str, Any]:
+    about = _sibling(content)
+    entry = {"type": "file", "oid": about["blobId"], "size": about["size"], "path": path}
+    if lfs := about.get("lfs"):
+        entry["lfs"] = {"oid": lfs["sha256"], "size": lfs["size"], "pointerSize": 134}
+    return entry
+
+
+def _sibling(content: bytes) -> dict[str, Any]:
+    about: dict[str, Any] = {"size": len(content), "blobId": _git(content)}
+    if len(content) > LARGE:
+        sha256 = hashlib.sha256(content).hexdigest()
+        about["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 134}
+    return about
+
+
+def _git(content: bytes) -> str:
+    """Return what git calls a file of this content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # noqa: S324 -- git's own

@@ -1,0 +1,65 @@
+"""A file from a bucket: told in words where nothing can read it, fetched where something can."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio.errors import NotFoundError, StudioError, UnavailableError
+from studio.runner import fetch_s3
+from studio.settings import Settings
+from studio.sources import Limits
+from tests.site import Site
+
+ROWS = b"prompt,completion\n" + b"a,b\n" * 2000
+LIMITS = Limits(bytes=10**6, row_bytes=1000)
+
+
+def fetch(settings: Settings, folder: Path, url: str) -> tuple[Path, str, dict[str, Any]]:
+    return fetch_s3.fetch(url, LIMITS, settings, folder, lambda _phase, _share: None)
+
+
+@pytest.fixture
+def bucket(site: Site, settings: Settings) -> Settings:
+    """Set up a server that answers as S3 does to whom it lets in without keys."""
+    pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+    site.put("/bucket/rows.csv", ROWS)
+    site.put("/bucket/closed.csv", ROWS, status=403)
+    return settings.model_copy(update={"s3_endpoint": site.url})
+
+
+def test_without_its_package_it_says_which_to_install(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(UnavailableError) as refused:
+        fetch(settings, tmp_path, "s3://bucket/rows.csv")
+
+    assert refused.value.hint == "Install it: pip install 'mantissa-studio[s3]'"
+
+
+def test_a_file_comes_whole_with_its_tag(bucket: Settings, tmp_path: Path) -> None:
+    path, filename, facts = fetch(bucket, tmp_path, "s3://bucket/rows.csv")
+
+    assert (path.read_bytes() == ROWS, filename, facts) == (True, "rows.csv", {"etag": "first"})
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "says"),
+    [
+        ("missing.csv", NotFoundError, "There is no s3://bucket/missing.csv."),
+        (
+            "closed.csv",
+            StudioError,
+            "The keys of this studio do not open s3://bucket/closed.csv.",
+        ),
+    ],
+)
+def test_what_cannot_be_had_is_told_in_words(
+    bucket: Settings, tmp_path: Path, key: str, kind: type[StudioError], says: str
+) -> None:
+    with pytest.raises(kind) as refused:
+        fetch(bucket, tmp_path, f"s3://bucket/{key}")
+
+    assert refused.value.message == says

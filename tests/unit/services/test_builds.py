@@ -1,0 +1,131 @@
+"""Large files: read by a chore, and their rows taken when it ends."""
+
+import json
+
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import DatasetStatus, WorkStatus
+from studio.db.tables import Chore
+from studio.errors import ConflictError, InvalidError
+from studio.events import Failed
+from studio.intake.mapping import Mapping
+from studio.intake.rows import Limits
+from studio.runner.build import build
+from studio.services import builds, chores, datasets, endings, versions, work
+from studio.services.drafts import Upload
+from studio.settings import Settings
+
+BLANK = (b" " * 2**20 + b"\n") * (builds.AT_ONCE_BYTES // 2**20)
+"""Lines without a row: they make a file large, and cost nothing to read."""
+
+
+@pytest.fixture
+def large(engine: Engine, settings: Settings) -> int:
+    """Bring a data set too large to be read at once. Return its id."""
+    path = settings.datasets / ".arrived"
+    rows = "".join(json.dumps({"prompt": f"{i}?", "completion": f"{i}."}) + "\n" for i in range(9))
+    path.write_bytes(rows.encode() + BLANK)
+    with unit_of_work(engine) as db:
+        made = builds.bring(db, settings.datasets, Upload(path=path, filename="large.jsonl"))
+        return made.id or 0
+
+
+def asked(engine: Engine, dataset_id: int) -> Chore:
+    with reading(engine) as db:
+        chore = builds.of(db, dataset_id)
+    assert chore is not None
+    return chore
+
+
+def finish(engine: Engine, settings: Settings, dataset_id: int) -> list[float | None]:
+    """Do a chore as its process would, and take what it came to. Return what it told."""
+    shares: list[float | None] = []
+    chore = asked(engine, dataset_id)
+    folder = chores.folder(settings.chores, chore)
+    folder.files.mkdir(parents=True)
+    result = build(folder, chore.params, lambda _phase, share: shares.append(share))
+    with unit_of_work(engine) as db:
+        found = chores.get(db, chore.id or 0)
+        with endings.told(db, found):
+            found.result = json.loads(json.dumps(result))
+            work.close(found, WorkStatus.SUCCEEDED)
+    return shares
+
+
+def test_a_large_file_is_read_by_a_chore(engine: Engine, settings: Settings, large: int) -> None:
+    with reading(engine) as db:
+        before = datasets.get(db, large)
+    shares = finish(engine, settings, large)
+
+    with reading(engine) as db:
+        after, version = datasets.get(db, large), versions.get(db, large, 1)
+    assert (before.status, before.version) == (DatasetStatus.BUILDING, None)
+    assert (after.status, after.version) == (DatasetStatus.READY, 1)
+    assert (version.train_rows, version.kind, shares[-1]) == (9, "conversation", 1)
+    train, _validation = versions.files(settings.datasets, version)
+    assert len(train.read_bytes().splitlines()) == 9
+
+
+def test_one_reading_of_a_large_file_goes_on_at_a_time(
+    engine: Engine, settings: Settings, large: int
+) -> None:
+    roles = {"prompt": ["prompt"], "completion": ["completion"]}
+    mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
+
+    with pytest.raises(ConflictError) as refused:
+        builds.again(engine, settings.datasets, large, mapping, Limits())
+
+    assert refused.value.message == "large is being read already."
+
+
+def test_a_large_file_whose_reading_fails_has_failed(engine: Engine, large: int) -> None:
+    chore = asked(engine, large)
+    with unit_of_work(engine) as db:
+        found = chores.get(db, chore.id or 0)
+        with endings.told(db, found):
+            work.fail(found, Failed(code="invalid", message="No row can be used.", hint=""))
+
+    with reading(engine) as db:
+        assert datasets.get(db, large).status is DatasetStatus.FAILED
+
+
+def test_a_data_set_that_has_rows_keeps_them_when_another_reading_fails(
+    engine: Engine, settings: Settings, large: int
+) -> None:
+    finish(engine, settings, large)
+    roles = {"prompt": ["prompt"], "completion": ["completion"]}
+    mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
+    builds.again(engine, settings.datasets, large, mapping, Limits())
+    with unit_of_work(engine) as db:
+        endings.cancel(db, asked(engine, large).id or 0)
+
+    with reading(engine) as db:
+        found = datasets.get(db, large)
+    assert (found.status, found.version) == (DatasetStatus.READY, 1)
+
+
+def test_a_mapping_that_cannot_be_followed_is_refused_before_a_large_file_is_read(
+    engine: Engine, settings: Settings, large: int
+) -> None:
+    finish(engine, settings, large)
+    mapping = Mapping(shape="text", roles={"text": ["gone"]})
+
+    with pytest.raises(InvalidError) as refused:
+        builds.again(engine, settings.datasets, large, mapping, Limits())
+
+    assert refused.value.param == "roles.text"
+
+
+@pytest.mark.parametrize(
+    ("size", "name", "is_large"),
+    [
+        (builds.AT_ONCE_BYTES, "a.jsonl", False),
+        (builds.AT_ONCE_BYTES + 1, "a.jsonl", True),
+        (builds.AT_ONCE_BYTES // 4, "a.jsonl.gz", True),
+        (1000, "a.zip", False),
+    ],
+)
+def test_what_is_packed_is_taken_for_larger(size: int, name: str, is_large: bool) -> None:  # noqa: FBT001 -- a case
+    assert builds.is_large(size, name) is is_large

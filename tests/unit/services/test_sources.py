@@ -1,0 +1,110 @@
+"""What may be brought from where, before anything is fetched."""
+
+import os
+from pathlib import Path
+
+import pytest
+from sqlmodel import Session
+
+from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.services import sources
+from studio.settings import Settings
+from studio.sources import S3, Folder, Hub, Source, Url
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Path:
+    """Make a folder that may be read, beside one that may not, with links between them."""
+    opened, other = tmp_path / "opened", tmp_path / "other"
+    (opened / "deeper").mkdir(parents=True)
+    other.mkdir()
+    (opened / "rows.jsonl").write_text("{}\n")
+    (opened / ".hidden").write_text("")
+    (other / "secret.jsonl").write_text("{}\n")
+    (opened / "out.jsonl").symlink_to(other / "secret.jsonl")
+    (opened / "away").symlink_to(other)
+    (opened / "in.jsonl").symlink_to(opened / "rows.jsonl")
+    return opened
+
+
+@pytest.fixture
+def config(settings: Settings, opened: Path) -> Settings:
+    return settings.model_copy(update={"import_folders": (opened,)})
+
+
+def refused(db: Session, config: Settings, source: Source) -> StudioError:
+    with pytest.raises(StudioError) as error:
+        sources.bring(db, config, source)
+    return error.value
+
+
+def test_only_what_stays_inside_is_listed(config: Settings, opened: Path) -> None:
+    found = sources.browse(config, str(opened))
+
+    assert [(one.name, one.size) for one in found] == [
+        ("deeper", None),
+        ("in.jsonl", 3),
+        ("rows.jsonl", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["out.jsonl", "away/secret.jsonl", "../other/secret.jsonl", "missing", "rows.jsonl\0", "/etc"],
+)
+def test_what_leads_out_is_told_as_what_is_not_there(
+    db: Session, config: Settings, opened: Path, path: str
+) -> None:
+    error = refused(db, config, Folder(path=os.path.join(opened, path)))  # noqa: PTH118 -- a Path would mend it
+
+    assert error.message == "There is nothing of that name in the folders that may be read."
+
+
+def test_one_goes_up_no_further_than_one_may(config: Settings, opened: Path) -> None:
+    ways = [sources.above(config, str(path)) for path in (opened / "deeper", opened)]
+
+    assert ways == [str(opened), ""]
+
+
+def test_without_open_folders_none_is_read(db: Session, settings: Settings, opened: Path) -> None:
+    error = refused(db, settings, Folder(path=str(opened / "rows.jsonl")))
+
+    assert (type(error), error.message) == (UnavailableError, "Folder cannot be used here.")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        Url(url="ftp://example.org/rows"),
+        Url(url="https://me:secret@example.org/rows"),
+        Url(url="rows.jsonl"),
+        Hub(id="rows"),
+        Hub(id="../../etc"),
+    ],
+)
+def test_what_is_spelt_wrong_is_refused(db: Session, settings: Settings, source: Source) -> None:
+    assert type(refused(db, settings, source)) is InvalidError
+
+
+def test_what_an_address_holds_besides_is_not_shown() -> None:
+    shown = Url(url="https://me:secret@example.org/rows.csv?key=secret#secret").shown
+
+    assert shown == "https://example.org/rows.csv"
+
+
+def test_asking_twice_fetches_once(db: Session, settings: Settings) -> None:
+    first = sources.bring(db, settings, Url(url="https://example.org/rows"))
+    second = sources.bring(db, settings, Url(url="https://example.org/rows"))
+    other = sources.bring(db, settings, Url(url="https://example.org/others"))
+
+    assert (second.id, other.id) == (first.id, (first.id or 0) + 1)
+
+
+def test_a_missing_package_is_told_with_how_to_install_it(
+    db: Session, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    offer = next(one for one in sources.offers(settings) if one.kind == "s3")
+    error = refused(db, settings, S3(url="s3://bucket/rows.csv"))
+
+    assert (error.hint, "mantissa-studio[s3]" in offer.missing) == (offer.missing, True)

@@ -1,0 +1,115 @@
+"""Data from elsewhere, from being asked for to being a data set: by a worker and real processes."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import DatasetStatus, WorkStatus
+from studio.db.tables import Chore, Dataset
+from studio.services import chores, datasets, sources, uploads
+from studio.settings import Settings
+from studio.sources import Folder, Sent, Source, Url
+from studio.worker.local import Local
+from studio.worker.loop import Loop
+from tests.patience import until
+from tests.site import Site
+
+ROWS = b"".join(b'{"prompt": "What is %d?", "completion": "%d."}\n' % (i, i) for i in range(500))
+
+
+@pytest.fixture
+def settings(settings: Settings, tmp_path: Path) -> Settings:
+    opened = tmp_path / "opened"
+    opened.mkdir()
+    (opened / "rows.jsonl").write_bytes(ROWS)
+    given = {"import_folders": (opened,), "allow_internal_addresses": True}
+    return settings.model_copy(update=given)
+
+
+@pytest.fixture
+def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    loop = Loop(engine, settings, Local())
+    yield loop
+    for followed in loop.trades.chores.followed.values():
+        followed.process.kill()
+        _ = followed.process.child and followed.process.child.wait()
+
+
+def bring(loop: Loop, source: Source, name: str = "") -> Chore:
+    """Have a file brought, and wait for what becomes of it."""
+    with unit_of_work(loop.engine) as db:
+        asked = sources.bring(db, loop.settings, source, name).id or 0
+
+    def has_ended() -> bool:
+        loop.tick()
+        with reading(loop.engine) as db:
+            one = chores.get(db, asked)
+        return one.status.is_final and one.pid is None
+
+    until(has_ended)
+    with reading(loop.engine) as db:
+        return chores.get(db, asked)
+
+
+def made(loop: Loop, chore: Chore) -> Dataset:
+    assert (chore.status, chore.error_message) == (WorkStatus.SUCCEEDED, "")
+    with reading(loop.engine) as db:
+        return datasets.get(db, chore.result["dataset_id"])
+
+
+def test_a_file_of_an_open_folder_becomes_a_draft(loop: Loop) -> None:
+    source = loop.settings.import_folders[0] / "rows.jsonl"
+    dataset = made(loop, bring(loop, Folder(path=str(source)), "from a folder"))
+
+    told = (dataset.name, dataset.filename, dataset.status, dataset.source, dataset.bytes)
+    expected = ("from a folder", "rows.jsonl", DatasetStatus.DRAFT, str(source), len(ROWS))
+    assert told == expected
+    assert source.read_bytes() == ROWS
+
+
+def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
+    loop: Loop, site: Site
+) -> None:
+    url = site.put("/rows.jsonl", ROWS, cuts=[10_000])
+    chore = bring(loop, Url(url=f"{url}?key=secret"))
+    dataset = made(loop, chore)
+
+    assert (dataset.source, dataset.bytes, chore.params) == (url, len(ROWS), {})
+    assert [wanted for _, wanted in site.asked] == ["", "bytes=10000-"]
+
+
+def test_what_was_sent_in_parts_becomes_a_draft(loop: Loop) -> None:
+    folder = loop.settings.uploads
+    sent = uploads.begin(folder, "rows.jsonl", len(ROWS), 10**6)
+    for start in (0, 9000):
+        with uploads.writing(folder, sent.id, start) as writer:
+            writer.write(ROWS[start : 9000 if not start else None])
+    dataset = made(loop, bring(loop, Sent(upload=sent.id)))
+
+    assert (dataset.name, dataset.source, dataset.bytes) == ("rows", "upload", len(ROWS))
+
+
+def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: Loop, site: Site) -> None:
+    names = [
+        made(loop, bring(loop, Url(url=site.put(path, ROWS)))).name
+        for path in ("/a/rows.jsonl", "/b/rows.jsonl")
+    ]
+    assert names == ["rows", "rows 2"]
+
+
+def test_what_cannot_be_read_as_a_table_fails_in_words(loop: Loop, site: Site) -> None:
+    chore = bring(loop, Url(url=site.put("/empty.jsonl", b"")))
+
+    assert (chore.status, chore.error_code) == (WorkStatus.FAILED, "invalid")
+
+
+def test_a_file_that_is_not_there_fails_in_words(loop: Loop, site: Site) -> None:
+    chore = bring(loop, Url(url=f"{site.url}/missing"))
+
+    assert chore.error_message == "What is asked for is not there (status 404)."
