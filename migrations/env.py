@@ -5,7 +5,10 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import outbox
+from studio.db import outbox, tables, work
+
+TABLES = (outbox.Delivery, tables.Run, work.Chore)
+"""One of each file: all share what knows every table, once their files are loaded."""
 
 
 def plain(kind: str, item: object, _context: object) -> str | Literal[False]:
@@ -17,7 +20,7 @@ def plain(kind: str, item: object, _context: object) -> str | Literal[False]:
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=outbox.Delivery.metadata,
+    target_metadata=TABLES[0].metadata,
     render_as_batch=True,
     render_item=plain,
 )

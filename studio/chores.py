@@ -26,7 +26,11 @@ class Kind:
 
 KINDS = {
     "build": Kind("studio.runner.build:build", "Reading a data set"),
+    "calibrate": Kind(
+        "studio.runner.calibrate:calibrate", "Training a few steps", needs_device=True
+    ),
     "fetch": Kind("studio.runner.fetch:fetch", "Fetching a file"),
+    "download": Kind("studio.runner.download:download", "Downloading a model"),
 }
 """Every kind there is. What its end means to others: `studio.services.endings`."""
 

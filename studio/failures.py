@@ -147,8 +147,8 @@ _ROWS = (
     Kind(
         "needs_remote_code",
         "Needs code of its own",
-        "The model only loads with Python code that comes with it, which the studio never runs.",
-        "Choose a model of a family that transformers knows.",
+        "The model only loads with Python code that comes with it and is not allowed to run.",
+        "Allow its code on the model's page, or choose one of a family that transformers knows.",
     ),
     Kind(
         "unsupported_architecture",

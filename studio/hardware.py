@@ -24,6 +24,12 @@ the same work took 72 s instead of 43.
 OPTIONAL = ("bitsandbytes", "torchao")
 """Packages that some recipes need, and most do not."""
 
+_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Where a container reads how much memory it may use."""
+
 _QUERY = "index,name,memory.total,compute_cap"
 
 
@@ -41,6 +47,7 @@ class Hardware:
     processor: str
     cores: int
     memory_bytes: int
+    """Of the host, or what a container may use of it."""
     native_bf16: bool
     """The processor multiplies bfloat16 itself; others emulate it, rightly but slowly."""
     gpus: tuple[Gpu, ...] = ()
@@ -60,6 +67,18 @@ class Hardware:
         return min(gpu.capability for gpu in self.gpus)
 
     @property
+    def room_bytes(self) -> int:
+        """What one run may fill: the smallest GPU, or the memory of the host."""
+        if self.device == "cpu":
+            return self.memory_bytes
+        return min(gpu.memory_bytes for gpu in self.gpus)
+
+    @property
+    def trainer_name(self) -> str:
+        """What a run says that it trained on."""
+        return self.processor if self.device == "cpu" else self.gpus[0].name
+
+    @property
     def title(self) -> str:
         if self.device == "cpu":
             return f"{self.processor}, {self.cores} cores"
@@ -75,12 +94,19 @@ def detect() -> Hardware:
         cores=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 1,
-        memory_bytes=psutil.virtual_memory().total,
+        memory_bytes=_memory(),
         native_bf16=bool(BF16_FLAGS & flags),
         gpus=tuple(_gpus()),
         torch=_version("torch"),
         packages=frozenset(name for name in OPTIONAL if _version(name)),
     )
+
+
+def _memory() -> int:
+    """Return the host's memory, or a container's share of it where that is less."""
+    told = (path.read_text(encoding="ascii").strip() for path in _LIMITS if path.exists())
+    limits = [int(limit) for limit in told if limit.isdecimal()]
+    return min([psutil.virtual_memory().total, *limits])
 
 
 def versions() -> dict[str, str]:

@@ -100,7 +100,7 @@ def of(
 def finished(known: Manifest, *, location: str, revision: str | None, folder: Path) -> Manifest:
     """Add what the end of a run tells: hashes of what it began with, and of what it made."""
     base = Path(location)
-    weights = headers.files(base) if base.is_absolute() and not revision else []
+    weights = headers.files(base) if base.is_absolute() else []
     hashes = {path.name: sha256(path) for path in weights}
     changes = {
         "is_finished": True,

@@ -55,6 +55,8 @@ class JobSpec(BaseModel):
     """For the manifest; training needs the rows alone."""
     resume: bool = False
     """Whether to go on from the newest whole checkpoint. If not, those there are go."""
+    code: str = ""
+    """The hash of the model's own code that was allowed to run; empty runs none."""
     cache: Path | None = None
     """Where tokenised data is kept for the next run; None keeps none."""
 

@@ -74,7 +74,9 @@ class Hub:
     """Files of which other bytes are handed out than it says."""
     ignores_ranges: bool = False
     held: threading.Event = field(default_factory=threading.Event)
-    """Files are handed out only while it is set, but for their first byte."""
+    """Files are handed out only while it is set, but for their first bytes."""
+    held_after: int = 1
+    """How many these are; a file of no more is handed out."""
 
     def model(self, name: str, files: Files, **about: Any) -> Repo:  # noqa: ANN401 -- any fact
         return self._add(Repo(name, "model", about), files)
@@ -264,11 +266,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        self.wfile.write(content[:1])
+        first = self.hub.held_after
+        self.wfile.write(content[: min(first, cut or first)])
         self.wfile.flush()
-        if "Accept-Ranges" in about:
+        if "Accept-Ranges" in about and len(content) > first:
             self.hub.held.wait()
-        self.wfile.write(content[1:cut])
+        self.wfile.write(content[first:cut])
         self.close_connection = self.close_connection or cut is not None
 
     def _repo(self, kind: str, name: str) -> Repo:

@@ -8,7 +8,6 @@ from sqlmodel import Field, SQLModel
 
 from studio.db.columns import METRICS, NEVER_REUSED, InHome, Instant, Validated, now
 from studio.db.states import Ask, DatasetStatus, RunStatus, plain
-from studio.db.work import Work
 from studio.methods import RECIPES, AnyRecipe
 
 
@@ -100,6 +99,10 @@ class Run(SQLModel, table=True):
     """The newest value of each metric."""
     resolved: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """What really ran: dtypes, counts, versions. Empty until the trainer is built."""
+    estimate: dict[str, Any] = Field(
+        default_factory=dict, sa_column=Column(JSON, nullable=False, server_default="{}")
+    )
+    """What was estimated of its memory and time when it was submitted."""
     error_code: str = ""
     error_message: str = ""
     error_hint: str = ""
@@ -250,38 +253,15 @@ class Model(SQLModel, table=True):
     """starter, folder, hub or run: where it comes from."""
     location: str = Field(sa_type=InHome)
     """Its folder, or its name on the hub."""
+    repo: str = ""
+    """Of one that was downloaded: its name on the hub."""
+    revision: str = ""
+    """The commit it was downloaded at."""
+    consent: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    """Who allowed its own code to run, when, and which: see `studio.services.consents`."""
     run_id: int | None = Field(default=None, foreign_key="run.id")
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
-
-
-class Export(Work, table=True):
-    """A run's model in a format of one's choice, and what the conversion did to it."""
-
-    __table_args__ = NEVER_REUSED
-
-    run_id: int = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
-    kind: str
-    """full, merged or adapter: see `studio.recipe.exports`."""
-    dtype: str
-    measured: dict[str, float] = Field(
-        default_factory=dict, sa_column=Column(Validated(METRICS), nullable=False)
-    )
-    """What the conversion did, by name; empty until it has succeeded."""
-
-
-class Chore(Work, table=True):
-    """Long work that no run waits for: to fetch a file, to count the tokens of a data set."""
-
-    __table_args__ = NEVER_REUSED
-
-    kind: str
-    """One of `studio.chores.KINDS`."""
-    subject: str = Field(index=True)
-    """What it is for, as `dataset:3`."""
-    params: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    result: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """What its process has returned; empty until it has succeeded."""
 
 
 class Worker(SQLModel, table=True):

@@ -1,15 +1,13 @@
-"""What the row of any work tells that a process of its own does, in a folder, with events."""
+"""The tables of work that a process of its own does, in a folder, with events."""
 
-from datetime import UTC, datetime
+from datetime import datetime
+from typing import Any
 
+from sqlalchemy import JSON, Column
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import Instant
+from studio.db.columns import METRICS, NEVER_REUSED, Instant, Validated, now
 from studio.db.states import WorkStatus, plain
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 class Work(SQLModel):
@@ -29,5 +27,34 @@ class Work(SQLModel):
     error_code: str = ""
     error_message: str = ""
     error_hint: str = ""
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
     finished_at: datetime | None = Field(default=None, sa_type=Instant)
+
+
+class Export(Work, table=True):
+    """A run's model in a format of one's choice, and what the conversion did to it."""
+
+    __table_args__ = NEVER_REUSED
+
+    run_id: int = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
+    kind: str
+    """full, merged or adapter: see `studio.recipe.exports`."""
+    dtype: str
+    measured: dict[str, float] = Field(
+        default_factory=dict, sa_column=Column(Validated(METRICS), nullable=False)
+    )
+    """What the conversion did, by name; empty until it has succeeded."""
+
+
+class Chore(Work, table=True):
+    """Long work that no run waits for: to fetch a file, to count the tokens of a data set."""
+
+    __table_args__ = NEVER_REUSED
+
+    kind: str
+    """One of `studio.chores.KINDS`."""
+    subject: str = Field(index=True)
+    """What it is for, as `dataset:3`."""
+    params: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    result: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    """What its process has returned; empty until it has succeeded."""

@@ -8,15 +8,20 @@ from studio.recipe.knobs import Knob, Section
 
 
 class Data(Section):
-    """How rows become examples. Only the assistant's answers are learnt."""
+    """How rows become examples. Of conversations the answers are learnt, of text everything."""
 
     max_length: Annotated[int, Ge(16), Le(1_048_576), Knob("Longest example", "tokens")] = 1024
     """Longer conversations are cut at the end; memory grows with it."""
 
     chat_template: Annotated[
-        Literal["model", "chatml", "plain"], Knob("Chat template", advanced=True)
+        Literal["model", "chatml", "plain"],
+        Knob(
+            "Chat template",
+            advanced=True,
+            titles={"model": "The model's own", "chatml": "ChatML", "plain": "Plain text"},
+        ),
     ] = "model"
-    """How turns are written for the model. Base models without one need chatml or plain."""
+    """How turns are written for the model. A base model has none of its own: choose one for it."""
 
     validation_share: Annotated[float, Gt(0), Le(0.5), Knob("Validation share", advanced=True)] = (
         0.05

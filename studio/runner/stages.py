@@ -20,7 +20,7 @@ from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
 from studio.rundir import MANIFEST, JobSpec, RunDir
-from studio.training import artifacts, card, quantised
+from studio.training import artifacts, card, memory, quantised
 from studio.training.checkpoints import Shelf
 from studio.training.guard import Guard, broken_weights, refuse_broken_weights
 from studio.training.health import Health
@@ -31,6 +31,7 @@ from studio.training.resuming import Saver
 from studio.training.samples import Sampler
 from studio.training.snapshots import Remembering
 from studio.training.stopping import Stop
+from studio.weights import origins
 
 Say = Callable[[Event], None]
 
@@ -62,8 +63,10 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
         recipe = recipe_of(run)
         shelf = Shelf(run.checkpoints, recipe)
         start = _start(run, shelf, say, stop)
+        # Loaded before the model, lest its packages count among what the run holds.
+        method = import_module(f"studio.methods.{recipe.method}.trainer")
         job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
-        trainer = import_module(f"studio.methods.{recipe.method}.trainer").build(recipe, job)
+        trainer = method.build(recipe, job)
     watch = PrecisionWatch(trainer, job.plan)
     trainer.guard = _guard(recipe, job, trainer)
     resolve = partial(_resolved, trainer, watch, job, recipe)
@@ -80,6 +83,7 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     # What is loaded stays: the garbage collector need not look through it again and again.
     gc.freeze()
     gc.enable()
+    memory.give_back()
     return Stages(recipe, job, trainer, reporter, say, stop, start)
 
 
@@ -131,7 +135,7 @@ class Stages:
         if not knobs.prompts:
             return []
         self.enter("answering")
-        chosen = self.job.validation.conversations[: knobs.prompts]
+        chosen = self.job.validation.rows[: knobs.prompts]
         sampler = Sampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
         step = self.trainer.state.global_step
         samples = list(sampler.answer(self._model, stage, step))
@@ -154,7 +158,8 @@ class Stages:
         recipe = self.recipe.model_dump(mode="json")
         known = manifest.of(self.job.spec, recipe, self.reporter.resolved, metrics)
         location, config = self.job.spec.model, self._model.config
-        revision = getattr(config, "_commit_hash", None)
+        origin = origins.read(Path(location))
+        revision = origin.commit if origin else getattr(config, "_commit_hash", None)
         whole = manifest.finished(known, location=location, revision=revision, folder=folder)
         (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")
 
@@ -237,8 +242,8 @@ def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe)
         "weight_bytes": quantised.stored_bytes(trainer.model),
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "effective_batch_size": args.train_batch_size * args.gradient_accumulation_steps,
-        "train_rows": len(job.train.conversations),
-        "validation_rows": len(job.validation.conversations),
+        "train_rows": len(job.train.rows),
+        "validation_rows": len(job.validation.rows),
         "dropped_rows": job.train.dropped + job.validation.dropped,
         "truncated_rows": job.train.truncated + job.validation.truncated,
         "train_tokens": job.train.tokens,

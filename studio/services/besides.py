@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from sqlmodel import Session
 
 from studio.db.states import WorkStatus
-from studio.db.tables import Chore, Export, Run
+from studio.db.tables import Run
+from studio.db.work import Chore, Export
 from studio.services import chores, work
 
 

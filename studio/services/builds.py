@@ -12,7 +12,8 @@ from sqlmodel import Session, func, select
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus
-from studio.db.tables import Chore, Dataset, DatasetVersion
+from studio.db.tables import Dataset, DatasetVersion
+from studio.db.work import Chore
 from studio.errors import ConflictError
 from studio.intake.convert import Converted, Source, look
 from studio.intake.formats import ARCHIVE, PACKINGS, ending

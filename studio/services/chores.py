@@ -14,7 +14,7 @@ from sqlmodel import Session, col, select
 
 from studio.chores import KINDS, ChoreDir
 from studio.db.states import WorkStatus
-from studio.db.tables import Chore
+from studio.db.work import Chore
 from studio.errors import ConflictError, NotFoundError
 from studio.events import Event
 from studio.services import folders, work

@@ -6,16 +6,20 @@ from typing import Any
 
 from sqlmodel import Session
 
-from studio.db.tables import Chore
+from studio.db.work import Chore
 from studio.errors import StudioError
 from studio.events import Failed
-from studio.services import builds, chores, sources, work
+from studio.services import builds, chores, downloads, sources, work
 
 Ended = Callable[[Session, Chore, dict[str, Any]], None]
 """Takes a chore that has succeeded, failed or been cancelled, and what it came to: nothing unless
 it has succeeded. What it refuses to take, the chore fails of."""
 
-ENDED: dict[str, Ended] = {"build": builds.ended, "fetch": sources.ended}
+ENDED: dict[str, Ended] = {
+    builds.KIND: builds.ended,
+    downloads.KIND: downloads.ended,
+    "fetch": sources.ended,
+}
 
 
 @contextmanager

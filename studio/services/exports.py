@@ -11,7 +11,8 @@ from sqlmodel import Session, col, select
 from sqlmodel import delete as remove
 
 from studio.db.states import RunStatus, WorkStatus
-from studio.db.tables import Export, Model
+from studio.db.tables import Model
+from studio.db.work import Export
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
 from studio.events import Event
 from studio.recipe.exports import Kind, kinds

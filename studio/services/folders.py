@@ -86,11 +86,19 @@ def discard(db: Session, folder: Path) -> None:
 
 def sweep(parent: Path, names: Container[str]) -> None:
     """Take away what crashes left, and put back what was about to go when its row stayed."""
+    mend(parent, names)
     for path in sorted(parent.iterdir()) if parent.exists() else []:
-        owner = path.name.removeprefix(_DISCARDED).partition("-")[0]
-        if path.name.startswith(_DISCARDED) and owner in names and not (parent / owner).exists():
+        if path.name.startswith(_STAGED) or _is_orphan(path, names):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def mend(parent: Path, names: Container[str]) -> None:
+    """End the deletions that a crash cut off, or put back what has its row still."""
+    for path in sorted(parent.glob(f"{_DISCARDED}*")):
+        owner = path.name.removeprefix(_DISCARDED).rpartition("-")[0]
+        if owner in names and not (parent / owner).exists():
             path.replace(parent / owner)
-        elif path.name.startswith((_STAGED, _DISCARDED)) or _is_orphan(path, names):
+        else:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -61,6 +61,7 @@ def _make_usable(engine: Engine, settings: Settings, share: Share) -> None:
             layouts.renew(engine, settings.datasets)
     with unit_of_work(engine) as db:
         models.keep_inside(db, settings.home)
+        models.look_again(db)
 
 
 def tidy(engine: Engine, settings: Settings) -> None:
@@ -68,6 +69,7 @@ def tidy(engine: Engine, settings: Settings) -> None:
     restores.tidy(settings.home)
     with unit_of_work(engine) as db:
         datasets.tidy(db, settings.datasets)
+        models.tidy(db, settings.models)
 
 
 def furnish(engine: Engine, settings: Settings, say: Say) -> None:

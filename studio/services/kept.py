@@ -30,6 +30,10 @@ class Load:
     """Of the longest example: others are padded to it."""
     answers: int
     """Tokens to learn in one example."""
+    rows: int = 0
+    """Examples in all; none where that is not known."""
+    row_tokens: float = 0
+    """Of an example, on average."""
 
     @property
     def tokens(self) -> int:

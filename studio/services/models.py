@@ -1,23 +1,27 @@
 """Models that runs can start from: the starter, folders, names on the hub, and trained ones."""
 
 import difflib
-import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import String, type_coerce
+from sqlalchemy import JSON, String, type_coerce
 from sqlmodel import Session, col, select, update
 
+from studio import hub
+from studio.db.states import FINAL
 from studio.db.tables import Model, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.services import consents, folders
+from studio.weights import cards, headers, needed
 from studio.weights import facts as weights
-
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-"""`owner/name`, as the Hugging Face hub spells it."""
 
 _FOLDERS = frozenset({"models", "runs"})
 """Folders of a home that hold models."""
+
+_GENERATIONS = 50
+"""No line of models tuned from each other is as long."""
 
 _FACTS = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "vocab_size", "dtype")
 
@@ -37,17 +41,20 @@ def require(db: Session, name: str) -> str:
     """Return where a recipe's base model is: a folder, or a name on the hub.
 
     Raises:
-        InvalidError: it is no model of ours, no folder with a model, and no name on the hub.
+        InvalidError: it is no model of ours, no folder with a model, and no name on the hub; or it
+            wants code of its own to run, which nobody has allowed.
 
     """
-    known = {model.name: model.location for model in newest(db)}
+    known = {model.name: model for model in newest(db)}
     if name in known:
-        return known[name]
+        consents.require(known[name])
+        return known[name].location
     folder = _folder(name)
     if folder.is_absolute():
         read_facts(folder)
+        consents.require_none(folder)
         return str(folder)
-    if HUB_NAME.fullmatch(name):
+    if hub.NAME.fullmatch(name):
         return name
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or sorted(known)[:3]
     raise InvalidError(
@@ -58,25 +65,53 @@ def require(db: Session, name: str) -> str:
     )
 
 
-def add(db: Session, name: str, location: str, kind: str) -> Model:
-    """Add a folder or a hub name to the list.
+def named(db: Session, name: str) -> Model | None:
+    return db.exec(select(Model).where(Model.name == name)).first()
+
+
+def refuse_taken(db: Session, name: str) -> None:
+    """Refuse a name that another model has.
+
+    Raises:
+        ConflictError: it is taken.
+
+    """
+    if named(db, name):
+        raise ConflictError(
+            f"There is a model called {name} already.", hint="Choose another name.", param="name"
+        )
+
+
+def bring(db: Session, location: str, name: str = "") -> Model:
+    """Add a folder that a person names; without a name, it is called as the folder is.
 
     Raises:
         ConflictError: the name is taken.
-        InvalidError: the folder holds no model, or the hub has no such spelling.
+        InvalidError: the folder holds no model that could be loaded.
 
     """
-    if db.exec(select(Model).where(Model.name == name)).first():
-        raise ConflictError(f"There is a model called {name} already.", hint="Choose another name.")
-    facts: dict[str, Any] = {}
-    if kind == "hub":
-        if not HUB_NAME.fullmatch(location):
-            raise InvalidError(f"{location} is not written owner/name.", param="location")
-    elif not Path(location).is_absolute():
-        raise InvalidError(f"{location} does not start with /.", param="location")
-    else:
-        facts = read_facts(Path(location))
-    model = Model(name=name, kind=kind, location=location, facts=facts)
+    folder = _folder(location)
+    if not folder.is_absolute():
+        raise InvalidError(f"{location} does not start with /.", param="source.path")
+    known = read_facts(folder)
+    if not known["parameters"]:
+        raise InvalidError(
+            f"{folder} has a config and no weights.",
+            hint=f"A model's folder has {headers.WHOLE}, or shards of it with their index.",
+            param="source.path",
+        )
+    return add(db, name or folder.name, str(folder), kind="folder")
+
+
+def add(db: Session, name: str, location: str, kind: str) -> Model:
+    """Add a folder to the list. One that cannot be read is there, too, and its page says why.
+
+    Raises:
+        ConflictError: the name is taken.
+
+    """
+    refuse_taken(db, name)
+    model = Model(name=name, kind=kind, location=location, facts=_facts_of(Path(location)))
     db.add(model)
     db.flush()
     return model
@@ -103,14 +138,73 @@ def keep_inside(db: Session, home: Path) -> None:
             db.exec(update(Model).where(col(Model.id) == model_id).values(location=str(found)))
 
 
-def remove(db: Session, model_id: int) -> None:
-    """Take a model off the list; its files stay."""
+def look_again(db: Session) -> None:
+    """Read anew what versions before did not note of the models in folders."""
+    for model in newest(db):
+        if "bytes" not in model.facts and Path(model.location).is_absolute():
+            model.facts = _facts_of(Path(model.location)) or model.facts
+
+
+def remove(db: Session, model_id: int, parent: Path) -> None:
+    """Take a model off the list. What was downloaded goes with it; a folder of yours stays.
+
+    Raises:
+        ConflictError: it belongs to the studio, or a run that has not ended needs it.
+
+    """
     model = get(db, model_id)
     if model.kind in {"starter", "run"}:
         raise ConflictError(
-            f"{model.name} belongs to the studio.", hint="Only models you added can be removed."
+            f"{model.name} belongs to the studio.",
+            hint="Only models you added can be removed. A run's goes with the run.",
+        )
+    if waiting := [run for run in used_by(db, model) if run.status not in FINAL]:
+        raise ConflictError(
+            f"Run {waiting[0].id} needs {model.name} and has not ended.",
+            hint="Wait for it, or cancel it first.",
         )
     db.delete(model)
+    if is_ours(model, parent):
+        folders.discard(db, Path(model.location))
+
+
+def is_ours(model: Model, parent: Path) -> bool:
+    """Whether a model's files were downloaded by the studio, and go with it."""
+    return bool(model.repo) and Path(model.location).parent == parent
+
+
+def folder_of(model: Model) -> Path:
+    return Path(model.location)
+
+
+def is_here(model: Model) -> bool:
+    """Whether a model's files are on this machine as the list has them."""
+    return folder_of(model).is_absolute() and folder_of(model).is_dir()
+
+
+def tidy(db: Session, parent: Path) -> None:
+    """End what a kill has left half done."""
+    folders.mend(parent, {Path(model.location).name for model in newest(db)})
+
+
+def used_by(db: Session, model: Model, limit: int = 100) -> Sequence[Run]:
+    """Return the runs whose base it is, newest first."""
+    base = type_coerce(col(Run.recipe), JSON)["base_model"].as_string()
+    query = select(Run).where(base == model.name).order_by(col(Run.id).desc()).limit(limit)
+    return db.exec(query).all()
+
+
+def lineage(db: Session, model: Model) -> list[tuple[Run, str]]:
+    """Return what a model was tuned from: each run and the base it began with, nearest first."""
+    line: list[tuple[Run, str]] = []
+    while model.run_id is not None and len(line) < _GENERATIONS:
+        run = db.get_one(Run, model.run_id)
+        line.append((run, run.recipe.base_model))
+        base = named(db, run.recipe.base_model)
+        if base is None:
+            break
+        model = base
+    return line
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -120,9 +214,9 @@ def read_facts(folder: Path) -> dict[str, Any]:
         InvalidError: the folder holds no model with safetensors weights.
 
     """
-    config = folder / "config.json"
     try:
-        values = weights.config(config)
+        values = weights.config(folder / needed.CONFIG)
+        names = [one.name for one in folder.iterdir()] if values else []
     except OSError as error:
         raise InvalidError(
             f"{str(folder)[:200]} cannot be read: {error.strerror}.", param="base_model"
@@ -133,7 +227,32 @@ def read_facts(folder: Path) -> dict[str, Any]:
             hint="A model's folder has a config.json and .safetensors files.",
             param="base_model",
         )
-    return {name: values[name] for name in _FACTS if name in values}
+    needed.refuse_folder(str(folder), names)
+    cards.check(folder)
+    return {name: values[name] for name in _FACTS if name in values} | _counted(folder)
+
+
+def _facts_of(folder: Path) -> dict[str, Any]:
+    try:
+        return read_facts(folder)
+    except InvalidError:
+        return {}
+
+
+def _counted(folder: Path) -> dict[str, Any]:
+    tensors = [one for file in headers.files(folder) for one in headers.tensors(file)]
+    card, known = cards.read(folder), weights.from_config(folder)
+    sizes = Counter[str]()
+    for one in tensors:
+        sizes[one.dtype] += one.size if one.is_float else 0
+    return {
+        "parameters": sizes.total(),
+        "native": max(sizes, key=lambda one: sizes[one], default=known.declared),
+        "bytes": card.bytes,
+        "context": card.context,
+        "licence": card.licence,
+        "template": bool(card.template),
+    }
 
 
 def _folder(name: str) -> Path:

@@ -124,10 +124,7 @@ def _thinner(case: _Case) -> Iterator[Repair]:
 def _fits(case: _Case) -> bool:
     """Whether weights, gradients and optimizer alone are smaller than the memory there is."""
     sizes = plans.plan(case.recipe, _known(case)).sizes
-    room = case.hardware.memory_bytes
-    if case.hardware.device == "cuda":
-        room = min(gpu.memory_bytes for gpu in case.hardware.gpus)
-    return sizes is None or sizes.total < room
+    return sizes is None or sizes.total < case.hardware.room_bytes
 
 
 def _known(case: _Case) -> ModelFacts:

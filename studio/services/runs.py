@@ -13,23 +13,22 @@ from sqlmodel import Session, col, func, select
 from sqlmodel import delete as remove
 
 from studio.db.states import LIVE, RunStatus
-from studio.db.tables import (
-    Attempt,
-    Experiment,
-    Export,
-    Happening,
-    Metric,
-    Model,
-    Receipt,
-    Run,
-    Sample,
-)
+from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Receipt, Run, Sample
+from studio.db.work import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import merge
-from studio.services import advice, datasets, refusals, states, versions
+from studio.services import (
+    advice,
+    datasets,
+    estimates,
+    refusals,
+    spoken,
+    states,
+    versions,
+)
 
 ALARM = "alarm"
 """The kind of happening that says that a run's numbers break."""
@@ -61,6 +60,7 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
         experiment_id=_id(experiment),
         name=experiment.name,
         recipe=recipe,
+        estimate=estimates.keep(db, recipe),
         dataset_version_id=versions.require(db, recipe.dataset).id,
     )
     db.add(run)
@@ -94,7 +94,7 @@ def check(db: Session, recipe: AnyRecipe) -> None:
     datasets.require(db, recipe.dataset)
     if found := conflict(recipe):
         raise InvalidError(found.message, hint=found.hint, param=found.param)
-    if refused := refusals.refusals(recipe, facts, detect()):
+    if refused := [*refusals.refusals(recipe, facts, detect()), *spoken.refusals(db, recipe)]:
         worst = refused[0]
         raise InvalidError(worst.message, hint=worst.hint, param=worst.param)
 

@@ -16,7 +16,7 @@ from sqlmodel import Session, col, select
 from studio import outside
 from studio.chores import ChoreDir
 from studio.db.states import WorkStatus
-from studio.db.tables import Chore
+from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError, UnavailableError
 from studio.intake import rows
 from studio.services import builds, chores, datasets, uploads

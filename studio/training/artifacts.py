@@ -40,7 +40,7 @@ def write_model(folder: Path, model: PreTrainedModel | PeftModel, job: Job) -> N
         name_base(model, job.base)
         model.save_pretrained(folder, save_embedding_layers=False)
     else:
-        model.generation_config.eos_token_id = job.template.stops
+        model.generation_config.eos_token_id = job.stops
         model.save_pretrained(folder)
     job.tokenizer.save_pretrained(folder)
 

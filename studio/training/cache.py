@@ -18,9 +18,10 @@ from datasets.table import InMemoryTable
 from pyarrow import ipc
 from transformers import PreTrainedTokenizerBase
 
-from studio.training.data import Conversation, Examples
+from studio.training.data import Examples
+from studio.training.rows import Row
 
-_LAYOUT = 1
+_LAYOUT = 2
 """Raise it when the meaning of what is filed changes."""
 
 _FACTS = b"studio"
@@ -32,9 +33,7 @@ class Cache:
     limit_bytes: int = 4 * 10**9
     """What is kept together; what was not used for longest goes first."""
 
-    def examples(
-        self, key: str, rows: Sequence[Conversation], make: Callable[[], Examples]
-    ) -> Examples:
+    def examples(self, key: str, rows: Sequence[Row], make: Callable[[], Examples]) -> Examples:
         """Return what is filed under a key made of these rows, or make and file it."""
         path = self.folder / f"{key}.arrow"
         try:
@@ -46,7 +45,7 @@ class Cache:
         print("tokenised by an earlier run", flush=True)  # noqa: T201 -- the run's own log
         return found
 
-    def _keep(self, path: Path, made: Examples, rows: Sequence[Conversation]) -> None:
+    def _keep(self, path: Path, made: Examples, rows: Sequence[Row]) -> None:
         try:
             _write(path, made, rows)
             self._tidy()
@@ -61,35 +60,34 @@ class Cache:
                 path.unlink(missing_ok=True)
 
 
-def key_of(
-    rows: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> str:
+def key_of(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> str:
     """Return a hash of all that decides how rows become tokens."""
     made_by = {
         "layout": _LAYOUT,
         "versions": [version(name) for name in ("tokenizers", "transformers", "jinja2")],
-        "template": tokenizer.get_chat_template(),
+        "template": tokenizer.chat_template,
         "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
         "length": max_length,
     }
-    parts = (json.dumps(made_by), tokenizer.backend_tokenizer.to_str(), json.dumps(rows))
+    told = [(row.messages, row.tools, row.text) for row in rows]
+    parts = (json.dumps(made_by), tokenizer.backend_tokenizer.to_str(), json.dumps(told))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _read(path: Path, rows: Sequence[Conversation]) -> Examples:
+def _read(path: Path, rows: Sequence[Row]) -> Examples:
     with pa.memory_map(str(path)) as file, ipc.open_stream(file) as stream:
         table = stream.read_all()
     os.utime(path)
     return Examples(
         data=Dataset(InMemoryTable(table.drop_columns(["row"]).replace_schema_metadata())),
-        conversations=[rows[i] for i in table.column("row").to_pylist()],
+        rows=[rows[i] for i in table.column("row").to_pylist()],
         **json.loads(table.schema.metadata[_FACTS]),
     )
 
 
-def _write(path: Path, made: Examples, rows: Sequence[Conversation]) -> None:
+def _write(path: Path, made: Examples, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = pa.array(_places(made.conversations, rows), pa.int64())
+    kept = pa.array(_places(made.rows, rows), pa.int64())
     counts = {field.name: getattr(made, field.name) for field in fields(made)}
     facts = {name: count for name, count in counts.items() if isinstance(count, int)}
     table = made.data.data.table.append_column("row", kept)
@@ -107,8 +105,8 @@ def _used_at(path: Path) -> float:
     return path.stat().st_mtime
 
 
-def _places(kept: Sequence[Conversation], rows: Sequence[Conversation]) -> Iterator[int]:
+def _places(kept: Sequence[Row], rows: Sequence[Row]) -> Iterator[int]:
     """Yield where each kept row stands among all; the order is the same, and some are left out."""
     places = iter(enumerate(rows))
-    for conversation in kept:
-        yield next(place for place, row in places if row == conversation)
+    for one in kept:
+        yield next(place for place, row in places if row == one)

@@ -1,12 +1,8 @@
-"""Rows become examples: conversations written as tokens, with labels on the answers alone."""
+"""Rows become examples: cut, counted, and made into batches."""
 
-import json
-import random
 import warnings
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,31 +11,18 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
-from studio.training.templates import Message, Span, Template, TemplateRefusedError, Written
-
-Conversation = list[Message]
-
-
-class Row(Conversation):
-    """A conversation that knows which row of the data set it is, counted from one."""
-
-    number: int
-    part: str
-
-
-IGNORED = -100
-"""The label of a token that is read but not learnt."""
-
-_CHUNK = 1000
+from studio.training.labels import IGNORED, labelled
+from studio.training.rows import Row
+from studio.training.templates import Template
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Tokenised conversations, and what had to be left out."""
+    """Tokenised rows, and what had to be left out."""
 
     data: Dataset
     """Columns `input_ids` and `labels`."""
-    conversations: list[Conversation]
+    rows: list[Row]
     dropped: int
     """Rows with nothing to learn in what was kept of them."""
     truncated: int
@@ -54,55 +37,18 @@ class Examples:
     """Dropped rows whose every answer stood behind the longest example allowed."""
 
 
-def read(path: Path, part: str = "training") -> list[Conversation]:
-    """Read rows of `{"messages": [...]}`, one JSON object a line.
-
-    Raises:
-        TrainingError: a line is something else.
-
-    """
-    found: list[Conversation] = []
-    with path.open("rb") as lines:
-        for line, text in enumerate(lines, 1):
-            if text.strip():
-                row = Row(_conversation(text, f"Row {len(found) + 1} of the {part} data", line))
-                row.number, row.part = len(found) + 1, part
-                found.append(row)
-    return found
-
-
-def split(
-    rows: Sequence[Conversation], share: float, seed: int
-) -> tuple[list[Conversation], list[Conversation]]:
-    """Hold back a share of the rows, the same ones for the same seed, and at least one.
-
-    Raises:
-        TrainingError: there are not two rows, one to learn and one to measure by.
-
-    """
-    count = max(1, round(len(rows) * share))
-    if count >= len(rows):
-        raise TrainingError(
-            "too_few_rows",
-            f"The data set has {len(rows)} usable rows; training and validation need one each.",
-            hint="Add rows, or a validation part.",
-        )
-    held = set(random.Random(seed).sample(range(len(rows)), count))  # noqa: S311 -- no secret
-    kept = [row for i, row in enumerate(rows) if i not in held]
-    return kept, [rows[i] for i in sorted(held)]
-
-
 def tokenise(
-    rows: Sequence[Conversation],
-    template: Template,
+    rows: Sequence[Row],
+    template: Template | None,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
 ) -> Examples:
     """Write, tokenise, label and cut the rows; drop those that leave nothing to learn."""
     columns: dict[str, list[Any]] = {"input_ids": [], "labels": []}
-    kept: list[Conversation] = []
+    kept: list[Row] = []
     truncated = tokens = longest_row = cut_off = 0
-    for row, (ids, labels) in zip(rows, _labelled(rows, template, tokenizer), strict=True):
+    for row, found in zip(rows, labelled(rows, template, tokenizer), strict=True):
+        ids, labels = found.ids, found.labels
         truncated += len(ids) > max_length
         longest_row = max(longest_row, len(ids))
         # The first token is never predicted, so a label there teaches nothing.
@@ -151,7 +97,7 @@ class Collator:
 
 def refuse_empty(examples: Examples, part: str, max_length: int) -> None:
     """Raise TrainingError when nothing is left of a part of the data."""
-    if examples.conversations:
+    if examples.rows:
         return
     if not examples.cut_off:
         raise TrainingError(
@@ -181,84 +127,3 @@ def _views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         values = torch.from_numpy(rows.flatten().to_numpy())
     return torch.split(values, rows.value_lengths().to_pylist())
-
-
-def _conversation(text: bytes, where: str, line: int) -> Conversation:
-    try:
-        found = json.loads(text)
-        flaw = _flaw(found)
-    except ValueError as error:
-        flaw = f"it is not valid JSON ({error})"
-    if flaw:
-        raise TrainingError(
-            "bad_row",
-            f"{where} (line {line} of its file) is no conversation: {flaw}.",
-            hint="Mend that row, and import the data set again.",
-            line=line,
-        )
-    return [{"role": turn["role"], "content": turn["content"]} for turn in found["messages"]]
-
-
-def _flaw(row: object) -> str:
-    """Return what keeps a row from being a conversation, or nothing."""
-    turns = row.get("messages") if isinstance(row, dict) else None
-    if not isinstance(turns, list):
-        return "it has no list of turns called messages"
-    for number, turn in enumerate(turns, 1):
-        for name in ("role", "content"):
-            if not isinstance(turn, dict) or not isinstance(turn.get(name), str):
-                return f"turn {number} has no {name} that is text"
-    return ""
-
-
-def _labelled(
-    rows: Sequence[Conversation], template: Template, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield token ids and labels, row by row; in chunks, because tokenizers use every core."""
-    for at in range(0, len(rows), _CHUNK):
-        written = _written(rows[at : at + _CHUNK], template)
-        batch = tokenizer(
-            [conversation.text for conversation in written],
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_offsets_mapping=True,
-        )
-        yield from map(_labels, batch["input_ids"], batch["offset_mapping"], written)
-
-
-def _written(rows: Sequence[Conversation], template: Template) -> list[Written]:
-    """Write rows as the template has it; if it refuses, find out which of them it was."""
-    cut = [_until_last_answer(row) for row in rows]
-    try:
-        return template.write(cut)
-    except TemplateRefusedError:
-        for row, conversation in zip(rows, cut, strict=True):
-            _refuse_unwritable(row, conversation, template)
-        raise
-
-
-def _refuse_unwritable(row: Conversation, cut: Conversation, template: Template) -> None:
-    try:
-        template.write([cut])
-    except TemplateRefusedError as error:
-        where = f"Row {row.number} of the {row.part} data" if isinstance(row, Row) else "A row"
-        raise TrainingError(
-            "bad_row",
-            f"{where} is refused by the model's chat template: {error.reason}.",
-            hint="Mend that row (the order of roles, for one), or choose another template.",
-        ) from error
-
-
-def _until_last_answer(row: Conversation) -> Conversation:
-    """Cut what follows the last answer: it teaches nothing."""
-    last = max((i for i, turn in enumerate(row) if turn["role"] == "assistant"), default=-1)
-    return row[: last + 1]
-
-
-def _labels(ids: list[int], offsets: list[Span], written: Written) -> tuple[list[int], list[int]]:
-    labels = [IGNORED] * len(ids)
-    for start, end in written.answers:
-        first = bisect_right(offsets, start, key=lambda offset: offset[1])
-        last = bisect_left(offsets, end, key=lambda offset: offset[0])
-        labels[first:last] = ids[first:last]
-    return ids, labels

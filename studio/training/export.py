@@ -25,7 +25,7 @@ from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.formats import DType
 from studio.rundir import ExportDir, JobSpec, RunDir
-from studio.training import artifacts, card, job, models, perplexity, rounding
+from studio.training import artifacts, card, job, models, perplexity, rounding, tokenizers
 from studio.training.data import Examples
 from studio.training.perplexity import Surprise
 from studio.training.shards import Shards
@@ -46,7 +46,7 @@ def make(folder: ExportDir, spec: ExportSpec, recipe: Recipe, say: Say) -> dict[
     progress.enter("loading")
     run = RunDir(spec.run)
     told = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-    tokenizer = models.load_tokenizer(str(run.artifacts))
+    tokenizer = tokenizers.load(str(run.artifacts))
     examples = _examples(recipe, told, tokenizer)
     source = Source(run, told, card.base_name(recipe.base_model, told.model), tokenizer, examples)
     maker = Maker(folder, spec, source, progress)
@@ -160,7 +160,7 @@ class Maker:
     def _merge(self, model: PeftModel) -> None:
         """Write base and adapter as one model, in float32: what is rounded is rounded later."""
         merged = model.merge_and_unload()
-        merged.generation_config.eos_token_id = Template(self.source.tokenizer).stops
+        merged.generation_config.eos_token_id = _stops(self.source.tokenizer)
         merged.save_pretrained(self.folder.merged, max_shard_size="2GB")
 
     def _write_adapter(self, partial: Path, done: Callable[[float], None]) -> rounding.Change:
@@ -193,11 +193,15 @@ def _cleared(folder: Path) -> Iterator[None]:
 
 def _examples(recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase) -> Examples | None:
     try:
-        found = job.validation(recipe, spec, Template(tokenizer), tokenizer)
+        found = job.validation(recipe, spec, tokenizer)
     except FileNotFoundError:
         print("The data set is gone: nothing to measure perplexity by.", flush=True)  # noqa: T201 -- the export's own log
         return None
-    return found if found.conversations else None
+    return found if found.rows else None
+
+
+def _stops(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    return Template(tokenizer).stops if tokenizer.chat_template else [tokenizer.eos_token_id]
 
 
 def _write_config(source: Path, partial: Path, dtype: DType) -> None:

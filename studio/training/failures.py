@@ -122,8 +122,8 @@ _TABLE = (
         "needs_remote_code",
         ValueError,
         says=r"trust_remote_code",
-        message="This model comes with code of its own, which the studio does not run.",
-        hint="Choose a model of a family that transformers knows.",
+        message="This model comes with code of its own, which is not allowed to run.",
+        hint="Allow it on the model's page, or choose one of a family that transformers knows.",
     ),
     _known(
         "unsupported_architecture",

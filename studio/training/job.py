@@ -12,10 +12,11 @@ from studio.recipe.base import Recipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
-from studio.training import audit, card, data, float8, models, templates
+from studio.training import audit, card, data, float8, models, templates, tokenizers
 from studio.training.cache import Cache, key_of
-from studio.training.data import Conversation, Examples
+from studio.training.data import Examples
 from studio.training.memory import Gauge
+from studio.training.rows import Row, read, split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,8 @@ class Job:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: LoraConfig | None
-    template: templates.Template
+    template: templates.Template | None
+    """None where there is only text to learn."""
     train: Examples
     validation: Examples
     gauge: Gauge
@@ -48,18 +50,21 @@ class Job:
             )
         mode = PRECISIONS[recipe.precision]
         enter("loading")
-        tokenizer = models.load_tokenizer(spec.model)
-        config = models.load_config(spec.model)
+        tokenizer = tokenizers.load(spec.model, spec.code)
+        config = models.load_config(spec.model, spec.code)
         weights = models.weights_format(config, mode, recipe.adapter)
         planned = audit.plan(recipe, weights, config)
         gauge = Gauge()
-        model = models.load_model(spec.model, config, weights, row)
+        model = models.load_model(spec.model, config, weights, row, spec.code)
         if mode.is_float8:
             float8.convert(model, mode)
         enter("tokenising")
-        templates.install(tokenizer, recipe.data.chat_template)
-        template = templates.Template(tokenizer)
-        train, validation = _examples(recipe, spec, template, tokenizer)
+        rows = _rows(recipe, spec)
+        template = None
+        if _has_conversations(rows):
+            templates.install(tokenizer, recipe.data.chat_template)
+            template = templates.Template(tokenizer)
+        train, validation = _examples(rows, recipe, spec, template, tokenizer)
         return cls(
             dir=run,
             spec=spec,
@@ -75,34 +80,44 @@ class Job:
             gauge=gauge,
         )
 
+    @property
+    def stops(self) -> list[int]:
+        """The tokens that end what the model writes."""
+        return self.template.stops if self.template else [self.tokenizer.eos_token_id]
 
-def validation(
-    recipe: Recipe,
-    spec: JobSpec,
-    template: templates.Template,
-    tokenizer: PreTrainedTokenizerBase,
-) -> Examples:
+
+Parts = tuple[list[Row], list[Row]]
+"""Rows to learn from, and rows to measure by."""
+
+
+def validation(recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase) -> Examples:
     """Tokenise the rows that a run is measured by, as the run itself does."""
-    return data.tokenise(_rows(recipe, spec)[1], template, tokenizer, recipe.data.max_length)
+    rows = _rows(recipe, spec)
+    template = templates.Template(tokenizer) if _has_conversations(rows) else None
+    return data.tokenise(rows[1], template, tokenizer, recipe.data.max_length)
 
 
-def _rows(recipe: Recipe, spec: JobSpec) -> tuple[list[Conversation], list[Conversation]]:
-    rows = data.read(spec.train)
+def _rows(recipe: Recipe, spec: JobSpec) -> Parts:
+    rows = read(spec.train)
     if spec.validation is not None:
-        return rows, data.read(spec.validation)
-    return data.split(rows, recipe.data.validation_share, recipe.optimisation.seed)
+        return rows, read(spec.validation, "validation")
+    return split(rows, recipe.data.validation_share, recipe.optimisation.seed)
+
+
+def _has_conversations(parts: Parts) -> bool:
+    return any(row.text is None for part in parts for row in part)
 
 
 def _examples(
+    parts: Parts,
     recipe: Recipe,
     spec: JobSpec,
-    template: templates.Template,
+    template: templates.Template | None,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Examples, Examples]:
-    train_rows, validation_rows = _rows(recipe, spec)
     length = recipe.data.max_length
 
-    def tokenised(rows: list[data.Conversation]) -> Examples:
+    def tokenised(rows: list[Row]) -> Examples:
         def make() -> Examples:
             return data.tokenise(rows, template, tokenizer, length)
 
@@ -110,8 +125,8 @@ def _examples(
             return make()
         return Cache(spec.cache).examples(key_of(rows, tokenizer, length), rows, make)
 
-    train = tokenised(train_rows)
+    train = tokenised(parts[0])
     data.refuse_empty(train, "training", length)
-    validation = tokenised(validation_rows)
+    validation = tokenised(parts[1])
     data.refuse_empty(validation, "validation", length)
     return train, validation

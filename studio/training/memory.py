@@ -1,7 +1,9 @@
 """The most memory a run has held while it trained, and how that was measured.
 
-On a GPU that is what torch has allocated there. On a processor it is resident memory above that
-of the moment before the model was loaded: else the libraries would drown a small model.
+On a GPU that is what torch has allocated there. On a processor it is the memory of its own that
+the process holds above that of the moment before the model was loaded. Pages of files are left
+aside: the system can take them back, and libraries, read as they are first used, would drown a
+small model.
 """
 
 import ctypes
@@ -18,7 +20,7 @@ _RESET_PEAK = "5"
 """What sets the high-water mark of resident memory back to now: proc(5)."""
 
 ALLOCATED = "allocated"
-ABOVE_START = "above_start"
+OWN = "own"
 WHOLE = "whole"
 
 
@@ -27,42 +29,59 @@ class Gauge:
 
     def __init__(self) -> None:
         self.method = ALLOCATED if torch.cuda.is_available() else _method()
-        self._before = 0
-        if self.method == ABOVE_START:
+        self._before = self._most = 0
+        if self.method == OWN:
             # Pages that are free but kept would hold a part of the model unseen.
-            ctypes.CDLL(None).malloc_trim(0)
-            self._before = _resident("VmRSS")
+            give_back()
+            self._before = _resident()["RssAnon"]
 
     def set_back(self) -> None:
         """Forget what loading took: from now on training alone counts, with all that it holds."""
         if self.method == ALLOCATED:
             torch.cuda.reset_peak_memory_stats()
-        elif self.method == ABOVE_START:
+        elif self.method == OWN:
             _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
+            self._most = 0
 
     def peak_bytes(self) -> int:
         if self.method == ALLOCATED:
             return torch.cuda.max_memory_allocated()
-        if self.method == ABOVE_START:
-            return max(0, _resident("VmHWM") - self._before)
+        if self.method == OWN:
+            return self._own_peak()
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
+    def _own_peak(self) -> int:
+        """Return the most there was at any reading: between two, few pages of files come in."""
+        now = _resident()
+        _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
+        own = now["VmHWM"] - now["RssFile"] - now["RssShmem"]
+        self._most = max(self._most, own - self._before)
+        return self._most
+
     def told(self) -> dict[str, Any]:
         return {"peak_memory": self.method}
+
+
+def give_back() -> None:
+    """Give the system what is free but kept: reading the data leaves several times its size."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def _method() -> str:
     """Return what this system lets be measured."""
     try:
         _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
-        _resident("VmHWM")
+        _resident()["RssFile"]
     except (OSError, LookupError):
         return WHOLE
-    return ABOVE_START if hasattr(ctypes.CDLL(None), "malloc_trim") else WHOLE
+    return OWN if hasattr(ctypes.CDLL(None), "malloc_trim") else WHOLE
 
 
-def _resident(name: str) -> int:
-    """Return a line of the process's status, in bytes."""
-    told = dict(line.split(":", 1) for line in _STATUS.read_text(encoding="utf-8").splitlines())
-    return int(told[name].split()[0]) * 1024
+def _resident() -> dict[str, int]:
+    """Return what the process's status says of resident memory, in bytes."""
+    lines = _STATUS.read_text(encoding="utf-8").splitlines()
+    told = dict(line.split(":", 1) for line in lines if line.startswith(("Rss", "VmHWM")))
+    return {name: int(size.split()[0]) * 1024 for name, size in told.items()}

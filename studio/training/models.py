@@ -1,4 +1,4 @@
-"""Loading a model and its tokenizer, in the number format a mode asks for."""
+"""Loading a model in the number format a mode asks for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +12,8 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
 from studio.errors import InvalidError, TrainingError
@@ -23,15 +21,24 @@ from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
-from studio.training import quantised
+from studio.training import quantised, trust
 from studio.weights import bounds, families
 
 
-def load_config(name: str) -> PreTrainedConfig:
-    """Read what a folder or a hub model says of itself."""
+def load_config(name: str, code: str = "") -> PreTrainedConfig:
+    """Read what a folder or a hub model says of itself.
+
+    `code` is the hash of the code in its folder that was allowed to run; nothing else ever is.
+    """
     _refuse_missing_folder(name)
     _refuse_absurd(name)
-    config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    trusted = trust.is_allowed(name, code)
+    config = AutoConfig.from_pretrained(name, trust_remote_code=trusted)
+    # What a config names here may be code of a stranger's on the hub, to be fetched and run.
+    config._attn_implementation = None  # noqa: SLF001 -- upstream has no other word
+    config._experts_implementation = None  # noqa: SLF001 -- upstream has no other word
+    if trusted:
+        trust.register(name, config)
     if hasattr(config, "rescale_every"):
         # RWKV divides weights before evaluating, would save them so, and divide again on loading.
         config.rescale_every = 0
@@ -55,9 +62,13 @@ def weights_format(
 
 
 def load_model(
-    name: str, config: PreTrainedConfig, weights: DType, row: Quantised | None = None
+    name: str,
+    config: PreTrainedConfig,
+    weights: DType,
+    row: Quantised | None = None,
+    code: str = "",
 ) -> PreTrainedModel:
-    """Load a folder or a hub model with weights in a format, running none of its code."""
+    """Load a folder or a hub model with weights in a format; of its code only what is allowed."""
     model = AutoModelForCausalLM.from_pretrained(
         name,
         config=config,
@@ -65,30 +76,10 @@ def load_model(
         dtype=getattr(torch, weights),
         attn_implementation=attention(config),
         use_safetensors=True,
-        trust_remote_code=False,
+        trust_remote_code=trust.is_allowed(name, code),
     )
     quantised.settle(model)
     return model
-
-
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Load a tokenizer that can tell where its tokens stand, and give it a padding token."""
-    tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    if not tokenizer.is_fast:
-        raise TrainingError(
-            "slow_tokenizer",
-            "This model's tokenizer cannot tell where in a text its tokens stand.",
-            hint="Use a version of the model that comes with tokenizer.json.",
-        )
-    if tokenizer.eos_token is None:
-        raise TrainingError(
-            "no_end_token",
-            "This model's tokenizer has no end-of-text token, so no answer could ever end.",
-            hint="Set eos_token in the model's tokenizer_config.json.",
-        )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def kept_in_float32(config: PreTrainedConfig, weights: DType) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from studio.training.data import IGNORED, Collator, Examples, tensors
+from studio.training.data import Collator, Examples, tensors
+from studio.training.labels import IGNORED
 from studio.training.undisturbed import undisturbed
 
 LOGITS = 2**26

@@ -1,16 +1,32 @@
 """Answers to fixed validation prompts, so that a person can read what training has changed."""
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.events import Sampled
-from studio.training.data import Conversation
-from studio.training.templates import Message, Template
+from studio.training.rows import Message, Row, is_learnt
+from studio.training.templates import Template
 from studio.training.undisturbed import undisturbed
 
 _BATCH = 8
+
+_OPENING = 200
+"""Characters of a text that are its prompt: half of it, but no more than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a model is to go on with."""
+
+    ids: list[int]
+    prompt: str
+    """The same, to be read."""
+    reference: str
+    """How the row goes on."""
 
 
 class Sampler:
@@ -18,31 +34,31 @@ class Sampler:
 
     def __init__(
         self,
-        conversations: Sequence[Conversation],
-        template: Template,
+        rows: Sequence[Row],
+        template: Template | None,
         tokenizer: PreTrainedTokenizerBase,
         max_new_tokens: int,
     ) -> None:
-        self._turns = [_last_answer(conversation) for conversation in conversations]
-        self._texts = [template.prompt(before) for before, _answer in self._turns]
+        self._tasks = [_task(row, template, tokenizer) for row in rows]
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
-        self._stops = template.stops
+        self._stops = template.stops if template else [tokenizer.eos_token_id]
 
     def answer(
         self, model: PreTrainedModel, stage: Literal["before", "after"], step: int
     ) -> Iterator[Sampled]:
         """Yield one answer a prompt, in the prompts' order."""
         answers: list[str] = []
-        for at in range(0, len(self._texts), self._batch_size(model)):
-            answers += self._generate(model, self._texts[at : at + self._batch_size(model)])
-        for i, ((before, reference), answer) in enumerate(zip(self._turns, answers, strict=True)):
+        for at in range(0, len(self._tasks), self._batch_size(model)):
+            some = self._tasks[at : at + self._batch_size(model)]
+            answers += self._generate(model, [task.ids for task in some])
+        for i, (task, answer) in enumerate(zip(self._tasks, answers, strict=True)):
             yield Sampled(
                 stage=stage,
                 step=step,
                 position=i,
-                prompt=_readable(before),
-                reference=reference,
+                prompt=task.prompt,
+                reference=task.reference,
                 answer=answer.strip(),
             )
 
@@ -50,14 +66,9 @@ class Sampler:
         # Recurrent families read padding as text: no row of theirs may be padded.
         return 1 if model._is_stateful else _BATCH  # noqa: SLF001 -- upstream has no other word
 
-    def _generate(self, model: PreTrainedModel, texts: list[str]) -> list[str]:
-        inputs = self._tokenizer(
-            texts,
-            add_special_tokens=False,
-            padding=True,
-            padding_side="left",
-            return_tensors="pt",
-            return_token_type_ids=False,
+    def _generate(self, model: PreTrainedModel, prompts: list[list[int]]) -> list[str]:
+        inputs = self._tokenizer.pad(
+            {"input_ids": prompts}, padding_side="left", return_tensors="pt"
         ).to(model.device)
         with undisturbed(model):
             written = model.generate(
@@ -74,12 +85,34 @@ class Sampler:
         return answers
 
 
-def _last_answer(conversation: Conversation) -> tuple[list[Message], str]:
-    last = max(i for i, turn in enumerate(conversation) if turn["role"] == "assistant")
-    return list(conversation[:last]), conversation[last]["content"]
+def _task(row: Row, template: Template | None, tokenizer: PreTrainedTokenizerBase) -> _Task:
+    if row.text is not None:
+        return _continuation(row.text, tokenizer)
+    assert template is not None  # noqa: S101 -- a job without conversations alone has none
+    last = max(i for i, turn in enumerate(row.messages) if is_learnt(turn))
+    before = row.messages[:last]
+    ids = tokenizer(template.prompt(before, row.tools), add_special_tokens=False)["input_ids"]
+    return _Task(ids, _readable(before), _said(row.messages[last]))
+
+
+def _continuation(text: str, tokenizer: PreTrainedTokenizerBase) -> _Task:
+    """Give the first part of a text, up to a space if it has one, to be gone on with."""
+    middle = min(len(text) // 2, _OPENING) or len(text)
+    at = max(text.rfind(" ", 1, middle), text.rfind("\n", 1, middle))
+    at = at if at > 0 else middle
+    ids = tokenizer(text[:at])["input_ids"]
+    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
+        ids.pop()  # Some tokenizers end every text.
+    return _Task(ids, text[:at], text[at:].strip())
 
 
 def _readable(messages: Sequence[Message]) -> str:
     if len(messages) == 1:
-        return messages[0]["content"]
-    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        return _said(messages[0])
+    return "\n".join(f"{message['role']}: {_said(message)}" for message in messages)
+
+
+def _said(message: Message) -> str:
+    calls = message.get("tool_calls") or ()
+    told = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
+    return "\n".join(part for part in (message["content"], *told) if part)

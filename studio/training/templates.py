@@ -1,12 +1,14 @@
-"""How turns are written for a model, and where in the text its answers stand.
+"""How turns and tools are written for a model, and where in the text its answers stand.
 
 A model learns an answer together with the mark that ends it: without that mark it would never
 learn to stop. Templates that say where answers stand (`{% generation %}`) are believed; in others
 an answer begins where the prompt before it ends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from typing import Any, Literal
 
 from jinja2 import TemplateError
@@ -14,15 +16,24 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from studio.errors import TrainingError
+from studio.training import toolcalls
+from studio.training.rows import Message, Row, is_learnt
 
-Message = Mapping[str, str]
 Span = tuple[int, int]
 
 _CHATML = (
-    "{{ BOS }}{% for message in messages %}"
+    "{{ BOS }}{% if tools %}{{ '<|im_start|>system\\n# Tools\\n\\nCall a function by its name and "
+    "arguments as JSON in <tool_call></tool_call>. The functions:\\n<tools>' }}"
+    "{% for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</tools>END\\n' }}"
+    "{% endif %}"
+    "{% for message in messages %}"
     "{{ '<|im_start|>' + message.role + '\\n' }}"
     "{% if message.role == 'assistant' %}"
-    "{% generation %}{{ message.content }}{{ 'END' }}{% endgeneration %}"
+    "{% generation %}{{ message.content }}"
+    "{% for call in message.tool_calls or () %}"
+    "{{ '\\n' if message.content or not loop.first else '' }}{{ '<tool_call>\\n' }}"
+    "{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}"
+    "{{ '\\n</tool_call>' }}{% endfor %}{{ 'END' }}{% endgeneration %}"
     "{% else %}{{ message.content + 'END' }}{% endif %}{{ '\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -38,6 +49,19 @@ _PLAIN = (
 )
 _IM_END = "<|im_end|>"
 _PROBE = "Xyzzy"
+
+_FAILURES = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+    SyntaxError,
+)
+"""What a template's expressions, or its compiling, may raise."""
 
 
 class TemplateRefusedError(TrainingError):
@@ -74,7 +98,7 @@ def install(
             raise TrainingError(
                 "no_chat_template",
                 "This model has no chat template: it was never taught to hold a conversation.",
-                hint='Set "Chat template" to chatml or plain.',
+                hint="Choose one for it: chatml or plain.",
             )
         return
     if choice == "chatml" and _IM_END in tokenizer.get_vocab():
@@ -102,64 +126,130 @@ class Template:
         self.stops: list[int] = sorted(tokenizer.convert_tokens_to_ids(list(ends)))
         """The tokens that end an answer."""
 
-    def prompt(self, messages: Sequence[Message]) -> str:
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
         """Write a conversation that is the model's turn to continue."""
-        return self._render([messages], add_generation_prompt=True)[0][0]
+        return self._render([Row(messages=messages, tools=tools)], add_generation_prompt=True)[0][0]
 
-    def write(self, conversations: Sequence[Sequence[Message]]) -> list[Written]:
-        """Write whole conversations, each of which ends in an answer."""
-        texts, marks = self._render(conversations, return_assistant_tokens_mask=self._marked)
+    def write(self, rows: Sequence[Row]) -> list[Written]:
+        """Write whole conversations, each of which ends in an answer that is learnt.
+
+        Raises:
+            TemplateRefusedError: the template fails, or would leave out tools or their calls.
+
+        """
+        for row in rows:
+            if lack := toolcalls.lack(row, self.tools) if toolcalls.has_tools(row) else "":
+                raise TemplateRefusedError(lack)
+        texts, marks = self._render(rows, return_assistant_tokens_mask=self._marked)
         if not self._marked:
-            marks = [self._find(*pair) for pair in zip(texts, conversations, strict=True)]
-        return [self._close(*pair) for pair in zip(texts, marks, strict=True)]
+            marks = [self._find(*pair) for pair in zip(texts, rows, strict=True)]
+        learnt = [self._learnt(*known) for known in zip(texts, rows, marks, strict=True)]
+        return [self._close(*pair) for pair in zip(texts, learnt, strict=True)]
 
-    def _render(
-        self, conversations: Sequence[Sequence[Message]], **options: bool
+    def starts(self, row: Row, text: str) -> list[int]:
+        """Return where in its text each turn begins; what the template merges begins together."""
+        starts = [0]
+        for i in range(1, len(row.messages)):
+            try:
+                before = self._render([Row(messages=row.messages[:i], tools=row.tools)])[0][0]
+            except TemplateRefusedError:  # It wants turns in pairs, say.
+                before = ""
+            starts.append(max(starts[-1], _shared(before, text)))
+        return starts
+
+    @cached_property
+    def tools(self) -> toolcalls.Ability:
+        """What the template writes of tools."""
+        return toolcalls.tried(self._written)
+
+    def _written(self, row: Row, *, as_objects: bool) -> str:
+        """Write a row, or nothing where the template refuses it."""
+        turns = [toolcalls.turn(message, as_objects=as_objects) for message in row.messages]
+        try:
+            return self._rendered([turns], row.tools)[0][0]
+        except TemplateRefusedError:
+            return ""
+
+    def _render(self, rows: Sequence[Row], **options: bool) -> tuple[list[str], list[list[Span]]]:
+        texts: list[str] = []
+        marks: list[list[Span]] = []
+        for tools, group in groupby(rows, key=lambda row: row.tools):
+            turns = [[self._turn(message) for message in row.messages] for row in group]
+            some, found = self._rendered(turns, tools, **options)
+            texts += some
+            marks += found
+        return texts, marks
+
+    def _turn(self, message: Message) -> dict[str, Any]:
+        if not message.get("tool_calls"):
+            return toolcalls.turn(message)
+        return toolcalls.turn(message, as_objects=self.tools.as_objects)
+
+    def _rendered(
+        self,
+        conversations: list[list[dict[str, Any]]],
+        tools: Sequence[Any] = (),
+        **options: bool,
     ) -> tuple[list[str], list[list[Span]]]:
         try:
             texts, marks = render_jinja_template(
-                conversations=list(conversations),
+                conversations=conversations,
+                tools=[dict(tool) for tool in tools] or None,
                 chat_template=self._text,
                 **options,
                 **self._tokens,
             )
-        except TemplateError as error:
-            raise TemplateRefusedError(str(error).rstrip(".")) from error
+        except _FAILURES as error:
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise TemplateRefusedError(reason) from error
         return texts, marks
 
     def _tail(self) -> str:
         probe = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
-        return self._render([probe])[0][0].rpartition(_PROBE)[2]
+        return self._rendered([probe])[0][0].rpartition(_PROBE)[2]
 
-    def _find(self, text: str, messages: Sequence[Message]) -> list[Span]:
+    def _find(self, text: str, row: Row) -> list[Span]:
         """Find answers in a text whose template does not mark them."""
         spans: list[Span] = []
-        for i, message in enumerate(messages):
+        for i, message in enumerate(row.messages):
             if message["role"] == "assistant":
                 done = spans[-1][1] if spans else 0
-                spans.append(self._span(text, messages[: i + 1], done))
+                spans.append(self._span(text, row, i, done))
         return spans
 
-    def _span(self, text: str, messages: Sequence[Message], done: int) -> Span:
-        *before, answer = messages
+    def _span(self, text: str, row: Row, place: int, done: int) -> Span:
+        before, answer = row.messages[:place], row.messages[place]
         content = answer["content"].strip()
-        start = max(done, self._opening_length(text, before))
+        start = max(done, self._opening_length(text, before, row.tools))
         found = text.find(content, start)
-        if content and found >= 0:
-            return start, found + len(content)
-        # The template rewrote the answer (dropped its reasoning, say): it ends where turns end.
-        end = text.find(self.closing, start) if self.closing.strip() else -1
+        said = found + len(content) if content and found >= 0 else -1
+        if said >= 0 and not answer.get("tool_calls"):
+            return start, self._over_spaces(text, said, answer["content"])
+        # The template wrote more than the answer, or rewrote it: it ends where turns end.
+        end = text.find(self.closing, max(start, said)) if self.closing.strip() else -1
         return start, end if end >= 0 else len(text.rstrip())
 
-    def _opening_length(self, text: str, before: Sequence[Message]) -> int:
-        if not before:
-            return 0
-        opening = self.prompt(before)
-        if text.startswith(opening):
-            return len(opening)
+    def _over_spaces(self, text: str, end: int, content: str) -> int:
+        """Reach over spaces that end an answer, where the template kept them before its mark."""
+        spaces = content[len(content.rstrip()) :]
+        if text.startswith(self.closing, end) or not text.startswith(spaces, end):
+            return end
+        return end + len(spaces)
+
+    def _learnt(self, text: str, row: Row, marks: list[Span]) -> list[Span]:
+        """Return the answers but those of weight 0."""
+        answers = [turn for turn in row.messages if turn["role"] == "assistant"]
+        if all(map(is_learnt, answers)):
+            return marks
+        if len(marks) != len(answers):  # The template marks answers in pieces, or not all.
+            muted = self._find(text, row)
+            muted = [span for span, turn in zip(muted, answers, strict=True) if not is_learnt(turn)]
+            return [mark for mark in marks if not any(_overlap(mark, span) for span in muted)]
+        return [mark for mark, turn in zip(marks, answers, strict=True) if is_learnt(turn)]
+
+    def _opening_length(self, text: str, before: Sequence[Message], tools: Sequence[Any]) -> int:
         # What a template writes only when prompting (an opened thought, say) is not in the text.
-        pairs = enumerate(zip(opening, text, strict=False))
-        return next((i for i, (one, other) in pairs if one != other), len(text))
+        return _shared(self.prompt(before, tools), text) if before else 0
 
     def _close(self, text: str, spans: list[Span]) -> Written:
         """Let each answer reach over the mark that ends it."""
@@ -175,6 +265,18 @@ class Template:
             return 0
         fits = (mark for mark in (self.closing, self._stop_token) if text.startswith(mark, end))
         return len(next(fits, ""))
+
+
+def _shared(one: str, other: str) -> int:
+    """Return for how many characters two texts are the same."""
+    if other.startswith(one):
+        return len(one)
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (left, right) in pairs if left != right), len(other))
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _opens_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:

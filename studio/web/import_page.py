@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from studio.db.tables import Chore
+from studio.db.work import Chore
 from studio.errors import InvalidError
 from studio.services import sources
 from studio.services.sources import Entry, Offer

@@ -7,7 +7,8 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.db.states import WorkStatus
-from studio.db.tables import Chore, Dataset
+from studio.db.tables import Dataset
+from studio.db.work import Chore
 from studio.errors import InvalidError
 from studio.intake import glance, wording
 from studio.intake.mapping import Mapping, Split

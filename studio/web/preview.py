@@ -13,12 +13,12 @@ from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.dotted import flatten
-from studio.services import advice, memory, plans, refusals
-from studio.services.memory import Estimate
+from studio.services import advice, estimates, fitting, plans, refusals, spoken
+from studio.services.estimates import Estimated
+from studio.services.fitting import Way
 from studio.services.plans import Plan
 from studio.web import words
 from studio.web.forms import tidy
-from studio.weights.facts import ModelFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,11 @@ class Preview:
     refusals: tuple[str, ...] = ()
     repair: Repair | None = None
     plan: Plan | None = None
-    memory: Estimate | None = None
+    needed: Estimated | None = None
+    smallest: Repair | None = None
+    """What would make it fit."""
+    largest: Repair | None = None
+    """The largest batch there is room for."""
     parts: Mapping[str, str] = field(default_factory=lambda: words.PARTS)
 
 
@@ -56,20 +60,30 @@ def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
 def _of(db: Session, recipe: AnyRecipe) -> Preview:
     facts = advice.facts_of(db, recipe.base_model)
     advised = advice.advise(recipe, facts, detect())
-    refused = refusals.refusals(recipe, facts, detect())
+    refused = [*refusals.refusals(recipe, facts, detect()), *spoken.refusals(db, recipe)]
     return Preview(
         sentence=advised.sentence,
         warnings=advised.warnings,
         refusals=tuple(one.message for one in refused),
         repair=_repair(refused[0].hint, refused[0].repair) if refused else _switch(recipe, advised),
         plan=None if refused else plans.plan(recipe, facts),
-        memory=None if refused else _memory(recipe, facts),
+        **({} if refused else _needs(db, recipe)),
     )
 
 
-def _memory(recipe: AnyRecipe, facts: ModelFacts) -> Estimate | None:
-    on_gpu = detect().device == "cuda"
-    return memory.estimate(recipe, facts, memory.load_of(recipe), on_gpu=on_gpu)
+def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
+    """Estimate memory and time, and offer what makes the recipe fit."""
+    known = estimates.known(db)
+    found = fitting.of(db, recipe, known)
+    return {
+        "needed": estimates.of(db, recipe, known),
+        "smallest": _way(found.smallest),
+        "largest": _way(found.largest),
+    }
+
+
+def _way(way: Way | None) -> Repair | None:
+    return _repair(way.title, way.change) if way else None
 
 
 def _switch(recipe: AnyRecipe, advised: advice.Advice) -> Repair | None:

@@ -53,12 +53,16 @@ PARTS: dict[str, str] = {
     "activations": "Activations",
     "scores": "Scoring the answers",
     "scratch": "Update",
+    "holes": "Lost between blocks",
+    "examples": "Examples",
     "runtime": "Trainer",
 }
 """What holds memory in a step."""
 
 MEASURED: dict[str, str] = {
     "allocated": "memory torch has allocated on the GPU",
+    "own": "memory of its own that the training process held, less what it held before it loaded "
+    "the model",
     "above_start": "resident memory of the training process, less what it held before it loaded "
     "the model",
     "whole": "resident memory of the whole training process, libraries included",
@@ -71,6 +75,8 @@ _RAISED = str.maketrans(
 
 NOTHING = "\N{EN DASH}"
 """Written where there is no value: it must not look like zero."""
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -108,9 +114,26 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+def count(value: float) -> str:
+    """Write how many there are of what comes in millions, with three significant digits."""
+    for unit in ("", "K", "M", "B"):
+        if abs(value) < 1000:  # noqa: PLR2004 -- thousands apart
+            return f"{value:.3g}{unit and NO_BREAK + unit}"
+        value /= 1000
+    return f"{value:.3g}{NO_BREAK}T"
+
+
 def percent(value: float) -> str:
     """Write a share in hundredths, with three significant digits."""
     return f"{100 * value:.3g} %"
+
+
+def off(value: float | None) -> str:
+    """Write how far an estimate was off, with its sign."""
+    if value is None:
+        return NOTHING
+    sign = "\N{MINUS SIGN}" if value < 0 else "+"
+    return f"{sign}{abs(100 * value):.0f}\N{NO-BREAK SPACE}%"
 
 
 def precise(value: float) -> str:
@@ -158,11 +181,20 @@ def size(value: float) -> str:
 
 def guessed(estimate: float, measured: float | None) -> str:
     """Write an estimated size, and by how much it misses what was measured."""
-    if not measured:
-        return size(estimate)
-    percent = 100 * (estimate / measured - 1)
-    sign = "\N{MINUS SIGN}" if percent < 0 else "+"
-    return f"{size(estimate)} ({sign}{abs(percent):.0f}\N{NO-BREAK SPACE}%)"
+    return f"{size(estimate)}{_missed(estimate, measured)}"
+
+
+def awaited(estimate: float | None, took: float | None) -> str:
+    """Write estimated seconds, and by how much they miss what it took."""
+    if not estimate:
+        return ""
+    return f"{duration(estimate)}{_missed(estimate, took)}"
+
+
+def _missed(estimate: float, found: float | None) -> str:
+    if not found:
+        return ""
+    return f" ({off(estimate / found - 1)})"
 
 
 def how_measured(resolved: Mapping[str, Any]) -> str:
@@ -203,9 +235,11 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "measure": measure,
     "number": number,
     "size": size,
+    "count": count,
     "duration": duration,
     "ago": ago,
     "percent": percent,
+    "off": off,
     "precise": precise,
     "change": change,
     "magnitude": magnitude,

@@ -4,6 +4,7 @@ A billion layers keep a loader busy until it is killed; a negative width fails d
 limits are some ten times those of the largest models there are.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -44,14 +45,23 @@ LARGEST: dict[str, int] = {
 DEPTH = 4
 """How deep parts of parts are looked into: text_config is one deep."""
 
+NESTED = 32
+"""How deep anything may lie in anything."""
+
+FAMILY = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
+"""What a model_type may be. Programs have been known to make code of it."""
+
 
 def check(config: Mapping[str, Any]) -> None:
     """Refuse a config whose numbers no model can have.
 
     Raises:
-        InvalidError: one is no number, below zero, or absurdly large.
+        InvalidError: one is no number, below zero, or absurdly large; or a family's name is none;
+            or it is nested absurdly.
 
     """
+    _refuse_deep(config)
+    _refuse_unnamed(config, DEPTH)
     for name, value in _numbers(config, DEPTH):
         # Families with a number for each layer or each part list them: left to the loader.
         if isinstance(value, list | dict | None):
@@ -60,11 +70,8 @@ def check(config: Mapping[str, Any]) -> None:
         smallest = -1 if "position" in name else 0
         # Booleans are numbers to Python, and not here.
         if type(value) not in {int, float} or not smallest <= value <= LARGEST[name]:
-            raise InvalidError(
-                f"config.json says {name} is {str(value)[:40]}, which no model can have.",
-                hint="Fetch the model again, from a source you trust.",
-                param="base_model",
-            )
+            said = f"config.json says {name} is {str(value)[:40]}"
+            raise _refused(f"{said}, which no model can have.")
 
 
 def _numbers(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]:
@@ -73,3 +80,33 @@ def _numbers(config: Mapping[str, Any], depth: int) -> Iterator[tuple[str, Any]]
             yield name, value
         elif isinstance(value, dict) and depth:
             yield from _numbers(value, depth - 1)
+
+
+def _refuse_deep(config: Mapping[str, Any]) -> None:
+    level: list[Any] = [config]
+    for _ in range(NESTED):
+        # Level by level, so that no depth is too deep for this to end.
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, Mapping) else one)
+            if isinstance(inner, Mapping | list)
+        ]
+        if not level:
+            return
+    raise _refused("config.json is nested absurdly.")
+
+
+def _refuse_unnamed(config: Mapping[str, Any], depth: int) -> None:
+    family = config.get("model_type") or "unnamed"
+    if not isinstance(family, str) or not FAMILY.fullmatch(family):
+        raise _refused("config.json names a family as none is called (model_type).")
+    for part in config.values():
+        if isinstance(part, Mapping) and depth:
+            _refuse_unnamed(part, depth - 1)
+
+
+def _refused(what: str) -> InvalidError:
+    return InvalidError(
+        what, hint="Fetch the model again, from a source you trust.", param="base_model"
+    )

@@ -15,7 +15,6 @@ from studio.weights.samples import Spread
 from studio.weights.shapes import Shape
 
 CONFIG_LIMIT = 4 * 2**20
-_FAMILY = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 _MIXTURE = re.compile(r"\.(gate|router|experts)\.")
 """In the names of experts, and of what chooses among them: no linear layers once loaded."""
 
@@ -152,7 +151,7 @@ def _told(config: Mapping[str, Any]) -> ModelFacts:
 
 def _family(config: Mapping[str, Any]) -> str:
     told = config.get("model_type")
-    return told if isinstance(told, str) and _FAMILY.fullmatch(told) else ""
+    return told if isinstance(told, str) and bounds.FAMILY.fullmatch(told) else ""
 
 
 def _declared(config: Mapping[str, Any]) -> str:
@@ -165,7 +164,7 @@ def _declared(config: Mapping[str, Any]) -> str:
 def _quantised(config: Mapping[str, Any]) -> str:
     told = config.get("quantization_config")
     how = told.get("quant_method") if isinstance(told, dict) else None
-    return how if isinstance(how, str) and _FAMILY.fullmatch(how) else ""
+    return how if isinstance(how, str) and bounds.FAMILY.fullmatch(how) else ""
 
 
 def _shares(tensors: Sequence[Tensor]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 Names are those of `model_type` in a model's config.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -94,3 +95,18 @@ peft refuses `out_proj`; the others are seen in the families' own code in transf
 
 MIXED_HALVES: dict[str, str] = {"rwkv": "BlinkDL/RWKV-LM#155"}
 """Families that cannot compute in one 16-bit format on weights of the other, even frozen ones."""
+
+
+def cares(family: str, *, has_experts: bool) -> Iterator[str]:
+    """Say what to mind with a family, and who says so: a sentence for each thing."""
+    if known := FLOAT16.get(family):
+        verb = "does not train" if known.is_certain else "may fail"
+        yield f"It {verb} in float16: {known.why} ({known.source})."
+    if source := FLOAT32_PARAMETERS.get(family):
+        yield f"Its parameters want to be held in float32 ({source})."
+    if source := MIXED_HALVES.get(family):
+        yield f"It cannot compute in one 16-bit format on weights of the other ({source})."
+    if layers := NO_ADAPTER.get(family):
+        yield f"Adapters leave out {', '.join(layers)}: its kernels read past those layers."
+    if has_experts:
+        yield "It is a mixture of experts: those are no layers, and no adapter reaches them."

@@ -35,6 +35,7 @@ from studio.services.attempts import LeaseLostError
 from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.worker import cgroups, prepare
+from studio.worker.desk import Desk
 from studio.worker.followed import Followed
 from studio.worker.launch import Launcher, LaunchSpec
 from studio.worker.local import Local
@@ -92,12 +93,14 @@ class Loop:
         self.adopt(alone=True)
         self.launcher.begin()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
-        messenger = Messenger(self.engine, self.settings)
+        messenger, desk = Messenger(self.engine, self.settings), Desk(self.settings)
         with watched(self.engine) as changes:
             while not stop.is_set():
                 messenger.tend(stop)
+                desk.tend()
                 self._try_tick(takes=True)
                 _rest(stop, changes)
+        desk.end()
         if self.settings.on_stop == "drain":
             self._drain()
         self.launcher.end()

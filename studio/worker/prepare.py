@@ -8,7 +8,7 @@ from studio.db.tables import DatasetVersion, Run
 from studio.errors import InvalidError
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
-from studio.services import manifests, models, versions
+from studio.services import consents, manifests, models, versions
 from studio.settings import Settings
 
 
@@ -24,6 +24,7 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
         run_id=run.id or 0,
         name=run.name,
         model=models.require(db, run.recipe.base_model),
+        code=consents.allowed(models.named(db, run.recipe.base_model)),
         train=train,
         validation=validation,
         attempt=run.attempt,

@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from studio.chores import FILES, ChoreDir, ChoreSpec
 from studio.db.session import unit_of_work
-from studio.db.tables import Chore, Export
+from studio.db.work import Chore, Export
 from studio.events import Event
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir

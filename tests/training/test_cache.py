@@ -12,7 +12,8 @@ from studio.rundir import JobSpec
 from studio.runner.session import execute
 from studio.training import data
 from studio.training.cache import Cache, key_of
-from studio.training.data import Conversation, Examples
+from studio.training.data import Examples
+from studio.training.rows import Row
 from studio.training.stopping import Stop
 from studio.training.templates import Template
 from tests.training import tiny
@@ -27,12 +28,13 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return tiny.tokenizer()
 
 
-def rows() -> list[Conversation]:
-    told = [row["messages"] for row in tiny.rows()]
-    return [*told[:5], [{"role": "user", "content": "Nothing to learn."}], *told[5:9]]
+def rows() -> list[Row]:
+    told = [Row(messages=row["messages"]) for row in tiny.rows()]
+    nothing = Row(messages=[{"role": "user", "content": "Nothing to learn."}])
+    return [*told[:5], nothing, *told[5:9]]
 
 
-def made(those: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase) -> Examples:
+def made(those: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> Examples:
     return data.tokenise(those, Template(tokenizer), tokenizer, LENGTH)
 
 
@@ -42,7 +44,7 @@ def never() -> Examples:
 
 def plain(examples: Examples) -> list[Any]:
     tokens = [{name: part.tolist() for name, part in row.items()} for row in tensors(examples)]
-    return [tokens, examples.conversations, examples.dropped, examples.truncated, examples.tokens]
+    return [tokens, examples.rows, examples.dropped, examples.truncated, examples.tokens]
 
 
 def tensors(examples: Examples) -> list[dict[str, torch.Tensor]]:

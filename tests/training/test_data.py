@@ -7,29 +7,32 @@ import torch
 
 from studio.errors import TrainingError
 from studio.training import data
+from studio.training.rows import Row, read, split
 from studio.training.templates import Template
 from tests.training import tiny
 
 
-def conversations(count: int) -> list[data.Conversation]:
-    return [row["messages"] for row in tiny.rows()[:count]]
+def conversations(count: int) -> list[Row]:
+    return [Row(messages=row["messages"]) for row in tiny.rows()[:count]]
 
 
-def tokenised(rows: list[data.Conversation], max_length: int = 100) -> data.Examples:
+def tokenised(rows: list[Row], max_length: int = 100) -> data.Examples:
     reader = tiny.tokenizer()
     return data.tokenise(rows, Template(reader), reader, max_length)
 
 
 def test_a_row_without_an_answer_in_reach_is_dropped_and_counted() -> None:
-    unanswered: data.Conversation = [{"role": "user", "content": "Anybody?"}]
-    endless: data.Conversation = [
-        {"role": "user", "content": "why? " * 200},
-        {"role": "assistant", "content": "So."},
-    ]
+    unanswered = Row(messages=[{"role": "user", "content": "Anybody?"}])
+    endless = Row(
+        messages=[
+            {"role": "user", "content": "why? " * 200},
+            {"role": "assistant", "content": "So."},
+        ]
+    )
 
     examples = tokenised([*conversations(3), unanswered, endless])
 
-    assert (len(examples.conversations), examples.dropped, examples.truncated) == (3, 2, 1)
+    assert (len(examples.rows), examples.dropped, examples.truncated) == (3, 2, 1)
 
 
 def test_a_long_row_is_cut_and_counted() -> None:
@@ -44,18 +47,18 @@ def test_a_long_row_is_cut_and_counted() -> None:
 def test_the_same_seed_holds_back_the_same_rows() -> None:
     rows = conversations(20)
 
-    assert data.split(rows, 0.1, seed=1) == data.split(rows, 0.1, seed=1)
-    assert [len(part) for part in data.split(rows, 0.1, seed=1)] == [18, 2]
-    assert data.split(rows, 0.1, seed=1) != data.split(rows, 0.1, seed=2)
+    assert split(rows, 0.1, seed=1) == split(rows, 0.1, seed=1)
+    assert [len(part) for part in split(rows, 0.1, seed=1)] == [18, 2]
+    assert split(rows, 0.1, seed=1) != split(rows, 0.1, seed=2)
 
 
 def test_one_row_is_always_held_back() -> None:
-    assert [len(part) for part in data.split(conversations(3), 0.01, seed=1)] == [2, 1]
+    assert [len(part) for part in split(conversations(3), 0.01, seed=1)] == [2, 1]
 
 
 def test_a_single_row_cannot_be_split() -> None:
     with pytest.raises(TrainingError) as caught:
-        data.split(conversations(1), 0.1, seed=1)
+        split(conversations(1), 0.1, seed=1)
 
     assert caught.value.code == "too_few_rows"
 
@@ -65,7 +68,7 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path.write_text('{"messages": []}\n{"text": 1}\n', encoding="utf-8")
 
     with pytest.raises(TrainingError) as caught:
-        data.read(path)
+        read(path)
 
     assert (caught.value.code, caught.value.message) == (
         "bad_row",

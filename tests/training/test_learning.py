@@ -13,6 +13,7 @@ from studio.rundir import JobSpec, RunDir
 from studio.runner.session import execute
 from studio.starter import rows
 from studio.training import data
+from studio.training.rows import read
 from studio.training.stopping import Stop
 from studio.training.templates import Template
 from tests import living
@@ -57,7 +58,7 @@ def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def test_the_loss_on_rows_held_out_falls_far(run: RunDir, model: Path) -> None:
     reader = AutoTokenizer.from_pretrained(model)
-    held_out = data.read(run.root / "validation.jsonl")
+    held_out = read(run.root / "validation.jsonl")
     examples = data.tokenise(held_out, Template(reader), reader, max_length=256)
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 

@@ -1,6 +1,5 @@
 """Memory as estimated, against memory as it is."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -28,9 +27,9 @@ from studio.recipe.dotted import merge
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
 from studio.services.kept import FAMILIES, Load, Step
-from studio.services.memory import estimate, load_of
+from studio.services.memory import of_told
 from studio.training import models
-from studio.training.memory import ABOVE_START, Gauge
+from studio.training.memory import OWN, Gauge
 from studio.weights import facts, shapes
 from studio.weights.facts import ModelFacts
 from tests.training import tiny
@@ -149,18 +148,12 @@ def test_a_run_holds_what_was_estimated(
     run = tiny.write_run(tmp_path / "run", middling, **knobs, numerics__health=False)
     rows = [talk(i) for i in range(20)]
     tiny.write_rows(run.root / "train.jsonl", rows)
-    # Else freed pieces of large blocks stay with the process, and count as held.
-    frugal = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "studio.runner", str(run.root)],
-        env=os.environ | frugal,
-        check=True,
-    )
+    subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
 
     started, finished = tiny.said(run, Started)[0].resolved, tiny.said(run, Finished)[0]
-    assert started["peak_memory"] == ABOVE_START
+    assert started["peak_memory"] == OWN
     assert guess(run, middling, started) == pytest.approx(
-        finished.metrics["peak_memory_bytes"], rel=0.1
+        finished.metrics["peak_memory_bytes"], rel=0.25
     )
 
 
@@ -171,10 +164,8 @@ def talk(number: int) -> dict[str, Any]:
 
 
 def guess(run: RunDir, model: Path, told: dict[str, Any]) -> int:
-
     asked = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
-    load = load_of(asked, told["longest_example"], told["longest_answer"])
-    found = estimate(asked, facts.read(model), load, on_gpu=False)
+    found = of_told(asked, facts.read(model), told)
     assert found is not None
     return found.total
 

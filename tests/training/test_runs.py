@@ -17,6 +17,7 @@ from studio.recipe import yaml
 from studio.rundir import RunDir
 from studio.runner.session import execute
 from studio.training import data
+from studio.training.rows import Row, split
 from studio.training.stopping import Stop
 from studio.training.templates import Template
 from tests.training import tiny
@@ -37,7 +38,7 @@ def lora(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 def validation(run: RunDir) -> data.Examples:
     reader = AutoTokenizer.from_pretrained(run.artifacts)
-    rows = data.split([row["messages"] for row in tiny.rows()], 0.2, seed=42)[1]
+    rows = split([Row(messages=row["messages"]) for row in tiny.rows()], 0.2, seed=42)[1]
     return data.tokenise(rows, Template(reader), reader, max_length=1024)
 
 
@@ -104,7 +105,7 @@ def test_prompts_are_answered_before_and_after(full: RunDir) -> None:
         ("after", 4, 0),
         ("after", 4, 1),
     ]
-    assert samples[0].prompt == samples[2].prompt == validation(full).conversations[0][0]["content"]
+    assert samples[0].prompt == samples[2].prompt == validation(full).rows[0].messages[0]["content"]
 
 
 def test_one_seed_gives_one_curve(model: Path, tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ import pytest
 
 from studio.errors import TrainingError
 from studio.training import data, templates
+from studio.training.rows import Message, Row
 from tests.training import tiny
 
-TALK: list[templates.Message] = [
+TALK: list[Message] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hello? Hi!"},
     {"role": "assistant", "content": "Hi!"},
@@ -33,7 +34,9 @@ NO_END_AT_ALL = (
 def learnt_with(template: str, choice: str = "model") -> list[str]:
     reader = tiny.tokenizer(template)
     templates.install(reader, choice)  # type: ignore[arg-type] # parametrised
-    examples = data.tokenise([TALK], templates.Template(reader), reader, max_length=500)
+    examples = data.tokenise(
+        [Row(messages=TALK)], templates.Template(reader), reader, max_length=500
+    )
     return tiny.learnt(examples, reader)[0]
 
 

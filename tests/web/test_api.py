@@ -1,6 +1,7 @@
 """The rest of the REST surface, and what holds for all of it."""
 
 import os
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
@@ -11,6 +12,7 @@ from studio.db.tables import Worker
 from studio.recipe.precision import PRECISIONS
 from studio.services import workers
 from tests.factories import make_done, make_run, make_running
+from tests.unit.weights import folders
 
 RECIPE = {"base_model": "starter", "dataset": "starter"}
 
@@ -91,17 +93,19 @@ def test_a_wrong_value_in_a_sweep_makes_no_run(client: TestClient) -> None:
     assert client.get("/api/v1/runs").json()["data"] == []
 
 
-def test_models_are_added_and_removed(client: TestClient) -> None:
-    body = {"name": "small", "kind": "hub", "location": "org/small"}
+def test_models_are_added_and_removed(client: TestClient, tmp_path: Path) -> None:
+    folder = folders.write(tmp_path / "small", {"a": ("F32", [1.0])})
+    body = {"source": {"kind": "folder", "path": str(folder)}}
     added = client.post("/api/v1/models", json=body)
 
-    assert (added.status_code, added.json()["location"]) == (201, "org/small")
+    assert (added.status_code, added.json()["name"]) == (201, "small")
+    assert added.json()["location"] == str(folder)
     assert client.post("/api/v1/models", json=body).status_code == 409
     assert client.delete(f"/api/v1/models/{added.json()['id']}").status_code == 204
 
 
 def test_a_folder_without_a_model_is_refused(client: TestClient) -> None:
-    body = {"name": "x", "kind": "folder", "location": "/nowhere"}
+    body = {"name": "x", "source": {"kind": "folder", "path": "/nowhere"}}
     answer = client.post("/api/v1/models", json=body)
 
     assert answer.json()["error"]["message"] == "/nowhere holds no model."

@@ -5,7 +5,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.tables import Chore, Export
+from studio.db.work import Chore, Export
 from studio.events import Failed, Phase
 from studio.services import chores, work
 from studio.services.besides import Other

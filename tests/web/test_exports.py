@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.tables import Export
+from studio.db.work import Export
 from studio.events import Failed, Finished, Phase
 from studio.rundir import ExportDir, RunDir
 from studio.services import exports, models, runs, work

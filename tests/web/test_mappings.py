@@ -257,7 +257,7 @@ def test_a_mapping_that_is_none_is_refused(client: TestClient) -> None:
 def test_a_preview_over_rest_writes_nothing(client: TestClient) -> None:
     number = draft(client, REVIEWS)
 
-    found = client.post(f"{API}/{number}/preview", json={"rows": 2}).json()
+    found = client.post(f"{API}/{number}/mapping/preview", json={"rows": 2}).json()
 
     assert [one["row"]["messages"][1]["content"] for one in found["data"]] == ["bad", "good"]
     assert client.get(f"{API}/{number}/versions").json()["data"] == []

@@ -256,6 +256,8 @@ def test_the_form_shows_the_estimate(client: TestClient, decoder: str) -> None:
     parts = page.one(class_="memory").all("dt")
     assert sorted(part.text for part in parts) == [
         "Activations",
+        "Gradients",
+        "Lost between blocks",
         "Optimizer",
         "Scoring the answers",
         "Trainer",

@@ -16,7 +16,7 @@ from sqlmodel import Session
 from studio.chores import KINDS, ChoreDir, Kind
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
-from studio.db.tables import Chore
+from studio.db.work import Chore
 from studio.errors import ConflictError
 from studio.services import chores, endings, runs, work
 from studio.settings import Settings

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
-from studio.db.tables import Export
+from studio.db.work import Export
 from studio.rundir import ExportDir, RunDir
 from studio.services import exports, runs, work
 from studio.settings import Settings

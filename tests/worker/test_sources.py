@@ -10,7 +10,8 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus, WorkStatus
-from studio.db.tables import Chore, Dataset
+from studio.db.tables import Dataset
+from studio.db.work import Chore
 from studio.services import chores, datasets, sources, uploads
 from studio.settings import Settings
 from studio.sources import Folder, Sent, Source, Url

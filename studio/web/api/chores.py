@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path
 from fastapi.responses import PlainTextResponse
 
 from studio.db.states import WorkStatus
-from studio.db.tables import Chore
+from studio.db.work import Chore
 from studio.services import artifacts, chores, endings
 from studio.web.api.shapes import Out
 from studio.web.deps import DB, Config

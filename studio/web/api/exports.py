@@ -7,13 +7,14 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 
 from studio.db.states import WorkStatus
-from studio.db.tables import Export
+from studio.db.work import Export
 from studio.errors import ConflictError
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType
 from studio.rundir import ExportDir, RunDir
 from studio.services import artifacts, exports, runs
 from studio.web import archive
+from studio.web.api import models
 from studio.web.api.models import ModelOut
 from studio.web.api.runs import ArtifactOut
 from studio.web.api.shapes import Body, ErrorOut, Listing, Out
@@ -73,7 +74,7 @@ def delete(run_id: int, export_id: int, db: DB, config: Config) -> None:
 @router.post("/{export_id}/model", status_code=201)
 def offer(run_id: int, export_id: int, db: DB, config: Config) -> ModelOut:
     """List the export among the models that runs can start from."""
-    return ModelOut.model_validate(exports.offer(db, run_id, export_id, config.runs))
+    return models.out(exports.offer(db, run_id, export_id, config.runs))
 
 
 @router.get("/{export_id}/log", response_class=PlainTextResponse)

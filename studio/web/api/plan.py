@@ -1,13 +1,14 @@
 """What a recipe would do, before anything starts: its plan, and all that speaks for or against."""
 
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request
 
 from studio.db.session import reading
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.services import advice, memory, plans, refusals
+from studio.services import advice, estimates, plans, refusals, spoken
+from studio.web.api.estimate import MemoryOut, memory_out
 from studio.web.api.shapes import Body, Out
 
 router = APIRouter(prefix="/api/v1/plan", tags=["runs"])
@@ -29,17 +30,6 @@ class SizesOut(Out):
     compensation: int
     """What a mode keeps beside the weights to make up for their few digits."""
     total: int
-
-
-class MemoryOut(Out):
-    """Bytes by part at the fullest moment of a step, estimated."""
-
-    total: int
-    moment: Literal["backward", "update"]
-    """When that is: as the backward pass begins, or as the optimizer moves the weights."""
-    parts: dict[str, int]
-    length: int
-    """Tokens of the longest example it was worked out for."""
 
 
 class PlanOut(Out):
@@ -81,7 +71,7 @@ class AdviceOut(Out):
 class Answer(Out):
     plan: PlanOut
     memory: MemoryOut | None
-    """Null where it is not known how the model's layers hold a batch."""
+    """Null where it is not known how the model's layers hold a batch. As `estimate` answers."""
     refusals: list[RefusalOut]
     """Why it cannot run here; empty if it can."""
     warnings: list[str]
@@ -93,13 +83,13 @@ def show(asked: Planned, request: Request) -> Answer:
     """Say what a recipe would do. Starts nothing and writes nothing."""
     with reading(request.app.state.engine) as db:
         facts = advice.facts_of(db, asked.recipe.base_model)
+        unspoken = spoken.refusals(db, asked.recipe)
+        needed = estimates.needed(asked.recipe, facts, estimates.known(db))
     advised = advice.advise(asked.recipe, facts, detect())
-    refused = refusals.refusals(asked.recipe, facts, detect())
-    load, on_gpu = memory.load_of(asked.recipe), detect().device == "cuda"
-    needed = memory.estimate(asked.recipe, facts, load, on_gpu=on_gpu)
+    refused = [*refusals.refusals(asked.recipe, facts, detect()), *unspoken]
     return Answer(
         plan=PlanOut.model_validate(plans.plan(asked.recipe, facts)),
-        memory=MemoryOut.model_validate(needed) if needed else None,
+        memory=memory_out(needed),
         refusals=[RefusalOut.model_validate(one) for one in refused],
         warnings=list(advised.warnings),
         advice=AdviceOut(precision=advised.mode.name, sentence=advised.sentence),

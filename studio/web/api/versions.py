@@ -127,7 +127,7 @@ def detection(dataset_id: DatasetId, db: Reads, config: Config) -> DetectionOut:
     return DetectionOut.model_validate(drafts.detected(config.datasets, dataset, limits_of(config)))
 
 
-@router.post("/preview")
+@router.post("/mapping/preview")
 def preview(
     dataset_id: DatasetId, wanted: WantedPreview, db: Reads, config: Config
 ) -> Listing[PreviewedOut]:

@@ -10,16 +10,18 @@ from studio.web.pages import (
     home,
     imports,
     mappings,
+    models,
     queue,
     runs,
     settings,
+    sight,
     studies,
 )
 
 ROUTERS = tuple(
     module.router
     for module in (
-        *(home, experiments, runs, exports, compare),
-        *(studies, imports, datasets, mappings, queue, settings, failures, chores),
+        *(home, sight, experiments, runs, exports, compare, imports, datasets),
+        *(studies, mappings, models, queue, settings, failures, chores),
     )
 )

@@ -16,9 +16,9 @@ from studio.hardware import detect
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe import yaml
-from studio.services import datasets, experiments, progress, queue, runs, workers
+from studio.services import calibrations, datasets, experiments, progress, queue, runs, workers
 from studio.web import choices, preview
-from studio.web.deps import DB, Posted
+from studio.web.deps import DB, Config, Posted
 from studio.web.forms import Fieldset, Problems, fieldset, problems_in, tidy
 from studio.web.render import block, go, page
 
@@ -45,9 +45,12 @@ def new(
     db: DB,
     method: str = DEFAULT,
     preset: str = "",
+    model: Annotated[str, Query(max_length=4096)] = "",
     source: Annotated[str, Query(alias="from", max_length=50)] = "",
 ) -> Response:
     draft = _copy(db, source) if source else _fresh(db, _method(method), preset)
+    if model:
+        draft = replace(draft, values={**draft.values, "base_model": model})
     return _form(request, db, draft, {})
 
 
@@ -70,6 +73,25 @@ def advise(request: Request, posted: Posted) -> Response:
     with reading(request.app.state.engine) as db:
         told = preview.of(db, draft.method, draft.values)
     return block(request, "experiments/new.html", "advice", preview=told)
+
+
+@router.post("/new/calibrate")
+def calibrate(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+    """Train a few steps of the form as it stands, for its estimate to go by."""
+    draft = _posted(posted)
+    try:
+        recipe = RECIPES.validate_python(tidy(draft.method.recipe, draft.values), strict=False)
+    except ValidationError as error:
+        raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
+    runs.check(db, recipe)
+    chore = calibrations.ask(db, recipe, config)
+    return block(request, "experiments/new.html", "calibration", chore=chore)
+
+
+@router.get("/new/calibrated")
+def calibrated(request: Request) -> Response:
+    """Have the form ask anew: there is more to go by now."""
+    return block(request, "experiments/new.html", "calibrated")
 
 
 @router.get("/experiments/{experiment_id}")
@@ -133,11 +155,13 @@ def _submit(db: Session, draft: Draft) -> Run:
 
 def _posted(posted: Mapping[str, Any]) -> Draft:
     own = ("name", "notes", "preset")
+    # Which row is looked at is no part of what is asked for.
+    others = {*own, "look"}
     method = _method(str(posted.get("method", DEFAULT)))
     return Draft(
         method=method,
         **{field: str(posted.get(field, "")).strip() for field in own},
-        values={name: value for name, value in posted.items() if name not in own},
+        values={name: value for name, value in posted.items() if name not in others},
     )
 
 
@@ -198,9 +222,11 @@ def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Re
         notes=draft.notes,
         problems=_listed(form, problems),
         preview=preview.of(db, draft.method, draft.values),
+        sight=None,
         precisions=choices.precisions(detect()),
         choices={"dataset": choices.dataset_names(db, form.input("dataset").value)},
         suggestions={"base_model": choices.model_names(db)},
+        more={"base_model": ("/models", "Models here, and on the hub")},
         ahead=len(queue.waiting(db)) + max(0, len(runs.live(db)) - workers.slots(db) + 1),
         machine=detect().title,
     )

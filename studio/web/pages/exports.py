@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from sqlmodel import Session
 
 from studio.db.states import RunStatus
-from studio.db.tables import Export, Run
+from studio.db.tables import Run
+from studio.db.work import Export
 from studio.errors import InvalidError
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType

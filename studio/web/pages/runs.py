@@ -8,6 +8,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
+from studio.db.states import RunStatus
 from studio.db.tables import Run, Sample
 from studio.hardware import detect
 from studio.recipe import yaml
@@ -73,9 +74,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What is said of a run's memory; nothing where it is not known."""
+    """What is said of a run's memory and time; nothing where it is not known."""
 
     estimated: str
+    lengths: str
+    seconds: str
     measured: str
 
 
@@ -103,7 +106,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         "runs/show.html",
         run=run,
         made=progress.of(run),
-        memory=_memory(db, run),
+        memory=_memory(run),
         beginning=progress.beginning(run, folder.events.beginning(FIRST_LINES)),
         position=queue.position(db, run),
         precisions=precisions,
@@ -200,12 +203,27 @@ def _numerics(db: DB, run: Run) -> dict[str, Any]:
     return {"signals": numerics.signals(run), "alarms": alarms, "mends": list(mends.values())}
 
 
-def _memory(db: Session, run: Run) -> Memory:
-    """Say what memory was estimated, and how that beside it was measured."""
-    guess, found = memory.of_run(db, run), run.metrics.get("peak_memory_bytes")
+def _memory(run: Run) -> Memory:
+    """Say what was estimated when the run was submitted, and how that beside it was measured."""
+    guess, found = run.estimate.get("memory"), run.metrics.get("peak_memory_bytes")
+    timing = run.estimate.get("timing", {})
+    took = progress.of(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
     return Memory(
-        estimated=words.guessed(guess.total, memory.measured(run)) if guess else "",
+        estimated=words.guessed(guess["total"], memory.measured(run)) if guess else "",
+        lengths=_lengths(guess["length"], run) if guess else "",
+        seconds=words.awaited(timing.get("seconds"), took),
         measured=words.how_measured(run.resolved) if found else "",
+    )
+
+
+def _lengths(expected: int, run: Run) -> str:
+    """Say so if the examples turned out to be shorter than they might have been."""
+    found = run.resolved.get("longest_example", expected)
+    if found == expected:
+        return ""
+    return (
+        f"The estimate was made for examples of {expected:,} tokens; the longest here has "
+        f"{found:,}."
     )
 
 

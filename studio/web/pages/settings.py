@@ -8,7 +8,7 @@ from fastapi.responses import Response
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
 from studio.hardware import Gpu, Hardware, detect, versions
-from studio.services import channels, checks, deliveries, launcher, workers
+from studio.services import channels, checks, deliveries, estimates, launcher, workers
 from studio.settings import Settings
 from studio.web import choices, words
 from studio.web.deps import DB, Config
@@ -30,6 +30,8 @@ def show(request: Request, db: DB, config: Config) -> Response:
         precisions=choices.precisions(detect()),
         places=_places(config),
         checks=list(checks.of_home(config)),
+        misses=(misses := estimates.errors(db)),
+        missed=estimates.median(misses),
         **_notices(db, config),
     )
 
@@ -87,5 +89,6 @@ def _places(config: Settings) -> list[tuple[str, str]]:
         ("Runs", str(config.runs)),
         ("Data sets", str(config.datasets)),
         ("Models", str(config.models)),
+        ("Hub", config.hub_endpoint + (", a token is set" if config.hub_token else ", no token")),
         ("Largest upload", words.size(config.upload_limit_bytes)),
     ]

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus, WorkStatus
-from studio.db.tables import Chore
+from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError
 from studio.events import Failed
 from studio.intake.mapping import Mapping

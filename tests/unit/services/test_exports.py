@@ -4,7 +4,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.states import WorkStatus
-from studio.db.tables import Export
+from studio.db.work import Export
 from studio.events import Finished, Phase, Stopped
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType

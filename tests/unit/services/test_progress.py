@@ -7,7 +7,7 @@ from sqlmodel import Session
 from studio.db.tables import Run
 from studio.events import Event, Phase, Progressed, Started
 from studio.services import progress
-from tests.factories import make_run
+from tests.factories import make_run, make_running
 
 SUBMITTED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -50,3 +50,23 @@ def test_nothing_is_told_before_the_first_step(db: Session) -> None:
     run.first_step_at = None
 
     assert progress.beginning(run, said()) == []
+
+
+def test_the_time_left_converges_with_validations_on_the_way(db: Session) -> None:
+    """Forty steps of a second each, and after every tenth a validation of five."""
+    run = make_running(db)
+    run.total_steps, ends = 40, 40 + 4 * 5
+
+    def left(step: int) -> tuple[float, float]:
+        """Return the seconds estimated and the true ones, just after a step."""
+        passed = step + 5 * ((step - 1) // 10)
+        run.first_step_at = datetime.now(UTC) - timedelta(seconds=passed - 1)
+        run.step = step
+        told = progress.of(run).eta_seconds
+        assert told is not None
+        return told, ends - passed
+
+    errors = [abs(told / true - 1) for told, true in map(left, (12, 22, 32))]
+
+    assert max(errors) < 0.1
+    assert abs(left(39)[0] - left(39)[1]) < 6

@@ -48,11 +48,26 @@ def test_a_config_that_disagrees_is_noticed(
     assert (found.declared, found.disagrees, found.native) == (declared, disagrees, "float32")
 
 
-@pytest.mark.parametrize("name", ["llama\nimport os", "x" * 65, 7, None, ["llama"]])
-def test_a_family_that_is_no_name_is_not_believed(tmp_path: Path, name: object) -> None:
-    found = facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, model_type=name))
+@pytest.mark.parametrize("name", ["llama\nimport os", "x" * 65, 7, ["llama"]])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_family_that_is_no_name_is_refused(tmp_path: Path, name: object, inside: bool) -> None:  # noqa: FBT001 -- a parameter of the test
+    told = {"text_config": {"model_type": name}} if inside else {"model_type": name}
+    with pytest.raises(InvalidError, match="names a family as none is called"):
+        facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, **told))
+
+
+def test_a_family_may_be_left_out(tmp_path: Path) -> None:
+    found = facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, model_type=None))
 
     assert found.family == ""
+
+
+def test_a_config_nested_absurdly_is_refused(tmp_path: Path) -> None:
+    folders.write(tmp_path, {"a": ("F32", [1.0])})
+    deep = '{"model_type": "llama", "x": ' + "[" * 40 + "]" * 40 + "}"
+    (tmp_path / "config.json").write_text(deep)
+    with pytest.raises(InvalidError, match="nested absurdly"):
+        facts.read(tmp_path)
 
 
 def test_layers_in_float64_among_others_are_named(tmp_path: Path) -> None:

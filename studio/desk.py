@@ -1,0 +1,173 @@
+"""What is asked of the desk, and what it answers: one line of JSON each, over a unix socket.
+
+The desk is a process of the worker's side (`python -m studio.runner.desk`) that keeps tokenizers
+loaded, so that a page can show a row as a model will see it, and need not load any itself.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+MODULE = "studio.runner.desk"
+
+REQUEST_BYTES = 8 * 2**20
+"""The longest request: a row and little else."""
+
+ANSWER_BYTES = 8 * 2**20
+"""The longest answer."""
+
+SHOWN_TOKENS = 2000
+"""How many tokens of a row are told one by one; the others are counted."""
+
+SHOWN_TEXT = 2000
+"""Characters of a template's preview."""
+
+_LONGEST_ADDRESS = 100
+"""Bytes of a socket's path that every system takes."""
+
+Source = Literal["model", "chatml", "plain"]
+Kind = Literal["tokens", "templates"]
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Asked(_Said):
+    """A row, and all that decides how a model sees it."""
+
+    kind: Kind
+    model: str
+    """A folder, or a name on the hub."""
+    row: dict[str, Any]
+    """As it stands in a data set's file."""
+    number: int = 0
+    """Which row it is; 0 where it is in no file."""
+    max_length: int = 1024
+    chat_template: Source = "model"
+
+
+class Token(_Said):
+    id: int
+    text: str
+    """The characters it stands for; none where it is a further piece of the character before."""
+    start: int
+    end: int
+    """Where it stands in the text that the template wrote; nowhere if both are 0."""
+    learnt: bool
+    special: bool
+    turn: int
+    """Which turn it belongs to, from 0."""
+    cut: bool
+    """Whether it stands behind the longest example, and is not seen."""
+
+
+class Tokens(_Said):
+    """A row as a model will see it."""
+
+    tokens: list[Token]
+    """The first of them; `total` says how many there are."""
+    total: int
+    learnt: int
+    """Of those that are kept."""
+    cut: int
+    """How many stand behind the longest example."""
+    cut_at: int | None
+    """The place of the first that is cut; None where nothing is."""
+    roles: list[str]
+    """Of the turns, in their order; none for text."""
+    template: Source | None
+    """What wrote the turns; None for text."""
+    sentences: list[str]
+    """What a person should know of it."""
+    warnings: list[str]
+    """What is lost, in sentences."""
+
+
+class Written(_Said):
+    """What a chat template makes of a row."""
+
+    name: Source
+    title: str
+    refused: str
+    """Why it cannot be used, in a sentence, or nothing."""
+    pieces: list[tuple[str, bool]]
+    """The text it writes, in stretches, and whether each is learnt."""
+    shortened: bool
+
+
+class Templates(_Said):
+    """The chat templates there are for a model, but the one that was asked about."""
+
+    has_own: bool
+    choices: list[Written]
+
+
+class Failure(_Said):
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Answer(_Said):
+    """One of them, and nothing else."""
+
+    tokens: Tokens | None = None
+    templates: Templates | None = None
+    failure: Failure | None = None
+
+
+def path(home: Path) -> Path:
+    return home / "desk.sock"
+
+
+@contextmanager
+def address(home: Path) -> Iterator[str]:
+    """Give the socket's address. One too long for the system is gone round by an open folder."""
+    plain = str(path(home))
+    if len(os.fsencode(plain)) <= _LONGEST_ADDRESS:
+        yield plain
+        return
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path(home).name}"
+    finally:
+        os.close(folder)
+
+
+def connect(home: Path, timeout: float) -> socket.socket:
+    """Connect to whoever listens there.
+
+    Raises:
+        OSError: nobody does.
+
+    """
+    line = socket.socket(socket.AF_UNIX)
+    line.settimeout(timeout)
+    try:
+        with address(home) as where:
+            line.connect(where)
+    except OSError:
+        line.close()
+        raise
+    return line
+
+
+def hear(line: socket.socket, most: int) -> bytes:
+    """Read what is said until the other side has said all.
+
+    Raises:
+        OSError: it says too much, or takes too long.
+
+    """
+    heard = bytearray()
+    while part := line.recv(2**16):
+        heard += part
+        if len(heard) > most:
+            raise OSError(f"More than {most:,} bytes were said.")
+    return bytes(heard)

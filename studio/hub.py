@@ -1,0 +1,258 @@
+"""The Hugging Face hub, or a mirror of it: what it has, and what a model's files must come to.
+
+Nothing is cached and nothing is tried twice here: who waits for an answer hears soon that there is
+none. Where the hub is, and who we are to it, the operator says and nobody else.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo
+
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+"""`owner/name`, as the hub spells it."""
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
+"""A branch, a tag, a pull request as refs/pr/1, or a commit."""
+
+SECONDS = 10.0
+"""How long the hub may be silent."""
+
+_SHOWN = ("downloads", "likes", "gated", "safetensors", "tags", "siblings", "pipeline_tag")
+_TASK = "text-generation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubFile:
+    """One file of a model, and what it must come to."""
+
+    name: str
+    size: int
+    sha256: str = ""
+    """Of a large file; small ones are known by git's own hash."""
+    git: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A model on the hub, as far as an answer tells of it."""
+
+    id: str
+    commit: str = ""
+    downloads: int = 0
+    likes: int = 0
+    licence: str = ""
+    gated: bool = False
+    """Whether its owner asks for consent before files are handed out."""
+    parameters: Mapping[str, int] = field(default_factory=dict)
+    """How many there are of each format, by safetensors' names of these."""
+    files: tuple[HubFile, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(one.name for one in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hub:
+    """The hub at one address, asked by one reader."""
+
+    endpoint: str
+    token: str = ""
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.endpoint).hostname or self.endpoint
+
+    def search(self, words: str, limit: int) -> list[Found]:
+        """Return models that write text and whose name has these words, the most fetched first.
+
+        Raises:
+            UnavailableError: the hub cannot be reached, or answers what is no answer.
+
+        """
+        from huggingface_hub import get_session  # noqa: PLC0415 -- heavy import
+
+        query: dict[str, str | int | list[str]] = {
+            "search": words,
+            "filter": _TASK,
+            "sort": "downloads",
+            "limit": limit,
+            "expand": list(_SHOWN),
+        }
+        with self._in_words(words):
+            answer = get_session().get(
+                f"{self.endpoint}/api/models",
+                params=query,
+                headers=self.headers(),
+                timeout=SECONDS,
+            )
+            _raise_for(answer)
+            return [_found(_info(told)) for told in answer.json()][:limit]
+
+    def look(self, name: str, revision: str = "") -> Found:
+        """Return what a model consists of, at the commit that a revision means now.
+
+        Raises:
+            InvalidError: it is gated, and we are not let in; or this is no name or revision.
+            NotFoundError: there is no such model or revision, or it is private.
+            UnavailableError: the hub cannot be reached.
+
+        """
+        from huggingface_hub import HfApi  # noqa: PLC0415 -- heavy import
+
+        if not NAME.fullmatch(name):
+            raise InvalidError(f"{name[:200]} is not written owner/name.", param="source.id")
+        if revision and not REVISION.fullmatch(revision):
+            raise InvalidError("This is no revision.", param="source.revision")
+        api = HfApi(endpoint=self.endpoint, token=self.token or False)
+        with self._in_words(name):
+            told = api.model_info(
+                name, revision=revision or None, timeout=SECONDS, files_metadata=True
+            )
+            return _found(told)
+
+    def url(self, name: str, commit: str, file: str) -> str:
+        """Return where a file of a model is."""
+        return f"{self.endpoint}/{name}/resolve/{commit}/{quote(file, safe='')}"
+
+    def headers(self) -> dict[str, str]:
+        token = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        return {"User-Agent": "mantissa-studio"} | token
+
+    @contextmanager
+    def open(self, name: str, commit: str, file: HubFile, start: int) -> Iterator[Any]:
+        """Open a file from one of its bytes on; the answer's status is 206, or 200 from the first.
+
+        Raises:
+            StudioError: as `look`. What goes wrong later is left as it is.
+
+        """
+        from huggingface_hub import get_session  # noqa: PLC0415 -- heavy import
+
+        # What is counted and hashed are the bytes of the file, and not of a way to pack them.
+        headers = self.headers() | {"Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        url = self.url(name, commit, file.name)
+        with ExitStack() as opened:
+            with self._in_words(name):
+                asked = get_session().stream("GET", url, headers=headers, timeout=SECONDS)
+                answer = opened.enter_context(asked)
+                _raise_for(answer)
+            yield answer
+
+    @contextmanager
+    def _in_words(self, name: str) -> Iterator[None]:
+        """Say what is wrong, and what to do; nothing that is told holds the token."""
+        import httpx2  # noqa: PLC0415 -- heavy import
+        from huggingface_hub import errors  # noqa: PLC0415 -- heavy import
+
+        try:
+            yield
+        except errors.GatedRepoError as error:
+            raise self._gated(name) from error
+        except errors.RevisionNotFoundError as error:
+            raise NotFoundError(
+                f"{name} has no such revision.", hint="Leave it out for the newest."
+            ) from error
+        except (errors.RepositoryNotFoundError, errors.RemoteEntryNotFoundError) as error:
+            raise self._missing(name) from error
+        except errors.HfHubHTTPError as error:
+            raise self._refused(error.response.status_code) from error
+        except errors.OfflineModeIsEnabled as error:
+            raise UnavailableError(
+                "This studio is set to stay offline.", hint="HF_HUB_OFFLINE is set where it runs."
+            ) from error
+        except httpx2.TransportError as error:
+            raise self._unreachable() from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UnavailableError(
+                f"{self.host} does not answer as the hub does.",
+                hint="The operator sets its address: STUDIO_HUB_ENDPOINT.",
+            ) from error
+
+    def _gated(self, name: str) -> StudioError:
+        how = (
+            "The token of this studio is not let in yet."
+            if self.token
+            else "Then set STUDIO_HUB_TOKEN (or HF_TOKEN) where the studio runs."
+        )
+        return InvalidError(
+            f"{name} is gated: its owner asks for your consent first.",
+            hint=f"Accept its terms at {self.endpoint}/{name}. {how}",
+            param="source.id",
+        )
+
+    def _missing(self, name: str) -> StudioError:
+        how = "" if self.token else ", which takes STUDIO_HUB_TOKEN where the studio runs"
+        return NotFoundError(
+            f"{self.host} has no {name}, or not for us.",
+            hint=f"It may be spelt otherwise, renamed or private{how}.",
+        )
+
+    def _refused(self, status: int) -> StudioError:
+        match status:
+            case 401 | 403:
+                why = "does not take this studio's token" if self.token else "wants a token"
+                hint = "Set one that may read where the studio runs: STUDIO_HUB_TOKEN."
+            case 429:
+                why, hint = "asks for a pause: too many requests", "Try again in some minutes."
+            case _:
+                why, hint = f"answers with status {status}", "Try again later."
+        return UnavailableError(f"{self.host} {why}.", hint=hint)
+
+    def _unreachable(self) -> StudioError:
+        return UnavailableError(
+            f"{self.host} cannot be reached from here.",
+            hint="What is on this machine can be used. The hub's address: STUDIO_HUB_ENDPOINT.",
+        )
+
+
+def _raise_for(answer: Any) -> None:  # noqa: ANN401 -- of the hub's own client
+    from huggingface_hub import hf_raise_for_status  # noqa: PLC0415 -- heavy import
+
+    hf_raise_for_status(answer)
+
+
+def _info(told: Mapping[str, Any]) -> "ModelInfo":
+    from huggingface_hub.hf_api import ModelInfo  # noqa: PLC0415 -- heavy import
+
+    return ModelInfo(**told)  # type: ignore[no-untyped-call] # upstream takes what comes
+
+
+def _found(told: "ModelInfo") -> Found:
+    if not NAME.fullmatch(told.id):
+        raise ValueError(told.id)
+    return Found(
+        id=told.id,
+        commit=told.sha or "",
+        downloads=told.downloads or 0,
+        likes=told.likes or 0,
+        licence=_licence(getattr(told.card_data, "license", None), told.tags or []),
+        gated=bool(told.gated),
+        parameters=dict(told.safetensors.parameters) if told.safetensors else {},
+        files=tuple(_file(one) for one in told.siblings or ()),
+    )
+
+
+def _licence(told: object, tags: list[str]) -> str:
+    tagged = (one.removeprefix("license:") for one in tags if one.startswith("license:"))
+    return told if isinstance(told, str) else next(tagged, "")
+
+
+def _file(told: Any) -> HubFile:  # noqa: ANN401 -- a RepoSibling; its module is a heavy import
+    return HubFile(
+        name=told.rfilename,
+        size=told.size or 0,
+        sha256=told.lfs.sha256 if told.lfs else "",
+        git=told.blob_id or "",
+    )

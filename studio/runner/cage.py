@@ -1,0 +1,144 @@
+"""Children that may run what strangers wrote: forked, with limits, heard through a pipe."""
+
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from studio.desk import Failure
+
+CHILDREN = 4
+"""How many there may be at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a piece of work may use up from now on."""
+
+    cpu_seconds: int
+    wall_seconds: float
+    memory_bytes: int
+
+    def impose(self) -> None:
+        """Hold this process to it: what it has used already is not counted."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        spent = int(used.ru_utime + used.ru_stime) + self.cpu_seconds
+        _lower(resource.RLIMIT_CPU, spent)
+        signal.setitimer(signal.ITIMER_REAL, self.wall_seconds)
+        _lower(resource.RLIMIT_FSIZE, 2**20)
+        _lower(resource.RLIMIT_CORE, 0)
+        if sys.platform == "linux":
+            _lower(resource.RLIMIT_AS, _address_space() + self.memory_bytes)
+
+
+SHOWING = Limits(cpu_seconds=2, wall_seconds=5, memory_bytes=512 * 2**20)
+"""Writing a row as a template has it, and as tokens."""
+
+LOADING = Limits(cpu_seconds=10, wall_seconds=14, memory_bytes=3 * 2**30)
+"""Reading a tokenizer, for the largest there are; its row follows within `SHOWING`."""
+
+_HINT = "Choose another chat template, or another model."
+SLOW = Failure(
+    code="chat_template_refused",
+    message=f"This took more than {SHOWING.cpu_seconds} seconds and was ended: the model's chat "
+    "template does not end, or the row is very long.",
+    hint=_HINT,
+)
+CRASHED = Failure(
+    code="chat_template_refused",
+    message="Showing this row needs more memory than it may have, or makes the tokenizer crash.",
+    hint=_HINT,
+)
+_TOO_SLOW = {signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL}
+
+
+@dataclass(slots=True)
+class Child:
+    pid: int
+    pipe: int
+    """Where its answer comes from; it ends when the child does."""
+    end: float
+    """When it must be done."""
+    line: socket.socket
+    """Who waits for the answer."""
+    loads: str = ""
+    """The model whose tokenizer it had to load, if so."""
+    said: bytearray = field(default_factory=bytearray)
+    was_killed: bool = False
+
+    @property
+    def is_in_vain(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return is_gone(self.line)
+
+    def kill(self) -> None:
+        self.was_killed = True
+        os.kill(self.pid, signal.SIGKILL)
+
+    def finish(self) -> Failure | None:
+        """See the child off. Return what to say in place of an answer, if anything."""
+        os.close(self.pipe)
+        _, status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0 and not self.was_killed:
+            return None
+        return SLOW if self.was_killed or -code in _TOO_SLOW else CRASHED
+
+
+def fork(work: Callable[[], Iterator[bytes]], limits: Limits, line: socket.socket) -> Child:
+    """Have a piece of work done in a child, and what it yields written to a pipe."""
+    heard, said = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(said)
+        return Child(pid, heard, time.monotonic() + limits.wall_seconds, line)
+    code = 1
+    try:
+        _shut(said)
+        limits.impose()
+        with os.fdopen(said, "wb") as pipe:
+            for part in work():
+                pipe.write(part)
+                pipe.flush()
+        code = 0
+    finally:  # Whatever happens, a child must not go on as its parent.
+        try:
+            if code:
+                traceback.print_exc()
+        finally:
+            os._exit(code)
+
+
+def is_gone(line: socket.socket) -> bool:
+    """Whether the other side has hung up altogether, and not only said all it had to say."""
+    poll = select.poll()
+    poll.register(line, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def _shut(said: int) -> None:
+    """Close what a child needs not: its input, and every file but the log and the pipe."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.closerange(3, said)
+    os.closerange(said + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 2**16))
+
+
+def _lower(what: int, most: int) -> None:
+    """Set a soft limit; a hard one that is lower already holds."""
+    hard = resource.getrlimit(what)[1]
+    with suppress(ValueError):
+        resource.setrlimit(what, (most, hard))
+
+
+def _address_space() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return pages * resource.getpagesize()

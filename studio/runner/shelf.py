@@ -1,0 +1,90 @@
+"""Tokenizers that stay loaded: the four that were asked for last, as long as their files do."""
+
+import signal
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from studio.errors import TrainingError
+from studio.training import tokenizers
+
+KEPT = 4
+
+LOAD_SECONDS = 20
+"""A tokenizer that takes longer to load takes the whole desk with it, and the next one is new."""
+
+LARGEST_BYTES = 256 * 2**20
+"""No tokenizer's file is larger."""
+
+_FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+
+_State = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(slots=True)
+class Shelf:
+    _kept: OrderedDict[str, tuple[_State, PreTrainedTokenizerBase]] = field(
+        default_factory=OrderedDict
+    )
+
+    def find(self, model: str) -> PreTrainedTokenizerBase | None:
+        """Return a model's tokenizer if it is here, and its files are what they were."""
+        known = self._kept.pop(model, None)
+        if known is None or known[0] != _state(model):
+            return None
+        self._kept[model] = known
+        return known[1]
+
+    def keep(self, model: str) -> None:
+        """Load a tokenizer to stay. Only one that a child has loaded safely may be."""
+        state = _state(model)
+        signal.alarm(LOAD_SECONDS)
+        try:
+            self._kept[model] = state, load(model)
+        finally:
+            signal.alarm(0)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+
+
+def load(model: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer, asking nobody.
+
+    Raises:
+        TrainingError: there is none here, or none that can be trained with.
+
+    """
+    if any(size > LARGEST_BYTES for *_, size in _state(model)):
+        raise TrainingError(
+            "model_not_found",
+            "The model's tokenizer is too large to be looked at.",
+            hint="No tokenizer's file is larger than 256 MiB.",
+        )
+    try:
+        return tokenizers.load(model, offline=True)
+    except (OSError, ValueError) as error:
+        raise _missing(model) from error
+
+
+def _state(model: str) -> _State:
+    folder = Path(model)
+    if not folder.is_absolute():
+        return ()
+    files = sorted(path for pattern in _FILES for path in folder.glob(pattern))
+    return tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in files)
+
+
+def _missing(model: str) -> TrainingError:
+    if not Path(model).is_absolute():
+        return TrainingError(
+            "model_not_found",
+            f"{model} is not on this machine yet, so its tokenizer cannot be asked.",
+            hint="Download the model first.",
+        )
+    return TrainingError(
+        "model_not_found",
+        "The model's folder has no tokenizer that can be read.",
+        hint="Choose a model that comes with tokenizer.json.",
+    )

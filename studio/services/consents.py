@@ -1,0 +1,159 @@
+"""Consent to the code that a model brings: given by a person, for one revision, taken back at will.
+
+A model whose configs name code of its own is refused until somebody has looked at that code and
+allowed it. What is allowed is known by its hash, so nothing that came later runs in its place.
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session
+
+from studio.db.tables import Model
+from studio.errors import ConflictError, InvalidError
+from studio.weights import code, origins
+from studio.weights.code import Code
+
+WARNING = (
+    "This runs programs that a stranger wrote, with all the rights the studio has here: they can "
+    "read, change and send away whatever it can. Allow it only if you have read them, or trust "
+    "who made them."
+)
+
+LOCAL = "the local user"
+"""Who uses a studio without accounts, and administers it."""
+
+
+def of(model: Model) -> Code:
+    """Return what a model asks to be run; nothing of one that is not here."""
+    folder = Path(model.location)
+    return code.read(folder) if folder.is_absolute() else Code()
+
+
+def seen(model: Model) -> tuple[Code | None, str]:
+    """Return what a model asks to be run; or None, and why its files do not say."""
+    try:
+        return of(model), ""
+    except (InvalidError, OSError) as error:
+        return None, str(error)
+
+
+def revision(model: Model) -> str:
+    """Return what consent is given to: the commit, or of a folder the hash of its code."""
+    return model.revision or of(model).sha256
+
+
+def give(db: Session, model: Model, agreed: str) -> None:
+    """Allow a model's own code to run, in the revision that was looked at.
+
+    Raises:
+        ConflictError: it brings none, needs none, or has another revision by now.
+        InvalidError: it wants code from other repositories.
+
+    """
+    wanted = of(model)
+    if not wanted.wanted:
+        raise ConflictError(
+            f"{model.name} brings no code of its own.", hint="It can be used as is."
+        )
+    _refuse_elsewhere(model.name, wanted)
+    if agreed != revision(model):
+        raise ConflictError(
+            f"{model.name} is not at that revision.",
+            hint="Look at it again: its code may have changed.",
+            param="revision",
+        )
+    at = datetime.now(UTC).isoformat()
+    model.consent = {"revision": agreed, "sha256": _hash(wanted), "by": LOCAL, "at": at}
+    db.add(model)
+
+
+def settle(model: Model) -> None:
+    """Note the code that has come after it was allowed."""
+    if model.consent is not None:
+        model.consent = model.consent | {"sha256": _hash(of(model))}
+
+
+def revoke(model: Model) -> None:
+    """Take consent back. Code that was downloaded for it goes, too.
+
+    Raises:
+        ConflictError: there is none.
+
+    """
+    if model.consent is None:
+        raise ConflictError(f"{model.name} has no consent to take back.")
+    model.consent = None
+    folder = Path(model.location)
+    if origins.read(folder) is not None:
+        for name in code.read(folder).files:
+            (folder / name).unlink(missing_ok=True)
+
+
+def allowed(model: Model | None) -> str:
+    """Return the hash of the code that a run may load with a model; nothing if none."""
+    consent: dict[str, Any] = (model.consent if model else None) or {}
+    return str(consent.get("sha256", ""))
+
+
+def require(model: Model) -> None:
+    """Refuse a model whose code may not run, or is not what was allowed.
+
+    Raises:
+        InvalidError: with the reason, and what would let it run.
+
+    """
+    wanted = of(model)
+    if not wanted.wanted:
+        return
+    _refuse_elsewhere(model.name, wanted)
+    if model.consent is None:
+        raise _refused(model.name, wanted, "Look at it, and allow it, on the model's page.")
+    if wanted.lacking:
+        raise InvalidError(
+            f"The code of {model.name} is allowed and not here yet.",
+            hint="It is being fetched; the model's page shows how far it is.",
+            param="base_model",
+        )
+    if wanted.sha256 != model.consent["sha256"]:
+        raise InvalidError(
+            f"The code of {model.name} is not what was allowed: it has changed since.",
+            hint="Look at it, and allow it anew, on the model's page.",
+            param="base_model",
+        )
+
+
+def require_none(folder: Path) -> None:
+    """Refuse a folder that is no model of the studio's and brings code.
+
+    Raises:
+        InvalidError: it does.
+
+    """
+    wanted = code.read(folder)
+    if wanted.wanted:
+        raise _refused(str(folder), wanted, "Add it on the models page; there it can be allowed.")
+
+
+def _refused(name: str, wanted: Code, hint: str) -> InvalidError:
+    return InvalidError(
+        f"{name} wants to run code that it brings ({wanted.wanted[0][:100]}), which nobody has "
+        "allowed.",
+        hint=hint,
+        param="base_model",
+    )
+
+
+def _refuse_elsewhere(name: str, wanted: Code) -> None:
+    if wanted.elsewhere:
+        raise InvalidError(
+            f"{name} wants code from another repository ({wanted.elsewhere[0][:100]}).",
+            hint="Only code beside the weights can be looked at and allowed: take a model that "
+            "has its own.",
+            param="base_model",
+        )
+
+
+def _hash(wanted: Code) -> str:
+    return "" if wanted.lacking else wanted.sha256

@@ -1,0 +1,96 @@
+"""Ask the desk: how a model will see a row, and what chat templates make of it."""
+
+import socket
+import threading
+
+from pydantic import ValidationError
+
+from studio import desk
+from studio.desk import Answer, Asked, Failure, Templates, Tokens
+from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
+from studio.settings import Settings
+
+TIMEOUT_SECONDS = 15.0
+"""A first answer waits for libraries and a tokenizer to load, and others may be in front."""
+
+_AT_ONCE = threading.BoundedSemaphore(8)
+"""How many threads may wait for it: the others answer other pages meanwhile."""
+
+_CLASSES: dict[str, type[StudioError]] = {
+    "too_large": TooLargeError,
+    "unavailable": UnavailableError,
+}
+"""Of failures by their code; all others mean that the input is at fault."""
+
+
+def tokens(settings: Settings, asked: Asked) -> Tokens:
+    """Return a row as a model will see it.
+
+    Raises:
+        InvalidError: it cannot be: the row, the model or its chat template is at fault.
+        UnavailableError: there is nobody to ask now.
+
+    """
+    answer = ask(settings, asked)
+    assert answer.tokens is not None  # noqa: S101 -- what was asked for
+    return answer.tokens
+
+
+def templates(settings: Settings, asked: Asked) -> Templates:
+    """Return what each chat template makes of a row.
+
+    Raises:
+        InvalidError: the row or the model is at fault.
+        UnavailableError: there is nobody to ask now.
+
+    """
+    answer = ask(settings, asked)
+    assert answer.templates is not None  # noqa: S101 -- what was asked for
+    return answer.templates
+
+
+def ask(settings: Settings, asked: Asked) -> Answer:
+    """Ask one question of the desk.
+
+    Raises:
+        StudioError: as it says itself, or because nobody answers.
+
+    """
+    if not _AT_ONCE.acquire(blocking=False):
+        raise UnavailableError("Many rows are being looked at now.", hint="Try again in a moment.")
+    try:
+        answer = _answer(settings, asked)
+    finally:
+        _AT_ONCE.release()
+    if answer.failure is not None:
+        raise _error(answer.failure)
+    return answer
+
+
+def _answer(settings: Settings, asked: Asked) -> Answer:
+    said = asked.model_dump_json().encode()
+    if len(said) > desk.REQUEST_BYTES:
+        raise TooLargeError("This row is too long to be shown.")
+    try:
+        line = desk.connect(settings.home, TIMEOUT_SECONDS)
+    except OSError as error:
+        raise UnavailableError(
+            "There is no worker to ask how a model sees this row.",
+            hint="Start one: studio worker.",
+        ) from error
+    try:
+        with line:
+            line.sendall(said)
+            line.shutdown(socket.SHUT_WR)
+            return Answer.model_validate_json(desk.hear(line, desk.ANSWER_BYTES))
+    except (OSError, ValidationError) as error:
+        raise UnavailableError(
+            "How a model sees this row could not be told.",
+            hint="Try again; desk.log in the studio's folder says more.",
+        ) from error
+
+
+def _error(failure: Failure) -> StudioError:
+    error = _CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
+    error.code = failure.code
+    return error

@@ -1,0 +1,149 @@
+"""Making a recipe fit: the smallest change that does it, and the largest batch that fits."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.hardware import detect
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.adapters import FullFineTune
+from studio.recipe.conflicts import conflict
+from studio.recipe.dotted import merge
+from studio.recipe.precision import PRECISIONS
+from studio.services import advice, estimates
+from studio.services.estimates import Known
+from studio.services.refusals import refusals
+
+LARGEST = 4096
+"""The largest batch a recipe may name."""
+
+_LEAST_LENGTH = 64
+
+Fits = Callable[[AnyRecipe], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A change of a recipe, in words and as values."""
+
+    title: str
+    change: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    smallest: Way | None = None
+    """What would make it fit; None where it fits as it is, or nothing helps."""
+    largest: Way | None = None
+    """The largest batch that fits; None where that is the recipe's own."""
+
+
+def of(db: Session, recipe: AnyRecipe, by: Known) -> Fitting:
+    """Find out how a recipe could fill the memory there is, and not more."""
+    facts, learnt = advice.facts_of(db, recipe.base_model), by.learnt(recipe)
+
+    def fits(changed: AnyRecipe) -> bool:
+        if conflict(changed) or refusals(changed, facts, detect()):
+            return False
+        need = estimates.needed(changed, facts, by, learnt)
+        return need is not None and need.verdict == "fits"
+
+    if estimates.needed(recipe, facts, by, learnt) is None:
+        return Fitting()
+    lengths = by.lengths(recipe)
+    return Fitting(
+        smallest=None if fits(recipe) else smallest(recipe, fits),
+        largest=largest(recipe, fits, lengths.rows if lengths else LARGEST),
+    )
+
+
+def smallest(recipe: AnyRecipe, fits: Fits) -> Way | None:
+    """Return the first single change that makes a recipe fit, else the fewest together."""
+    single = [list(kind(recipe)) for kind in _KINDS]
+    for way in (way for ways in single for way in ways):
+        if _changed(recipe, way.change, fits):
+            return way
+    last = [ways[-1] for ways in single if ways]
+    for way in accumulate(last, _both):
+        if _changed(recipe, way.change, fits):
+            return way
+    return None
+
+
+def largest(recipe: AnyRecipe, fits: Fits, rows: int) -> Way | None:
+    """Return the largest batch that fits; no larger than the data set."""
+    least, most = 0, max(1, min(LARGEST, rows))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if _changed(recipe, _batch(middle), fits):
+            least = middle
+        else:
+            most = middle - 1
+    if least in (0, recipe.optimisation.per_device_train_batch_size):
+        return None
+    return Way(title=f"Use batches of {least}, the largest that fit", change=_batch(least))
+
+
+def _changed(recipe: AnyRecipe, change: Mapping[str, Any], fits: Fits) -> bool:
+    try:
+        return fits(RECIPES.validate_python(merge(recipe.model_dump(), change)))
+    except (InvalidError, ValueError):
+        return False
+
+
+def _both(one: Way, other: Way) -> Way:
+    title = f"{one.title}, {other.title[0].lower()}{other.title[1:]}"
+    return Way(title=title, change=merge(one.change, other.change))
+
+
+def _batch(size: int) -> dict[str, Any]:
+    return {"optimisation": {"per_device_train_batch_size": size}}
+
+
+def _smaller(recipe: AnyRecipe) -> Iterator[Way]:
+    """Offer smaller batches, more of them to an update: what is learnt stays the same."""
+    knobs = recipe.optimisation
+    whole = knobs.per_device_train_batch_size * knobs.gradient_accumulation_steps
+    for size in range(knobs.per_device_train_batch_size - 1, 0, -1):
+        if whole % size == 0 and whole // size <= LARGEST:
+            times = {"gradient_accumulation_steps": whole // size}
+            title = f"Use batches of {size}, {whole // size} to an update"
+            yield Way(title=title, change=merge(_batch(size), {"optimisation": times}))
+
+
+def _checkpointed(recipe: AnyRecipe) -> Iterator[Way]:
+    if not recipe.optimisation.activation_checkpointing:
+        change = {"optimisation": {"activation_checkpointing": True}}
+        yield Way(title="Use activation checkpointing", change=change)
+
+
+def _thinner(recipe: AnyRecipe) -> Iterator[Way]:
+    if isinstance(recipe.adapter, FullFineTune):
+        change: dict[str, Any] = {"adapter": {"kind": "lora"}}
+        if PRECISIONS[recipe.precision].is_for_all_weights:
+            change["precision"] = "bf16"
+        yield Way(title="Train a LoRA adapter", change=change)
+
+
+def _shorter(recipe: AnyRecipe) -> Iterator[Way]:
+    length = recipe.data.max_length // 2
+    while length >= _LEAST_LENGTH:
+        yield Way(
+            title=f"Cut examples at {length:,} tokens", change={"data": {"max_length": length}}
+        )
+        length //= 2
+
+
+def _narrower(recipe: AnyRecipe) -> Iterator[Way]:
+    """Offer the precisions that need less, the one that changes least first."""
+    least = PRECISIONS[recipe.precision].bytes_per_parameter
+    leaner = [one for one in PRECISIONS.values() if one.bytes_per_parameter < least]
+    for one in sorted(leaner, key=lambda mode: -mode.bytes_per_parameter):
+        yield Way(title=f"Use {one.title}", change={"precision": one.name})
+
+
+_KINDS = (_smaller, _checkpointed, _thinner, _shorter, _narrower)

@@ -1,0 +1,139 @@
+"""What runs before this one have shown on this machine: how fast, how full, on which lengths."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.hardware import detect
+from studio.methods import AnyRecipe
+from studio.services import memory, progress
+
+_NEWEST = 50
+"""How many runs are looked back upon."""
+
+_LIKE = 5
+"""How many of those that resemble a recipe are believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precedent:
+    """One run that trained here to its end, or a calibration of a few steps."""
+
+    recipe: AnyRecipe
+    told: dict[str, Any]
+    """What it found when it read its data: counts, lengths, formats."""
+    steps: int
+    tokens: int
+    step_seconds: float
+    beside_seconds: float | None
+    """What it spent on all but its steps; None where that is not known."""
+    peak_bytes: float | None
+    """None where it was measured in a way that cannot be compared."""
+    is_calibration: bool = False
+
+    @property
+    def step_tokens(self) -> float:
+        return self.tokens / self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """How long the examples of a data set are, in a model's tokens."""
+
+    longest: int
+    answer: int
+    """Tokens to learn in one example, at most."""
+    rows: int
+    row_tokens: float
+    """Of an example, on average."""
+
+
+def newest(db: Session) -> list[Precedent]:
+    """Return what this machine has shown, the newest first."""
+    done = select(Run).where(Run.status == RunStatus.SUCCEEDED)
+    runs = db.exec(done.order_by(col(Run.id).desc()).limit(_NEWEST)).all()
+    return [one for run in runs if (one := of_run(run)) is not None]
+
+
+def of_run(run: Run) -> Precedent | None:
+    """Return what a run has shown; None if it never got far, or ran on another machine."""
+    seconds, told = run.metrics.get("train_seconds"), run.resolved
+    is_here = told.get("device_name") == detect().trainer_name
+    if not is_here or not seconds or not run.step or not run.tokens:
+        return None
+    total = progress.of(run).total_seconds
+    # Of a run that went on from a checkpoint, the last attempt's seconds are not the whole.
+    knows_all = total is not None and not run.resumed_step and total >= seconds
+    return Precedent(
+        recipe=run.recipe,
+        told=told,
+        steps=run.step,
+        tokens=run.tokens,
+        step_seconds=seconds / run.step,
+        beside_seconds=total - seconds if knows_all and total is not None else None,
+        peak_bytes=memory.measured(run),
+    )
+
+
+def like(known: Sequence[Precedent], recipe: AnyRecipe) -> list[Precedent]:
+    """Return those whose steps resemble a recipe's: they differ in how many tokens a step has."""
+    wanted = _kind(recipe)
+    return [one for one in known if _kind(one.recipe) == wanted][:_LIKE]
+
+
+def twin(known: Sequence[Precedent], recipe: AnyRecipe) -> Precedent | None:
+    """Return one whose steps were as full as a recipe's will be, and were measured."""
+    wanted = _filling(recipe)
+    found = (one for one in known if one.peak_bytes and _filling(one.recipe) == wanted)
+    return next(found, None)
+
+
+def lengths(known: Sequence[Precedent], recipe: AnyRecipe) -> Lengths | None:
+    """Return how long a recipe's examples are, if some run has read them all with its model."""
+    return next(_lengths(known, recipe), None)
+
+
+def _kind(recipe: AnyRecipe) -> tuple[object, ...]:
+    return (
+        recipe.base_model,
+        recipe.method,
+        recipe.precision,
+        recipe.adapter.kind,
+        recipe.adapter.quantised,
+        recipe.optimisation.activation_checkpointing,
+    )
+
+
+def _filling(recipe: AnyRecipe) -> tuple[object, ...]:
+    """Return all that decides how much memory a step holds."""
+    knobs = recipe.optimisation
+    return (
+        *_kind(recipe),
+        recipe.dataset,
+        recipe.adapter,
+        recipe.data.max_length,
+        knobs.optim,
+        knobs.per_device_train_batch_size,
+        knobs.gradient_accumulation_steps > 1,
+        recipe.evaluation.per_device_eval_batch_size,
+    )
+
+
+def _lengths(known: Sequence[Precedent], recipe: AnyRecipe) -> Iterator[Lengths]:
+    most = recipe.data.max_length
+    for one in known:
+        told, cut = one.told, one.recipe.data.max_length
+        same = (one.recipe.base_model, one.recipe.dataset) == (recipe.base_model, recipe.dataset)
+        # Where all were cut at a shorter length, nobody knows how long they are.
+        is_whole = told.get("longest_example", most) < cut or cut == most
+        if same and is_whole and told.get("train_rows"):
+            yield Lengths(
+                longest=min(told["longest_example"], most),
+                answer=min(told["longest_answer"], most),
+                rows=told["train_rows"],
+                row_tokens=min(told["train_tokens"] / told["train_rows"], most),
+            )

@@ -1,0 +1,120 @@
+"""What a recipe would need: memory by part, time, and what would make it fit."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+
+from studio.db.session import reading
+from studio.methods import AnyRecipe
+from studio.services import calibrations, estimates, fitting, runs
+from studio.services.estimates import Needed
+from studio.services.fitting import Way
+from studio.web.api.chores import ChoreOut
+from studio.web.api.chores import out as chore_out
+from studio.web.api.shapes import Body, Out
+from studio.web.deps import DB, Config
+
+router = APIRouter(prefix="/api/v1/estimate", tags=["runs"])
+
+
+class Asked(Body):
+    recipe: AnyRecipe
+
+
+class MemoryOut(Out):
+    """Bytes by part at the fullest moment of a step, estimated."""
+
+    total: int
+    """The sum of the parts, times `factor`."""
+    moment: Literal["backward", "update", "step"]
+    """When that is: as the backward pass begins, as the optimizer moves the weights, or all along:
+    on a processor what a step frees stays with its process."""
+    parts: dict[str, int]
+    length: int
+    """Tokens of the longest example it was worked out for."""
+    knows_lengths: bool
+    """Whether a run has read this data; else every example counts as the longest allowed."""
+    factor: float
+    """What earlier runs on this machine measured over what was estimated."""
+    factor_runs: int
+    beside: int
+    """Bytes that packages or the driver take beside it."""
+    room: int
+    """Bytes of the GPU, or of the host."""
+    verdict: Literal["fits", "tight", "too large"]
+
+
+class TimeOut(Out):
+    steps: int
+    tokens: int | None
+    """Null until a run has read this data with this model."""
+    seconds: float | None
+    """Null until there is a run of its kind, or a calibration."""
+    least_seconds: float | None
+    most_seconds: float | None
+    runs: int
+    """How many runs and calibrations it is worked out from."""
+    is_calibrated: bool
+
+
+class WayOut(Out):
+    """A change to lay over the recipe."""
+
+    title: str
+    change: dict[str, Any]
+
+
+class Answer(Out):
+    memory: MemoryOut | None
+    """Null where it is not known how the model's layers hold a batch: a calibration measures it."""
+    measured_bytes: float | None
+    """The peak of an earlier run or calibration whose steps were as full; null without one."""
+    time: TimeOut
+    smallest_change: WayOut | None
+    """What would make it fit; null where it does, or nothing helps."""
+    largest_batch: WayOut | None
+    """Null where that is the recipe's own."""
+
+
+@router.post("")
+def show(asked: Asked, request: Request) -> Answer:
+    """Say what a recipe would need. Starts nothing and writes nothing."""
+    with reading(request.app.state.engine) as db:
+        known = estimates.known(db)
+        made = estimates.of(db, asked.recipe, known)
+        ways = fitting.of(db, asked.recipe, known)
+    return Answer(
+        memory=memory_out(made.memory),
+        measured_bytes=made.measured,
+        time=TimeOut.model_validate(made.timing),
+        smallest_change=_way(ways.smallest),
+        largest_batch=_way(ways.largest),
+    )
+
+
+@router.post("/calibration", status_code=202)
+def calibrate(asked: Asked, db: DB, config: Config) -> ChoreOut:
+    """Train a few steps of a recipe, for its estimates to go by; nothing is kept of the model."""
+    runs.check(db, asked.recipe)
+    return chore_out(calibrations.ask(db, asked.recipe, config))
+
+
+def memory_out(needed: Needed | None) -> MemoryOut | None:
+    if needed is None:
+        return None
+    return MemoryOut(
+        total=needed.total,
+        moment=needed.estimate.moment,
+        parts=needed.estimate.parts,
+        length=needed.estimate.length,
+        knows_lengths=needed.knows_lengths,
+        factor=needed.learnt.factor,
+        factor_runs=needed.learnt.runs,
+        beside=needed.beside,
+        room=needed.room,
+        verdict=needed.verdict,
+    )
+
+
+def _way(way: Way | None) -> WayOut | None:
+    return WayOut(title=way.title, change=dict(way.change)) if way else None

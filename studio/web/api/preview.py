@@ -1,0 +1,70 @@
+"""A row as a model will see it, token by token."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import ConfigDict, Field
+from sqlmodel import Session
+
+from studio.db.session import reading
+from studio.desk import Asked, Source, Tokens
+from studio.services import datasets, desk, sight
+from studio.services.versions import Part
+from studio.web.api.shapes import Body
+from studio.web.deps import Config
+
+router = APIRouter(prefix="/api/v1/datasets/{dataset_id}/preview", tags=["datasets"])
+
+DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+class Settings(Body):
+    """What decides how a row is seen."""
+
+    model: str = Field(min_length=1, max_length=500)
+    """The base model, as recipes name it."""
+    max_length: int = Field(default=1024, ge=1, le=1_048_576)
+    chat_template: Source = "model"
+
+
+class Wanted(Settings):
+    model_config = ConfigDict(strict=False)  # An address holds nothing but text.
+
+    row: int = Field(default=1, ge=1, lt=2**53)
+    """Counted from one."""
+    split: Part = "train"
+
+
+class Previewed(Settings):
+    """A row that is in no file yet."""
+
+    row: dict[str, Any]
+    """A conversation (`messages`), a text, a pair of answers, or a judged one."""
+
+
+@router.get("")
+def preview(
+    request: Request, config: Config, dataset_id: DatasetId, wanted: Annotated[Wanted, Query()]
+) -> Tokens:
+    """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
+    with reading(request.app.state.engine) as db:
+        place = sight.exactly(db, datasets.get(db, dataset_id), wanted.split, wanted.row)
+        asked = _asked(db, wanted, sight.row(config.datasets, place))
+    return desk.tokens(config, asked)
+
+
+@router.post("")
+def preview_unsaved(
+    request: Request, config: Config, dataset_id: DatasetId, wanted: Previewed
+) -> Tokens:
+    """Show a row that is not saved as training would see it."""
+    with reading(request.app.state.engine) as db:
+        datasets.get(db, dataset_id)
+        asked = _asked(db, wanted, wanted.row)
+    return desk.tokens(config, asked)
+
+
+def _asked(db: Session, wanted: Settings, row: dict[str, Any]) -> Asked:
+    return sight.question(
+        db, wanted.model, row, max_length=wanted.max_length, chat_template=wanted.chat_template
+    )

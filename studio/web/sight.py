@@ -1,0 +1,132 @@
+"""What the panel with a row's tokens draws, whatever became of the question."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.db.session import reading
+from studio.desk import Asked, Source, Templates, Token, Tokens
+from studio.errors import InvalidError, StudioError
+from studio.services import datasets, desk, sight
+from studio.services.sight import Place
+from studio.services.versions import Part
+from studio.settings import Settings
+from studio.web import words
+
+
+class Wanted(BaseModel):
+    """Which row to show, for which model and settings: as a form holds them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str = Field(max_length=500)
+    dataset: str = Field(max_length=500)
+    split: Part = "train"
+    row: int = Field(default=1, ge=1, lt=2**53)
+    step: Literal["", "back", "on", "random"] = ""
+    """Which row to go to from there."""
+    max_length: int = Field(default=1024, ge=1, le=1_048_576)
+    chat_template: Source = "model"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Tokens beside each other that have the same fate."""
+
+    learnt: bool
+    cut: bool
+    begins_cut: bool
+    """Whether the cut is right before it."""
+    tokens: list[Token]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    role: str
+    stretches: list[Stretch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    place: Place | None = None
+    tokens: Tokens | None = None
+    turns: list[Turn] = field(default_factory=list)
+    problem: StudioError | None = None
+    templates: Templates | None = None
+    """What to choose from, where the model has no template of its own."""
+
+    @property
+    def counted(self) -> str:
+        """Say in one line what becomes of the row's tokens."""
+        assert self.tokens is not None  # noqa: S101 -- drawn only where there are some
+        found = self.tokens
+        total = f"{words.number(found.total)} token{'' if found.total == 1 else 's'}"
+        return f"{total}, {words.number(found.learnt)} learnt, {words.number(found.cut)} cut"
+
+
+def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight:
+    """Look at a row. No lock is held while the desk is asked."""
+    try:
+        known = Wanted.model_validate(wanted)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0]).replace("_", " ")
+        return Sight(problem=InvalidError(f"The {name} is not what it may be.", hint="Mend it."))
+    where: Place | None = None
+    try:
+        with reading(engine) as db:
+            where = _place(db, known)
+            row = sight.row(settings.datasets, where)
+            asked = sight.question(
+                db,
+                known.model,
+                row,
+                max_length=known.max_length,
+                chat_template=known.chat_template,
+            )
+        return _seen(settings, where, asked)
+    except StudioError as error:
+        return Sight(place=where, problem=error)
+
+
+def _place(db: Session, wanted: Wanted) -> Place:
+    dataset = datasets.require(db, wanted.dataset)
+    if wanted.step == "random":
+        return sight.anywhere(db, dataset, wanted.split)
+    steps = {"back": -1, "on": 1}.get(wanted.step, 0)
+    return sight.place(db, dataset, wanted.split, wanted.row + steps)
+
+
+def _seen(settings: Settings, where: Place, asked: Asked) -> Sight:
+    try:
+        found = desk.tokens(settings, asked)
+    except InvalidError as error:
+        if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
+            raise
+        return Sight(place=where, problem=error, templates=_choices(settings, asked))
+    return Sight(place=where, tokens=found, turns=_turns(found))
+
+
+def _choices(settings: Settings, asked: Asked) -> Templates | None:
+    """Return the templates that could write the row; none where they cannot be told either."""
+    try:
+        return desk.templates(settings, asked.model_copy(update={"kind": "templates"}))
+    except StudioError:
+        return None
+
+
+def _turns(found: Tokens) -> list[Turn]:
+    turns: list[Turn] = []
+    was_cut = False
+    for number, tokens in groupby(found.tokens, key=lambda token: token.turn):
+        stretches: list[Stretch] = []
+        for (learnt, cut), some in groupby(tokens, key=lambda token: (token.learnt, token.cut)):
+            begins, was_cut = cut and not was_cut, cut
+            stretches.append(Stretch(learnt=learnt, cut=cut, begins_cut=begins, tokens=list(some)))
+        role = found.roles[number] if number < len(found.roles) else "text"
+        turns.append(Turn(role=role, stretches=stretches))
+    return turns

@@ -1,0 +1,200 @@
+"""Estimates against what runs measure: memory as submitted, time after one run of the kind.
+
+Each configuration trains twice, in a process of its own as for users: a short run that the studio
+knows nothing of before, then one with twice the batch. Other work on the machine slows both runs,
+so times that look odd are worth another try; memory does not depend on it.
+"""
+
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from sqlalchemy import Engine
+from transformers import LlamaConfig
+from transformers.utils import logging as upstream_logging
+
+from studio.db.session import unit_of_work
+from studio.db.states import RunStatus
+from studio.db.tables import Dataset, DatasetVersion, Run
+from studio.methods import RECIPES
+from studio.rundir import RunDir
+from studio.services import attempts, estimates, experiments, home, models, runs, states, versions
+from studio.settings import Settings
+from studio.worker import prepare, process
+from tests.bench.figures import Figure
+from tests.training import tiny
+
+LENGTH = 192
+"""Tokens of every example: what is longer is cut there."""
+ROWS = 60
+BATCHES = (4, 8)
+STEPS = (3, 4)
+
+SIZES: dict[str, tuple[int, int, int, int, int]] = {
+    "2M": (2048, 192, 512, 3, 3),
+    "16M": (8192, 384, 1024, 6, 6),
+    "57M": (16384, 640, 1728, 8, 10),
+}
+"""Of each model: words, width, inner width, layers, heads."""
+
+WAYS = (("fp32", "full"), ("bf16", "full"), ("bf16_pure", "full"), ("bf16", "lora"))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run: what was estimated over what was measured, less one."""
+
+    name: str
+    first_memory: float
+    """Of the short run."""
+    memory: float
+    plain: float
+    """Without what earlier runs have taught."""
+    seconds: float
+    factor: float
+
+
+def measure() -> list[Figure]:
+    """Train twelve configurations twice. Takes ten minutes on two cores."""
+    with TemporaryDirectory() as scratch:
+        results = list(_results(Settings(home=Path(scratch) / "home")))
+    figures = [
+        Figure(f"{what} error, {how}", 100 * pick([abs(each) for each in errors]), "%")
+        for what, errors in (
+            ("memory", [one.memory for one in results]),
+            ("memory, never corrected", [one.plain for one in results]),
+            ("time after one run", [one.seconds for one in results]),
+        )
+        for how, pick in (("median", statistics.median), ("worst", max))
+    ]
+    each = [
+        Figure(f"{one.name}: {what}", 100 * error, "%")
+        for one in results
+        for what, error in (
+            ("memory", one.memory),
+            ("never corrected", one.plain),
+            ("time", one.seconds),
+        )
+    ]
+    return each + figures
+
+
+def main() -> None:
+    for figure in measure():
+        sys.stdout.write(f"{figure}\n")
+
+
+def _results(settings: Settings) -> Iterator[Result]:
+    upstream_logging.disable_progress_bar()
+    engine = home.open_home(settings)
+    _add_rows(engine, settings)
+    for size, numbers in SIZES.items():
+        _add_model(engine, settings, size, numbers)
+        for precision, adapter in WAYS:
+            recipe = {"base_model": size, "precision": precision, "adapter": {"kind": adapter}}
+            pairs = zip(BATCHES, STEPS, strict=True)
+            first, second = (_train(engine, settings, recipe, *pair) for pair in pairs)
+            result = _result(f"{size} {precision} {adapter}", first, second)
+            sys.stderr.write(f"{result}\n")
+            yield result
+    engine.dispose()
+
+
+def _result(name: str, first: estimates.Miss, second: estimates.Miss) -> Result:
+    assert first.memory is not None
+    assert second.memory is not None
+    assert second.seconds is not None
+    factor = second.run.estimate["memory"]["factor"]
+    plain = (1 + second.memory) / factor - 1
+    return Result(name, first.memory, second.memory, plain, second.seconds, factor)
+
+
+def _train(
+    engine: Engine, settings: Settings, recipe: dict[str, Any], batch: int, steps: int
+) -> estimates.Miss:
+    with unit_of_work(engine) as db:
+        whole = RECIPES.validate_python(recipe | _rest(batch, steps))
+        run = runs.submit(db, experiments.create(db, "bench", whole))
+        folder = RunDir(settings.runs / str(run.id))
+        states.move(db, run, RunStatus.STARTING)
+        run.claimed_at = datetime.now(UTC)
+        prepare.lay_out(db, run, folder, settings)
+        run_id = run.id
+    started = process.start(folder)
+    assert started.child is not None
+    ended = started.child.wait()
+    with unit_of_work(engine) as db:
+        run = db.get_one(Run, run_id)
+        assert ended == 0, folder.log.read_text()
+        attempts.follow(db, run, *folder.events.read())
+        assert run.status is RunStatus.SUCCEEDED, folder.log.read_text()
+        return estimates.miss(run)
+
+
+def _rest(batch: int, steps: int) -> dict[str, Any]:
+    return {
+        "dataset": "numbers",
+        "optimisation": {"per_device_train_batch_size": batch, "max_steps": steps},
+        "evaluation": {"per_device_eval_batch_size": 4, "eval_steps": float(steps)},
+        "data": {"max_length": LENGTH},
+        "samples": {"prompts": 1, "max_new_tokens": 4},
+    }
+
+
+def _add_model(
+    engine: Engine, settings: Settings, name: str, numbers: tuple[int, int, int, int, int]
+) -> None:
+    words, width, inner, layers, heads = numbers
+    config = LlamaConfig(
+        vocab_size=words,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=512,
+    )
+    folder = tiny.write_model(settings.models / name, config)
+    with unit_of_work(engine) as db:
+        models.add(db, name, str(folder), kind="folder")
+
+
+def _add_rows(engine: Engine, settings: Settings) -> None:
+    """Add rows that are all longer than an example may be."""
+    texts = [" ".join(map(str, range(number, number + 200))) for number in range(ROWS)]
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Count from {number}."},
+                {"role": "assistant", "content": text},
+            ]
+        }
+        for number, text in enumerate(texts)
+    ]
+    with unit_of_work(engine) as db:
+        data = Dataset(
+            name="numbers",
+            filename="numbers.jsonl",
+            format="jsonl",
+            bytes=1,
+            sha256="0" * 64,
+            version=1,
+        )
+        db.add(data)
+        db.flush()
+        version = DatasetVersion(
+            dataset_id=data.id or 0, number=1, kind="conversation", sha256="0" * 64, train_rows=ROWS
+        )
+        db.add(version)
+        folder = versions.files(settings.datasets, version)[0].parent
+    folder.mkdir(parents=True)
+    tiny.write_rows(folder / "train.jsonl", rows)
+
+
+if __name__ == "__main__":
+    main()

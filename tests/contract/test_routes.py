@@ -1,0 +1,18 @@
+"""The addresses of the studio: of two routes at one address, the second is never reached."""
+
+import re
+from collections import Counter
+
+from studio.web.api import ROUTERS as API
+from studio.web.pages import ROUTERS as PAGES
+
+
+def test_every_route_has_an_address_of_its_own() -> None:
+    found = Counter(
+        (method, re.sub(r"{[^}]*}", "{}", getattr(route, "path", "")))
+        for router in (*PAGES, *API)
+        for route in router.routes
+        for method in getattr(route, "methods", None) or ()
+    )
+    assert len(found) > 100
+    assert [address for address, count in found.items() if count > 1] == []

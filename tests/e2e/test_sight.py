@@ -1,0 +1,48 @@
+"""What will be trained, seen before it is, as a person meets it."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests import desks
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_panel_follows_the_form(page: Page) -> None:
+    page.goto("/new?preset=full")
+    expect(page.locator("#sight mark").first).to_be_visible()
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#look-row")).to_have_value("2")
+    expect(page.get_by_role("button", name="Next")).to_be_focused()
+    page.get_by_label("Longest example").fill("16")
+    page.get_by_label("Longest example").blur()
+
+    expect(page.locator("#sight .cut-mark")).to_have_text("cut at 16")
+    expect(page.locator("#sight .caution")).to_contain_text("tokens are cut off")
+
+
+def test_a_base_model_is_taught_to_speak_by_a_choice(page: Page, tmp_path: Path) -> None:
+    base = desks.write_model(tmp_path / "base", template="")
+    page.goto("/new?preset=full")
+    page.get_by_label("Base model").fill(str(base))
+    page.get_by_label("Base model").blur()
+    expect(page.locator("#sight")).to_contain_text("This model has no chat template")
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator("#problems")).to_contain_text("has no chat template")
+    page.get_by_role("button", name="Use Plain text").click()
+
+    expect(page.locator("#sight .tokens")).to_contain_text("Assistant:")
+    expect(page.get_by_label("Chat template")).to_have_value("plain")
+
+
+def test_ids_are_shown_by_one_switch(page: Page) -> None:
+    page.goto("/datasets/1/sight")
+    page.get_by_label("Show ids").check()
+    page.get_by_role("button", name="Random").click()
+
+    token = page.locator("#sight .tokens .tok").first
+    expect(token).to_be_visible()
+    shown = token.evaluate("token => getComputedStyle(token, '::after').content")
+    assert shown == f'"{token.get_attribute("data-id")}"'

@@ -1,0 +1,96 @@
+"""Chat templates as an attacker writes them: each ends in a readable error, and the desk lives on.
+
+SECURITY: what a template can reach is bounded by its sandbox, what it can use up by its child.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from studio.desk import Asked
+from studio.errors import InvalidError
+from studio.services import desk
+from studio.settings import Settings
+from studio.worker.desk import Desk
+from tests import desks
+
+pytestmark = pytest.mark.faults
+
+ROW = {
+    "messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yo"},
+    ]
+}
+REACH = "__globals__['os'].popen('touch {mark}').read()"
+
+ESCAPES = {
+    "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "lipsum": "{{ lipsum." + REACH + " }}",
+    "cycler": "{{ cycler.__init__." + REACH + " }}",
+    "joiner": "{{ joiner.__init__." + REACH + " }}",
+    "namespace": "{{ namespace.__init__." + REACH + " }}",
+    "exception": "{{ raise_exception." + REACH + " }}",
+    "format": "{{ '{0.__class__.__init__.__globals__}'.format(messages) }}",
+    "format_map": "{{ '{a.__class__}'.format_map({'a': messages}) }}",
+    "attr": "{{ messages | attr('__class__') | attr('__mro__') }}",
+    "map": "{{ [messages] | map(attribute='__class__.__mro__') | list }}",
+    "self": "{{ self.__init__." + REACH + " }}",
+    "import": "{% import '/etc/passwd' as secret %}{{ secret }}",
+    "include": "{% include '/etc/passwd' %}",
+}
+GREEDY = {
+    "loops": "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+    "{% endfor %}{% endfor %}{% endfor %}",
+    "times": "{{ 'a' * 10 ** 10 }}",
+    "center": "{{ 'a'.center(10 ** 10) }}",
+    "replace": "{% set a = 'a' * 10 ** 5 %}{{ a.replace('a', a).replace('a', a) }}",
+    "recursion": "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    "parentheses": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+    "power": "{{ 9 ** (9 ** 9) }}",
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(home=tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    good = desks.write_model(tmp_path_factory.mktemp("models") / "good")
+    with desks.tended(home) as here:
+        desk.tokens(home, asked(good))
+        process = here.child
+        yield here
+        desk.tokens(home, asked(good))
+        assert here.child is process, "It was started anew."
+
+
+def asked(model: Path) -> Asked:
+    return Asked(kind="tokens", model=str(model), row=ROW)
+
+
+@pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES)
+def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, template: str) -> None:
+    mark = tmp_path / "mark"
+    model = desks.write_model(tmp_path / "model", template.replace("{mark}", str(mark)))
+
+    try:
+        found = desk.tokens(home, asked(model))
+        told = "".join(one.text for one in found.tokens)
+    except InvalidError as error:
+        told = error.message
+
+    # Undefined, as the sandbox has it, or a refusal; never what it was after.
+    assert [word for word in ("root:", "subclasses", "<class") if word in told] == []
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
+def test_a_greedy_template_ends_in_words(home: Settings, tmp_path: Path, template: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        desk.tokens(home, asked(desks.write_model(tmp_path / "model", template)))
+
+    assert (caught.value.code, caught.value.message[-1]) == ("chat_template_refused", ".")

@@ -1,0 +1,122 @@
+"""Text without turns: every token is learnt, and no chat template is wanted."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerBase
+
+from studio.errors import TrainingError
+from studio.events import Finished, Sampled
+from studio.rundir import JobSpec
+from studio.runner.session import execute
+from studio.training import data
+from studio.training.labels import IGNORED
+from studio.training.rows import Row, read
+from studio.training.stopping import Stop
+from tests.training import tiny
+
+
+def with_bos() -> PreTrainedTokenizerBase:
+    """Make a tokenizer that begins every text with a mark, as llama's does."""
+    reader = tiny.tokenizer("")
+    start = reader.convert_tokens_to_ids("<|im_start|>")
+    reader.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", start)]
+    )
+    reader.add_special_tokens({"bos_token": "<|im_start|>"})
+    return reader
+
+
+def row(text: str) -> Row:
+    return Row(text=text, number=1)
+
+
+def test_every_token_behind_the_first_is_learnt_up_to_an_end() -> None:
+    reader = with_bos()
+
+    (only,) = data.tensors(data.tokenise([row("1 plus 2")], None, reader, 100).data)
+
+    assert reader.decode(only["input_ids"]) == "<|im_start|>1 plus 2<|im_end|>"
+    assert only["labels"].tolist() == [IGNORED, *only["input_ids"].tolist()[1:]]
+
+
+def test_a_text_that_was_ended_is_not_ended_twice() -> None:
+    reader = tiny.tokenizer("")
+
+    (only,) = data.tensors(data.tokenise([row("plus<|im_end|>")], None, reader, 100).data)
+
+    assert reader.decode(only["input_ids"]) == "plus<|im_end|>"
+
+
+def test_a_long_text_is_cut_at_the_very_token() -> None:
+    reader = tiny.tokenizer("")
+    (whole,) = data.tensors(data.tokenise([row("plus is " * 9)], None, reader, 1000).data)
+
+    cut = data.tokenise([row("plus is " * 9)], None, reader, 7)
+
+    assert (cut.truncated, cut.longest_row) == (1, len(whole["labels"]))
+    assert data.tensors(cut.data)[0]["labels"].tolist() == whole["labels"].tolist()[:7]
+
+
+def test_what_is_judged_bad_and_what_was_rejected_are_not_learnt(tmp_path: Path) -> None:
+    asked, good = {"role": "user", "content": "1?"}, {"role": "assistant", "content": "One."}
+    bad = {"role": "assistant", "content": "Two."}
+    path = tiny.write_rows(
+        tmp_path / "rows.jsonl",
+        [
+            {"messages": [asked, good], "label": True},
+            {"messages": [asked, bad], "label": False},
+            {"messages": [asked], "chosen": [good], "rejected": [bad]},
+            {"text": "One."},
+        ],
+    )
+
+    found = [(one.number, list(one.messages), one.text) for one in read(path)]
+
+    assert found == [(1, [asked, good], None), (3, [asked, good], None), (4, [], "One.")]
+
+
+@pytest.mark.parametrize(
+    ("row", "flaw"),
+    [
+        ({"messages": [], "tools": "add"}, "its tools are no list of functions"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"name": "add"}]}]},
+            "turn 1 calls no tool by its name",
+        ),
+        ({"messages": [], "chosen": "Yes."}, "what was chosen is no list of turns"),
+        (["text"], "it has no list of turns called messages"),
+    ],
+)
+def test_a_row_that_is_none_says_why(tmp_path: Path, row: object, flaw: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row), encoding="utf-8")
+
+    with pytest.raises(TrainingError) as caught:
+        read(path)
+
+    assert caught.value.message == (
+        f"Row 1 of the training data (line 1 of its file) is no conversation: {flaw}."
+    )
+
+
+@pytest.mark.slow
+def test_a_base_model_without_a_template_learns_text(tmp_path: Path, model: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    for file in model.iterdir():
+        (base / file.name).write_bytes(file.read_bytes())
+    tiny.tokenizer("").save_pretrained(base)
+    (base / "chat_template.jinja").unlink(missing_ok=True)
+    run = tiny.write_run(tmp_path / "run", base, samples__prompts=1)
+    texts = [{"text": f"Here {i} plus 1 is {i + 1}, and it is so."} for i in range(20)]
+    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    tiny.write_rows(spec.train, texts)
+
+    assert execute(run.root, Stop()) == 0
+    samples = tiny.said(run, Sampled)
+    assert isinstance(tiny.last(run), Finished)
+    assert [one.stage for one in samples] == ["before", "after"]
+    assert f"{samples[0].prompt} {samples[0].reference}" in [one["text"] for one in texts]

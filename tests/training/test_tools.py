@@ -1,0 +1,129 @@
+"""Tools and their calls, as the chat templates of real families write them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trl
+
+from studio.errors import TrainingError
+from studio.intake.lessons import lesson
+from studio.training import data, templates
+from studio.training.rows import Row
+from studio.training.templates import Template
+from tests.training import tiny
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds two numbers.",
+        "parameters": {"type": "object", "properties": {"one": {"type": "integer"}}},
+    },
+}
+CALL = {"type": "function", "function": {"name": "add", "arguments": '{"one": 1}'}}
+TALK: list[dict[str, Any]] = [
+    {"role": "user", "content": "What is 1 plus 0?"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "1", "name": "add"},
+    {"role": "assistant", "content": "It is 1."},
+]
+
+
+def row(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> Row:
+    told = lesson({"messages": messages, "tools": tools or []})
+    assert told is not None
+    return Row(messages=told.messages, tools=told.tools, number=7)
+
+
+def of_family(name: str) -> str:
+    return (Path(trl.__file__).parent / "chat_templates" / f"{name}.jinja").read_text("utf-8")
+
+
+def learnt(template: str, rows: list[Row], choice: str = "model") -> list[list[str]]:
+    reader = tiny.tokenizer(template)
+    templates.install(reader, choice)  # type: ignore[arg-type] # parametrised
+    return tiny.learnt(data.tokenise(rows, Template(reader), reader, 5000), reader)
+
+
+@pytest.mark.parametrize("family", ["qwen2_5", "qwen3"])
+def test_a_call_and_the_mark_that_ends_it_are_learnt(family: str) -> None:
+    (stretches,) = learnt(of_family(family), [row(TALK, [TOOL])])
+
+    call, answer = (stretch.split("</think>")[-1].strip() for stretch in stretches)
+    assert call == '<tool_call>\n{"name": "add", "arguments": {"one": 1}}\n</tool_call><|im_end|>'
+    assert answer == "It is 1.<|im_end|>"
+
+
+def test_a_template_that_joins_strings_is_given_arguments_as_a_string() -> None:
+    (stretches,) = learnt(of_family("deepseekv3"), [row(TALK)])
+
+    assert '```json\n{"one": 1}\n```' in stretches[0]
+
+
+def test_a_template_of_ours_writes_tools_and_calls() -> None:
+    reader = tiny.tokenizer("")
+    templates.install(reader, "chatml")
+
+    (written,) = Template(reader).write([row(TALK, [TOOL])])
+
+    assert json.dumps(TOOL) in written.text.splitlines()
+    assert [written.text[start:end] for start, end in written.answers] == [
+        '<tool_call>\n{"name": "add", "arguments": {"one": 1}}\n</tool_call><|im_end|>',
+        "It is 1.<|im_end|>",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "lack"),
+    [
+        ([row(TALK)], "it does not write calls of tools"),
+        ([row(TALK[:1] + TALK[-1:], [TOOL])], "it does not write which tools there are"),
+    ],
+    ids=["calls", "definitions"],
+)
+def test_a_template_that_would_leave_tools_out_refuses_the_row(rows: list[Row], lack: str) -> None:
+    with pytest.raises(TrainingError) as caught:
+        learnt("", rows, "plain")
+
+    assert (caught.value.code, caught.value.message) == (
+        "bad_row",
+        f"Row 7 of the training data is refused by the model's chat template: {lack}.",
+    )
+
+
+def test_a_refusal_in_the_templates_own_words_names_the_row() -> None:
+    twice: list[dict[str, Any]] = [TALK[0], TALK[1] | {"tool_calls": [CALL, CALL]}, TALK[3]]
+
+    with pytest.raises(TrainingError, match=r"Row 7 .* only supports single tool-calls at once"):
+        learnt(of_family("llama3_1"), [row(twice)])
+
+
+@pytest.mark.parametrize("template", [tiny.WITH_MARKS, tiny.WITHOUT_MARKS], ids=["marks", "none"])
+def test_an_answer_of_weight_0_is_read_and_not_learnt(template: str) -> None:
+    talk: list[dict[str, Any]] = [
+        {"role": "user", "content": "Hello?"},
+        {"role": "assistant", "content": "Go away.", "weight": 0},
+        {"role": "user", "content": "Hello?"},
+        {"role": "assistant", "content": "Hi!", "weight": 1},
+        {"role": "user", "content": "Bye."},
+        {"role": "assistant", "content": "No.", "weight": 0},
+    ]
+
+    assert learnt(template, [row(talk)]) == [["Hi!<|im_end|>"]]
+
+
+def test_marks_in_pieces_keep_an_answer_of_weight_0_out() -> None:
+    """Some templates mark a thought and its answer apart."""
+    pieces = tiny.WITH_MARKS.replace(
+        "{% generation %}", "{% generation %}{{ 'So: ' }}{% endgeneration %}{% generation %}"
+    )
+    talk: list[dict[str, Any]] = [
+        {"role": "user", "content": "Hello?"},
+        {"role": "assistant", "content": "Go away.", "weight": 0},
+        {"role": "user", "content": "Hello?"},
+        {"role": "assistant", "content": "Hi!"},
+    ]
+
+    assert learnt(pieces, [row(talk)]) == [["So: Hi!<|im_end|>"]]

@@ -1,0 +1,121 @@
+"""A model's own code: never run unless it is what was allowed; then trained like any other."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from studio.events import Failed, Finished
+from studio.rundir import JobSpec, RunDir
+from studio.weights import code
+from tests.training import tiny
+
+pytestmark = pytest.mark.slow
+
+CONFIGURATION = """
+import pathlib
+from transformers import LlamaConfig
+pathlib.Path({ran!r}).touch()
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+"""
+MODELING = """
+from transformers import LlamaForCausalLM
+from .configuration_own import OwnConfig
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture
+def ran(tmp_path: Path) -> Path:
+    """Return the file that the model's code makes when it is run."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def own(tmp_path: Path, ran: Path) -> Path:
+    """Write a model that only loads with code of its own."""
+    folder = tiny.write_model(tmp_path / "own", tiny.llama())
+    wanted = {
+        "AutoConfig": "configuration_own.OwnConfig",
+        "AutoModelForCausalLM": "modeling_own.OwnForCausalLM",
+    }
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": wanted}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "configuration_own.py").write_text(CONFIGURATION.format(ran=str(ran)))
+    (folder / "modeling_own.py").write_text(MODELING)
+    return folder
+
+
+def train(tmp_path: Path, own: Path, allowed: str) -> RunDir:
+    """Train in a process of its own; what it loads of the model's code is kept out of ours."""
+    run = tiny.write_run(tmp_path / "run", own)
+    spec = JobSpec.model_validate_json(run.job.read_text()).model_copy(update={"code": allowed})
+    run.job.write_text(spec.model_dump_json())
+    subprocess.run(
+        [sys.executable, "-m", "studio.runner", str(run.root)],
+        env=os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    return run
+
+
+def test_code_that_nobody_allowed_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
+    end = tiny.last(train(tmp_path, own, ""))
+
+    assert isinstance(end, Failed)
+    assert (end.code, ran.exists()) == ("needs_remote_code", False)
+
+
+def test_code_that_was_allowed_runs_and_the_model_learns(
+    tmp_path: Path, own: Path, ran: Path
+) -> None:
+    run = train(tmp_path, own, code.read(own).sha256)
+
+    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    assert ran.exists()
+    assert len(tiny.series(run, "loss")) == 3
+
+
+def test_code_that_has_changed_since_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
+    allowed = code.read(own).sha256
+    with (own / "modeling_own.py").open("a") as file:
+        file.write("# changed\n")
+    end = tiny.last(train(tmp_path, own, allowed))
+
+    assert isinstance(end, Failed)
+    assert (end.code, ran.exists()) == ("needs_remote_code", False)
+
+
+def test_code_of_another_repository_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
+    config = json.loads((own / "config.json").read_text())
+    config["auto_map"]["AutoModelForCausalLM"] = "evil/repo--modeling_own.OwnForCausalLM"
+    (own / "config.json").write_text(json.dumps(config))
+    end = tiny.last(train(tmp_path, own, code.read(own).sha256))
+
+    assert isinstance(end, Failed)
+    assert (end.code, ran.exists()) == ("needs_remote_code", False)
+
+
+@pytest.mark.parametrize("name", ["_attn_implementation", "attn_implementation"])
+def test_a_kernel_that_a_config_names_is_not_fetched(
+    tmp_path: Path, model: Path, name: str
+) -> None:
+    folder = tmp_path / "kernel"
+    folder.mkdir()
+    for path in model.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "config.json").read_text()) | {name: "evil-org/kernel"}
+    (folder / "config.json").write_text(json.dumps(config))
+    run = train(tmp_path, folder, "")
+
+    assert isinstance(tiny.last(run), Finished), tiny.last(run)

@@ -1,0 +1,144 @@
+"""What is suspicious in rows that can be used."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio.intake.checks import SHOWN, Finding, check
+
+Row = dict[str, Any]
+
+
+def pair(question: str, answer: str) -> Row:
+    turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"messages": turns}
+
+
+def written(path: Path, rows: Sequence[Row]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Any:  # noqa: ANN401 -- a function of rows
+    def look(rows: Sequence[Row], held: Sequence[Row] = ()) -> dict[str, Finding]:
+        train = written(tmp_path / "train.jsonl", rows)
+        validation = written(tmp_path / "validation.jsonl", held) if held else None
+        return {one.code: one for one in check(train, validation)}
+
+    return look
+
+
+def several(count: int) -> list[Row]:
+    return [pair(f"What is {i} and {i}?", f"It is {2 * i}.") for i in range(count)]
+
+
+def test_good_rows_raise_no_suspicion(found: Any) -> None:  # noqa: ANN401 -- see above
+    assert found(several(40), several(80)[60:]) == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "row"),
+    [
+        ("control_characters", pair("Ring\x07", "Yes.")),
+        ("control_characters", pair("Read \u202eme", "Yes.")),
+        ("misread", pair("Where is the cafÃ©?", "There.")),
+        ("misread", pair("Itâ€™s late", "So it is.")),
+        ("lost_characters", pair("Fa\N{REPLACEMENT CHARACTER}ade?", "Front.")),
+        ("says_nothing", pair("Well?", "...")),
+        ("no_preference", pair("Q", "A") | {"chosen": [], "rejected": []}),
+    ],
+)
+def test_a_suspicious_row_is_named(found: Any, code: str, row: Row) -> None:  # noqa: ANN401 -- see above
+    told = found([*several(30), row])
+    assert {name: (one.count, one.rows) for name, one in told.items()} == {code: (1, [31])}
+
+
+@pytest.mark.parametrize("text", ["Ça va à Nîmes, où l'été…", "Äpfel für £5 — “ja”", "Привет, мир"])
+def test_letters_of_other_languages_are_no_misreading(found: Any, text: str) -> None:  # noqa: ANN401 -- see above
+    assert found([pair(f"{text} {i}", f"{text} {i + 1}!") for i in range(30)]) == {}
+
+
+@pytest.mark.parametrize(
+    "roles",
+    [
+        ("user", "user", "assistant"),
+        ("assistant", "user", "assistant"),
+        ("user", "assistant", "assistant"),
+        ("user", "system", "assistant"),
+    ],
+)
+def test_turns_out_of_order_are_named(found: Any, roles: tuple[str, ...]) -> None:  # noqa: ANN401 -- see above
+    turns = [{"role": role, "content": f"text {i}"} for i, role in enumerate(roles)]
+    assert found([*several(3), {"messages": turns}])["out_of_order"].rows == [4]
+
+
+def test_an_answer_may_follow_what_a_tool_gave(found: Any) -> None:  # noqa: ANN401 -- see above
+    roles = ("system", "user", "assistant", "tool", "assistant")
+    turns = [{"role": role, "content": f"text {i}"} for i, role in enumerate(roles)]
+    assert found([*several(3), {"messages": turns}]) == {}
+
+
+def test_rows_that_stand_twice_are_counted_past_those_named(found: Any) -> None:  # noqa: ANN401 -- see above
+    told = found([*several(30), *several(30)])
+    assert (told["duplicates"].count, told["duplicates"].rows) == (30, list(range(31, 31 + SHOWN)))
+    assert "same_question" not in told
+
+
+def test_a_question_that_is_answered_otherwise_is_named(found: Any) -> None:  # noqa: ANN401 -- see above
+    told = found([*several(30), pair("What is 3 and 3?", "Six, I think.")])
+    assert {code: (one.count, one.rows) for code, one in told.items()} == {
+        "same_question": (1, [31])
+    }
+
+
+def test_questions_of_both_parts_are_named(found: Any) -> None:  # noqa: ANN401 -- see above
+    told = found(several(30), [pair("Is it new?", "Yes."), *several(2)])
+    one = told["overlap"]
+    assert (one.part, one.count, one.rows) == ("validation", 2, [2, 3])
+
+
+def test_a_row_in_another_script_is_named(found: Any) -> None:  # noqa: ANN401 -- see above
+    told = found([*several(30), pair("Как дела?", "Хорошо, спасибо.")])
+    assert (
+        told["other_script"].message == "Rows are written mostly in Cyrillic, the others in Latin"
+    )
+    assert told["other_script"].rows == [31]
+
+
+def test_rows_in_two_scripts_throughout_are_a_choice(found: Any) -> None:  # noqa: ANN401 -- see above
+    other = [pair(f"Сколько будет {i}?", f"Будет {i}.") for i in range(20)]
+    assert found([*several(30), *other]) == {}
+
+
+def test_uneven_classes_are_told(found: Any) -> None:  # noqa: ANN401 -- see above
+    rows = [pair(f"Text {i}", "no" if i else "yes") for i in range(50)]
+    assert found(rows)["uneven_classes"].message.startswith(
+        "The answers are 2 classes and uneven: no stands 49 times, yes 1 times."
+    )
+
+
+def test_one_answer_to_everything_is_told(found: Any) -> None:  # noqa: ANN401 -- see above
+    assert found([pair(f"Text {i}", "fine") for i in range(30)])["one_answer"].count == 30
+
+
+def test_data_without_a_good_answer_block_the_start(found: Any) -> None:  # noqa: ANN401 -- see above
+    told = found([row | {"label": False} for row in several(30)])
+    assert [one.code for one in told.values() if one.blocking] == ["no_good_answers"]
+
+
+def test_a_single_row_blocks_the_start(found: Any) -> None:  # noqa: ANN401 -- see above
+    assert found(several(1))["too_few_rows"].blocking
+    assert found(several(1), several(9)[5:]) == {}
+
+
+def test_running_text_is_looked_through(found: Any) -> None:  # noqa: ANN401 -- see above
+    rows = [{"text": f"Chapter {i}."} for i in range(30)]
+    told = found([*rows, {"text": "Chapter 7."}, {"text": "A bell:\x07"}])
+    assert {code: one.rows for code, one in told.items()} == {
+        "duplicates": [31],
+        "control_characters": [32],
+    }

@@ -1,0 +1,226 @@
+"""Fetching a model from a hub that speaks the real one's protocol, whatever befalls it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio.chores import ChoreDir
+from studio.errors import DiskFullError, InvalidError, NotFoundError, UnavailableError
+from studio.hub import Found, HubFile
+from studio.hub import Hub as Reader
+from studio.runner import download
+from studio.weights import facts, origins
+from tests.hub import Files, Hub, Repo
+from tests.unit.weights import folders
+
+CARD = b"---\nlicense: mit\n---\n# Tiny\n"
+
+
+@pytest.fixture
+def chore(tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> ChoreDir:
+    """Make a chore's folder, and let its process read where the hub is."""
+    monkeypatch.setenv("STUDIO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("STUDIO_HUB_ENDPOINT", hub.url)
+    folder = ChoreDir(tmp_path / "home" / "chores" / "1")
+    folder.files.mkdir(parents=True)
+    (tmp_path / "home" / "models").mkdir()
+    return folder
+
+
+def files(tmp_path: Path, **config: Any) -> Files:  # noqa: ANN401 -- whatever a config holds
+    made = folders.write(tmp_path / "made", {"a": ("F32", [0.5] * 50_000)}, **config)
+    return {path.name: path.read_bytes() for path in made.iterdir()} | {"README.md": CARD}
+
+
+def fetch(chore: ChoreDir, repo: Repo, **wish: object) -> tuple[dict[str, Any], list[str]]:
+    """Do the chore. Return what it came to and what it said."""
+    said: list[str] = []
+    params = {"repo": repo.id, "commit": repo.commit("main"), "name": repo.id} | wish
+    chore.files.mkdir(exist_ok=True)
+    result = download.download(chore, params, lambda words, share: said.append(f"{words} {share}"))
+    return result, said
+
+
+def test_a_model_comes_whole_with_what_training_reads(
+    chore: ChoreDir, hub: Hub, tmp_path: Path
+) -> None:
+    told = files(tmp_path) | {"pytorch_model.bin": b"x", "modeling.py": b"x", "a/b.json": b"{}"}
+    repo = hub.model("tiny/one", told)
+    result, said = fetch(chore, repo)
+    folder = Path(result["location"])
+
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "origin.json",
+    ]
+    assert folder.name == f"tiny--one-{repo.commit('main')[:12]}"
+    assert facts.read(folder).parameters == 50_000
+    assert said[-1] == "reading what has come 1.0"
+
+
+def test_what_came_is_kept_with_its_commit_and_its_hashes(
+    chore: ChoreDir, hub: Hub, tmp_path: Path
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    first = repo.commit("main")
+    repo.push(repo.commits[first] | {"README.md": b"newer"})
+    result, _said = fetch(chore, repo, commit=first)
+    origin = origins.read(Path(result["location"]))
+
+    assert origin is not None
+    assert (origin.repo, origin.commit) == ("tiny/one", first)
+    assert (Path(result["location"]) / "README.md").read_bytes() == CARD
+
+
+def test_a_file_that_is_cut_goes_on_where_it_was(chore: ChoreDir, hub: Hub, tmp_path: Path) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    hub.cuts["model.safetensors"] = 70_000
+    fetch(chore, repo)
+    again = hub.fetched("model.safetensors")[1:]
+
+    assert [one.range for one in again] == ["bytes=70000-"]
+
+
+def test_a_second_try_asks_only_for_what_is_missing(
+    chore: ChoreDir, hub: Hub, tmp_path: Path
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    content = repo.commits[repo.commit("main")]["model.safetensors"]
+    (chore.files / "model.safetensors.part").write_bytes(content[:123_456])
+    fetch(chore, repo)
+
+    assert [one.range for one in hub.fetched("model.safetensors")] == ["bytes=123456-"]
+
+
+def test_a_hub_that_knows_no_parts_is_asked_for_the_whole(
+    chore: ChoreDir, hub: Hub, tmp_path: Path
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    hub.ignores_ranges = True
+    (chore.files / "model.safetensors.part").write_bytes(b"0" * 1000)
+    result, _said = fetch(chore, repo)
+
+    assert facts.read(Path(result["location"])).parameters == 50_000
+
+
+def test_a_part_of_another_file_is_found_out_and_fetched_anew(
+    chore: ChoreDir, hub: Hub, tmp_path: Path
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    (chore.files / "model.safetensors.part").write_bytes(b"0" * 1000)
+    result, _said = fetch(chore, repo)
+
+    assert [one.range for one in hub.fetched("model.safetensors")] == ["bytes=1000-", ""]
+    assert facts.read(Path(result["location"])).spread.largest == 0.5
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_what_does_not_come_to_its_hash_is_refused(
+    chore: ChoreDir, hub: Hub, tmp_path: Path, name: str
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    hub.wrong.add(name)
+    with pytest.raises(InvalidError, match=f"{name} does not come to what the hub says"):
+        fetch(chore, repo)
+
+    assert list((chore.root.parents[1] / "models").iterdir()) == []
+
+
+def test_a_config_that_cannot_be_ends_it_before_the_weights(
+    chore: ChoreDir, hub: Hub, tmp_path: Path
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path, num_hidden_layers=10**9))
+    with pytest.raises(InvalidError, match="num_hidden_layers is 1000000000"):
+        fetch(chore, repo)
+
+    assert hub.fetched("model.safetensors") == []
+
+
+def test_a_gated_model_is_told_with_what_to_do(
+    chore: ChoreDir, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    repo.gated = "manual"
+    with pytest.raises(InvalidError, match="tiny/one is gated") as refused:
+        fetch(chore, repo)
+    assert "STUDIO_HUB_TOKEN" in refused.value.hint
+
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    result, _said = fetch(chore, repo)
+    assert result["repo"] == "tiny/one"
+
+
+def test_the_token_goes_to_the_hub_and_nowhere_else(
+    chore: ChoreDir, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path), private=True)
+    repo.private = True
+    monkeypatch.setenv("STUDIO_HUB_TOKEN", hub.token)
+    fetch(chore, repo)
+
+    assert {one.token for one in hub.asked if "/stored/" in one.path} == {""}
+    assert hub.token not in "".join(
+        path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()
+    )
+
+
+def test_a_model_that_has_gone_is_told(chore: ChoreDir, hub: Hub, tmp_path: Path) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    del hub.repos["model", "tiny/one"]
+    with pytest.raises(NotFoundError, match="has no tiny/one, or not for us"):
+        fetch(chore, repo)
+
+
+def test_a_model_without_safetensors_is_refused(chore: ChoreDir, hub: Hub) -> None:
+    repo = hub.model("old/one", {"config.json": b"{}", "pytorch_model.bin": b"x" * 10})
+    with pytest.raises(InvalidError, match="its weights are pickled"):
+        fetch(chore, repo)
+
+
+def test_a_disk_without_room_is_told_before_anything_comes(chore: ChoreDir, hub: Hub) -> None:
+    repo = hub.model("big/one", {"config.json": b"{}", "model.safetensors": b"x"})
+    told = Found(id=repo.id, files=(HubFile(name="model.safetensors", size=2**60),))
+    with pytest.raises(DiskFullError, match=r"1,152,921,504\.6 GB"):
+        download.refuse_without_room(chore.files, list(told.files))
+
+
+def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
+    chore: ChoreDir, hub: Hub, tmp_path: Path
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    asked = Reader(endpoint=hub.url)
+    found = asked.look(repo.id)
+    waited: list[float] = []
+    asked = Reader(endpoint="http://127.0.0.1:9")
+    fetching = download.Fetch(
+        asked, found, found.commit, chore.files, lambda *_: None, pause=waited.append
+    )
+    with pytest.raises(UnavailableError, match="breaks off, and no more comes of"):
+        fetching.all(list(found.files))
+    assert waited == [1, 3, 7, 15]
+
+
+def test_code_comes_only_when_it_is_asked_for(chore: ChoreDir, hub: Hub, tmp_path: Path) -> None:
+    own = {"auto_map": {"AutoConfig": "own.Own"}}
+    repo = hub.model("tiny/one", files(tmp_path, **own) | {"own.py": b"1", "setup.txt": b"1"})
+    result, _said = fetch(chore, repo)
+    folder = Path(result["location"])
+    assert (list(folder.glob("*.py")), hub.fetched("own.py")) == ([], [])
+
+    again, _said = fetch(chore, repo, code=True)
+    assert [path.name for path in folder.glob("*.py")] == ["own.py"]
+    assert again["code"] != result["code"]
+
+
+def test_a_model_that_is_here_already_is_not_fetched_again(
+    chore: ChoreDir, hub: Hub, tmp_path: Path
+) -> None:
+    repo = hub.model("tiny/one", files(tmp_path))
+    first, _said = fetch(chore, repo)
+    count = len(hub.fetched("model.safetensors"))
+    second, _said = fetch(chore, repo)
+
+    assert (second, len(hub.fetched("model.safetensors"))) == (first, count)

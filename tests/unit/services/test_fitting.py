@@ -1,0 +1,71 @@
+"""What makes a recipe fit, in the order of how little it changes."""
+
+import pytest
+
+from studio.methods import AnyRecipe
+from studio.services import fitting
+from tests.factories import make_recipe
+
+FULL = {"kind": "full"}
+
+
+def batch(recipe: AnyRecipe) -> int:
+    return recipe.optimisation.per_device_train_batch_size
+
+
+def test_a_smaller_batch_learns_the_same() -> None:
+    way = fitting.smallest(make_recipe(), lambda changed: batch(changed) <= 3)
+
+    assert way is not None
+    assert way.title == "Use batches of 2, 4 to an update"
+    assert way.change == {
+        "optimisation": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    }
+
+
+@pytest.mark.parametrize(
+    ("fits", "title"),
+    [
+        (lambda one: one.optimisation.activation_checkpointing, "Use activation checkpointing"),
+        (lambda one: one.adapter.kind == "lora", "Train a LoRA adapter"),
+        (lambda one: one.data.max_length <= 300, "Cut examples at 256 tokens"),
+        (lambda one: one.precision == "bf16_pure", "Use bfloat16 throughout"),
+    ],
+)
+def test_what_changes_least_comes_first(fits: fitting.Fits, title: str) -> None:
+    way = fitting.smallest(make_recipe(precision="fp32", adapter=FULL), fits)
+
+    assert way is not None
+    assert way.title == title
+
+
+def test_where_one_change_is_not_enough_several_are_made() -> None:
+    way = fitting.smallest(
+        make_recipe(adapter=FULL),
+        lambda one: batch(one) == 1 and one.optimisation.activation_checkpointing,
+    )
+
+    assert way is not None
+    assert way.title == "Use batches of 1, 8 to an update, use activation checkpointing"
+
+
+def test_nothing_is_offered_where_nothing_helps() -> None:
+    assert fitting.smallest(make_recipe(), lambda _changed: False) is None
+
+
+def test_the_largest_batch_is_the_last_that_fits() -> None:
+    way = fitting.largest(make_recipe(), lambda changed: batch(changed) <= 37, 1000)
+
+    assert way is not None
+    assert way.change == {"optimisation": {"per_device_train_batch_size": 37}}
+
+
+def test_no_batch_is_larger_than_its_data() -> None:
+    way = fitting.largest(make_recipe(), lambda _changed: True, 20)
+
+    assert way is not None
+    assert way.change == {"optimisation": {"per_device_train_batch_size": 20}}
+
+
+def test_the_largest_batch_is_not_offered_to_those_who_have_it() -> None:
+    assert fitting.largest(make_recipe(), lambda changed: batch(changed) <= 8, 1000) is None

@@ -1,0 +1,67 @@
+"""What stands beside a model's weights, however hostile its writer."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio.errors import InvalidError
+from studio.weights import cards
+
+
+def write(folder: Path, card: str = "", **config: Any) -> Path:  # noqa: ANN401 -- whatever a config holds
+    (folder / "config.json").write_text(json.dumps(config))
+    if card:
+        (folder / "README.md").write_text(card)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlicense: apache-2.0\n---\n# A model\n", "apache-2.0"),
+        ("---\nlicense: other\nlicense_name: llama3.2\n---\n", "llama3.2"),
+        ("# No front matter\nlicense: mit\n", ""),
+        ("---\nlicense: <script>alert(1)</script>\n---\n", ""),
+        ("---\nlicense: [a, b]\n---\n", ""),
+        ("---\na: &a [x, x]\nb: &b [*a, *a]\nlicense: mit\n---\n", ""),
+        ("---\nlicense: !!python/object/apply:os.system [id]\n---\n", ""),
+        ("---\n" + "[" * 20_000 + "\n---\n", ""),
+    ],
+)
+def test_a_licence_is_what_the_front_matter_says(tmp_path: Path, card: str, licence: str) -> None:
+    assert cards.read(write(tmp_path, card)).licence == licence
+
+
+@pytest.mark.parametrize(
+    ("config", "context"),
+    [
+        ({"max_position_embeddings": 2048}, 2048),
+        ({"n_positions": 1024}, 1024),
+        ({"text_config": {"max_position_embeddings": 8192}}, 8192),
+        ({"max_position_embeddings": True}, None),
+        ({"max_position_embeddings": 10**30}, None),
+        ({}, None),
+    ],
+)
+def test_the_longest_text_is_what_the_config_says(
+    tmp_path: Path, config: dict[str, Any], context: int | None
+) -> None:
+    assert cards.read(write(tmp_path, **config)).context == context
+
+
+def test_a_template_is_found_where_transformers_looks(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert cards.read(tmp_path).template == ""
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
+    assert cards.read(tmp_path).template == "tokenizer_config.json"
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    assert cards.read(tmp_path).template == "chat_template.jinja"
+
+
+def test_a_file_beside_the_weights_may_not_be_absurdly_large(tmp_path: Path) -> None:
+    with (tmp_path / "merges.txt").open("wb") as file:
+        file.truncate(65 * 2**20)
+    with pytest.raises(InvalidError, match=r"merges\.txt is absurdly large: 65 MB"):
+        cards.check(tmp_path)

@@ -1,0 +1,62 @@
+"""Code that a model brings is found, and known by its hash."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from studio.errors import InvalidError
+from studio.weights import code
+
+OWN = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.Own"}
+
+
+def write(folder: Path, wanted: object, **files: str) -> Path:
+    (folder / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": wanted}))
+    for name, content in files.items():
+        (folder / f"{name}.py").write_text(content)
+    return folder
+
+
+def test_code_is_wanted_where_a_config_names_it(tmp_path: Path) -> None:
+    found = code.read(write(tmp_path, OWN, modeling_own="1"))
+
+    assert (found.wanted, found.files, found.lacking) == (
+        ("configuration_own.OwnConfig", "modeling_own.Own"),
+        ("modeling_own.py",),
+        ("configuration_own.py",),
+    )
+
+
+def test_a_tokenizer_may_want_it_alone(tmp_path: Path) -> None:
+    asked = {"auto_map": {"AutoTokenizer": ["tokenization_own.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(asked))
+
+    assert code.read(tmp_path).wanted == ("tokenization_own.Own",)
+
+
+def test_files_that_nobody_asks_for_are_no_code(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "train.py").write_text("print()")
+
+    assert code.read(tmp_path) == code.Code()
+
+
+def test_any_change_of_any_file_changes_the_hash(tmp_path: Path) -> None:
+    before = code.read(write(tmp_path, OWN, modeling_own="1", beside="1")).sha256
+    after = code.read(write(tmp_path, OWN, beside="2")).sha256
+
+    assert before != after
+
+
+def test_code_of_other_repositories_is_told_apart(tmp_path: Path) -> None:
+    found = code.read(write(tmp_path, {"AutoConfig": "evil/repo--modeling.Own"}))
+
+    assert (found.elsewhere, found.lacking) == (("evil/repo--modeling.Own",), ())
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "nonsense", "[]", " " * (17 * 2**20)])
+def test_a_config_that_is_none_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(InvalidError):
+        code.read(tmp_path)

@@ -1,0 +1,158 @@
+"""Models fetched by real processes from a hub that speaks the real one's protocol."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import WorkStatus
+from studio.db.work import Chore
+from studio.services import chores, consents, downloads, endings, models
+from studio.settings import Settings
+from studio.worker.local import Local
+from studio.worker.loop import Loop
+from tests.hub import Hub, Repo
+from tests.unit.weights import folders
+
+HERE = Path(__file__).parents[1]
+PATIENCE_SECONDS = 60
+SIZE = 3_000_000
+
+
+@pytest.fixture
+def loop(
+    engine: Engine, settings: Settings, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Loop]:
+    """Make a worker whose hub is on this machine; no chore of its is left running."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    runner = (sys.executable, str(HERE / "fake_runner.py"), "succeed")
+    asked = settings.model_copy(update={"hub_endpoint": hub.url})
+    loop = Loop(engine, asked, Local(command=runner))
+    loop.adopt(alone=True)
+    yield loop
+    for followed in loop.trades.chores.followed.values():
+        followed.process.kill()
+        _ = followed.process.child and followed.process.child.wait()
+
+
+@pytest.fixture
+def repo(hub: Hub, tmp_path: Path) -> Repo:
+    made = folders.write_empty(
+        tmp_path / "made", {"a": ("F32", [SIZE // 4])}, auto_map={"AutoConfig": "own.Own"}
+    )
+    files = {path.name: path.read_bytes() for path in made.iterdir()}
+    return hub.model("tiny/one", files | {"own.py": b"print()"})
+
+
+def ask(loop: Loop, repo: Repo) -> None:
+    found = downloads.look(loop.settings, repo.id, "")
+    with unit_of_work(loop.engine) as db:
+        downloads.ask(db, found)
+
+
+def until(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chore:
+    """Let the worker tick until something is so of a chore."""
+    pause = threading.Event()
+    for _ in range(PATIENCE_SECONDS * 100):
+        loop.tick()
+        with reading(loop.engine) as db:
+            chore = chores.get(db, chore_id)
+        if is_so(chore):
+            return chore
+        pause.wait(0.01)
+    raise AssertionError(f"Still {chore}.")
+
+
+def settled(loop: Loop, chore_id: int = 1) -> Chore:
+    return until(loop, lambda one: one.status.is_final and one.pid is None, chore_id)
+
+
+def part(settings: Settings) -> int:
+    """Return how much of the weights has come."""
+    path = settings.chores / "1" / "files" / "model.safetensors.part"
+    return path.stat().st_size if path.exists() else 0
+
+
+def process_of(loop: Loop) -> subprocess.Popen[bytes]:
+    found = loop.trades.chores.followed[1].process.child
+    return found or pytest.fail("It was our child.")
+
+
+def test_a_download_becomes_a_model_that_says_where_it_is_from(loop: Loop, repo: Repo) -> None:
+    ask(loop, repo)
+    made = settled(loop)
+    with reading(loop.engine) as db:
+        model = models.named(db, "tiny/one")
+
+    assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
+    assert model is not None
+    assert (model.kind, model.repo, model.revision, model.facts["parameters"]) == (
+        "hub",
+        "tiny/one",
+        repo.commit("main"),
+        SIZE // 4,
+    )
+
+
+def test_a_download_that_is_killed_goes_on_where_it_was(
+    loop: Loop, hub: Hub, repo: Repo, settings: Settings
+) -> None:
+    hub.held.clear()
+    hub.held_after = SIZE // 2
+    ask(loop, repo)
+    until(loop, lambda _chore: part(settings) == SIZE // 2)
+    process_of(loop).send_signal(signal.SIGKILL)
+    killed = settled(loop)
+    assert (killed.status, part(settings)) == (WorkStatus.FAILED, SIZE // 2)
+
+    hub.held.set()
+    with unit_of_work(loop.engine) as db:
+        chores.again(chores.get(db, 1))
+    made = settled(loop)
+
+    assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
+    assert [one.range for one in hub.fetched("model.safetensors")] == ["", f"bytes={SIZE // 2}-"]
+
+
+def test_a_download_that_is_called_off_leaves_nothing(
+    loop: Loop, hub: Hub, repo: Repo, settings: Settings
+) -> None:
+    hub.held.clear()
+    hub.held_after = SIZE // 2
+    ask(loop, repo)
+    until(loop, lambda _chore: part(settings) == SIZE // 2)
+    with unit_of_work(loop.engine) as db:
+        endings.cancel(db, 1)
+    settled(loop)
+
+    assert [one.name for one in settings.models.iterdir()] == ["starter"]
+    assert not (settings.chores / "1").exists()
+
+
+def test_code_is_fetched_once_it_is_allowed_and_goes_with_the_consent(
+    loop: Loop, repo: Repo
+) -> None:
+    ask(loop, repo)
+    settled(loop)
+    with unit_of_work(loop.engine) as db:
+        model = models.named(db, "tiny/one")
+        assert model is not None
+        consents.give(db, model, repo.commit("main"))
+        assert downloads.ask_code(db, model) is not None
+    settled(loop, 2)
+    with unit_of_work(loop.engine) as db:
+        model = models.named(db, "tiny/one")
+        assert model is not None
+        consents.require(model)
+        folder = Path(model.location)
+        assert (folder / "own.py").read_bytes() == b"print()"
+        consents.revoke(model)
+
+    assert not (folder / "own.py").exists()
