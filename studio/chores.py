@@ -22,6 +22,8 @@ class Kind:
     """What a person calls it."""
     needs_device: bool = False
     """Whether it waits, like an export, for a slot that no run waits for."""
+    is_kept: bool = False
+    """Whether its result is looked up for as long as there is what it tells of."""
 
 
 KINDS = {
@@ -29,7 +31,10 @@ KINDS = {
     "calibrate": Kind(
         "studio.runner.calibrate:calibrate", "Training a few steps", needs_device=True
     ),
+    "look": Kind("studio.runner.look:look", "Looking through a data set"),
+    "measure": Kind("studio.runner.measure:measure", "Going through a step"),
     "fetch": Kind("studio.runner.fetch:fetch", "Fetching a file"),
+    "stats": Kind("studio.runner.stats:count", "Counting tokens", is_kept=True),
     "download": Kind("studio.runner.download:download", "Downloading a model"),
 }
 """Every kind there is. What its end means to others: `studio.services.endings`."""

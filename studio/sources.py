@@ -56,7 +56,7 @@ class Hub(_Source):
     config: Line = ""
     """Which of its parts; nothing is the default, or the only one."""
     split: Line = ""
-    """Which of its splits; nothing is train, or the first."""
+    """Which of its splits; nothing is train, measured by validation or else by test."""
     revision: Line = ""
     """A branch, a tag or a commit; nothing is the newest."""
 
@@ -152,5 +152,7 @@ class Fetched(BaseModel):
     """As it was called where it comes from."""
     bytes: int
     sha256: str
+    arrival: dict[str, Any]
+    """What was seen in it: a `studio.intake.arrivals.Arrival`."""
     facts: dict[str, Any] = {}
     """What else is known of where it comes from: a hub's commit, an address that was led to."""

@@ -239,6 +239,10 @@ class DatasetVersion(SQLModel, table=True):
     """What could not be used, or may do harm."""
     removed: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """Rows that could be used and were not wanted, by reason."""
+    findings: list[dict[str, Any]] | None = Field(
+        default=None, sa_column=Column(JSON(none_as_null=True))
+    )
+    """What is suspicious in its rows: `studio.intake.checks.Finding`. None: nobody has looked."""
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 

@@ -10,7 +10,7 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,6 +18,7 @@ from typing import Literal
 
 from studio.errors import InvalidError
 from studio.intake.formats import ARCHIVE, ENDINGS, PACKINGS, ending
+from studio.intake.rows import Side
 from studio.intake.unpacking import PIECE, Meter, damaged, joined
 
 Split = Literal["train", "validation", "test", ""]
@@ -37,8 +38,8 @@ _ASIDE = re.compile(
 """What systems and people put beside the data."""
 _OUTSIDE = re.compile(r"(^|[/\\])\.\.([/\\]|$)|^[/\\]|^[A-Za-z]:")
 _SPLITS: tuple[tuple[Split, re.Pattern[str]], ...] = (
-    ("validation", re.compile(r"(?<![a-z])(validation|valid|val|eval|dev)(?![a-z])")),
-    ("test", re.compile(r"(?<![a-z])test(?![a-z])")),
+    ("validation", re.compile(r"(?<![a-z])(validation|valid|val|evaluation|eval|dev)(?![a-z])")),
+    ("test", re.compile(r"(?<![a-z])(testing|test)(?![a-z])")),
     ("train", re.compile(r"(?<![a-z])(train|training)(?![a-z])")),
 )
 _OFFICE = {
@@ -67,8 +68,27 @@ class Archive:
     aside: list[str]
     """Files that hold no rows, and are not read."""
 
+    @property
+    def sides(self) -> dict[str, Side]:
+        """What the rows of each member are for."""
+        return sides(self.members)
+
     def open(self, name: str, meter: Meter) -> io.BufferedReader:
         return joined(meter.metered(_inflated(self.file, name)))
+
+
+def sides(members: Iterable[Member]) -> dict[str, Side]:
+    """Return what each file is for, as all of their names say.
+
+    Rows for testing stand in for those for validation where there are none; beside them they are
+    left out: what is tested on may be neither learnt nor chosen by. Where nothing else would be
+    left to learn from, names do not count.
+    """
+    splits = {member.name: member.split for member in members}
+    if not {"train", ""} & set(splits.values()):
+        return dict.fromkeys(splits, "train")
+    held: Split = "validation" if "validation" in splits.values() else "test"
+    return {name: _side(split, held) for name, split in splits.items()}
 
 
 def members(path: Path) -> list[Member]:
@@ -191,16 +211,22 @@ def _is_aside(info: zipfile.ZipInfo) -> bool:
 
 
 def _member(info: zipfile.ZipInfo) -> Member:
-    return Member(name=info.filename, bytes=info.file_size, split=_split(info.filename))
+    return Member(name=info.filename, bytes=info.file_size, split=split_of(info.filename))
 
 
-def _split(name: str) -> Split:
+def split_of(name: str) -> Split:
     """Return what a file's name says it is for; a folder's name where its own says nothing."""
     for part in reversed(PurePosixPath(name.lower()).parts):
         for split, pattern in _SPLITS:
             if pattern.search(part):
                 return split
     return ""
+
+
+def _side(split: Split, held: Split) -> Side:
+    if split in {"train", ""}:
+        return "train"
+    return "validation" if split == held else "aside"
 
 
 def _inflated(file: zipfile.ZipFile, name: str) -> Iterator[bytes]:

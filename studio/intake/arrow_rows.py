@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from studio.errors import InvalidError
 from studio.intake.arrow_batches import BATCH_BYTES, check
 from studio.intake.lines import left_out_for_length
+from studio.intake.naming import apart
 from studio.intake.rows import Row, Rows, Unread
 from studio.intake.signatures import ARROW_FILE
 from studio.intake.tables import rows_in_batch
@@ -43,10 +44,10 @@ def rows_in_arrow(source: BinaryIO, limit: int, columns: Collection[str] | None)
 
 def _rows(reader: Any, view: mmap.mmap, limit: int, columns: Collection[str] | None) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
     number = seen = 0
+    names = apart(reader.schema.names)
+    yield from names.notes()
     for batch in reader:
-        names = enumerate(batch.schema.names)
-        wanted = [i for i, name in names if columns is None or name in columns]
-        chosen = batch.select(wanted)
+        chosen = batch.rename_columns(names.own).select(names.places(columns))
         plain = _check_dictionaries(chosen)
         for start in range(0, chosen.num_rows, _ROWS):
             few = chosen.slice(start, _ROWS)

@@ -8,8 +8,9 @@ from studio.intake.canonical import canonical, encoded
 from studio.intake.conditions import REASONS, Choice, Part, Reason
 from studio.intake.drawing import is_held_back
 from studio.intake.duplicates import Seen, question
+from studio.intake.lines import beyond
 from studio.intake.mapping import Mapping
-from studio.intake.problems import SENTENCES, Code, Tally
+from studio.intake.problems import Code, Tally, sentence
 from studio.intake.rows import Row
 from studio.intake.threads import Threads
 from studio.intake.turns import CanonicalRow, UnusableRowError
@@ -35,7 +36,7 @@ class Refused:
 
     @property
     def sentence(self) -> str:
-        return f"{SENTENCES[self.code]}{f' ({self.detail})' if self.detail else ''}."
+        return sentence(self.code, self.detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _part(mapping: Mapping, group: bytes) -> Part:
 
 
 def _short(found: Iterable[Outcome], limit: int) -> Iterator[Outcome]:
-    detail = f"the limit is {limit / 2**20:.3g} MB"
+    detail = beyond(limit)
     for one in found:
         too_long = isinstance(one, Candidate) and len(one.line) > limit
         yield Refused(one.number, Code.TOO_LONG, detail) if too_long else one

@@ -1,25 +1,46 @@
 """What is suspicious in a whole data set: counted, with the numbers of the rows, said in words.
 
 Rows pass one after the other; what is kept of each is two hashes of eight bytes, so a file of
-millions of rows needs megabytes.
+millions of rows needs megabytes. Where and why in a row: see `spots`.
 """
 
 import json
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
-from studio.intake.suspicions import SUSPICIONS, answer, script
+from studio.intake.conditions import Part
+from studio.intake.duplicates import question
+from studio.intake.followed import Told
+from studio.intake.repeated import common, repeats
+from studio.intake.suspicions import (
+    LONG_BYTES,
+    OVER_LONG,
+    SUSPICIONS,
+    WRITTEN,
+    answer,
+    is_over_long,
+    plain_script,
+    script,
+    script_name,
+    texts,
+)
 
-Part = Literal["train", "validation"]
+if TYPE_CHECKING:
+    from studio.intake.turns import CanonicalRow
 
-SHOWN = 20
+KEPT = 10_000
 """How many rows are named; the count is always whole."""
 
+_MESSAGES = {"over_long": OVER_LONG} | {
+    code: message for code, (message, _how) in [*WRITTEN.items(), *SUSPICIONS.items()]
+}
+_READER = json.JSONDecoder()
+_EVERY = 1000
+"""Rows between two tellings."""
 _FEW = 50
 """Different answers up to which they are classes that a model tells apart."""
 _ENOUGH = 20
@@ -32,7 +53,7 @@ _STRANGE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing to look at before training."""
+    """One thing to look at before training; of a code there is one in each part."""
 
     code: str
     message: str
@@ -42,22 +63,26 @@ class Finding:
     part: Part = "train"
     blocking: bool = False
     """Whether nothing can be learnt as it is."""
+    twins: list[int] = field(default_factory=list)
+    """Of rows that repeat others: what each repeats; of an overlap, among the rows to train on."""
 
 
-def check(train: Path, validation: Path | None) -> list[Finding]:
+def check(train: Path, validation: Path | None, told: Told = lambda _share: None) -> list[Finding]:
     """Look through a data set's rows, blocking findings first."""
-    learnt = _seen(train)
+    whole = train.stat().st_size + (validation.stat().st_size if validation else 0)
+    learnt = _seen(train, lambda done: told(done / whole))
     found = [*_of_part(learnt, "train")]
     if validation is not None:
-        held = _seen(validation)
+        before = train.stat().st_size
+        held = _seen(validation, lambda done: told((before + done) / whole))
         found += [*_of_part(held, "validation"), *_overlap(learnt, held)]
-    elif learnt.rows == 1:
+    elif learnt.usable == 1:
         found.append(
             Finding(
                 code="too_few_rows",
-                message="There is one row; training and validation need one each",
+                message="One row can be learnt from; training and validation need one each",
                 count=1,
-                rows=[1],
+                rows=[1] if learnt.rows == 1 else [],
                 blocking=True,
             )
         )
@@ -73,7 +98,7 @@ class _Places:
 
     def add(self, number: int) -> None:
         self.count += 1
-        if len(self.rows) < SHOWN:
+        if len(self.rows) < KEPT:
             self.rows.append(number)
 
 
@@ -82,52 +107,73 @@ class _Seen:
     """What is kept of the rows of one part."""
 
     rows: int = 0
-    whole: "array[int]" = field(default_factory=lambda: array("Q"))
-    """A hash of each row."""
-    questions: "array[int]" = field(default_factory=lambda: array("Q"))
-    """A hash of what stands before the last answer; of a text, of all of it."""
+    whole: "array[int]" = field(default_factory=lambda: array("q"))
+    """A hash of each row, of this process alone."""
+    questions: "array[int]" = field(default_factory=lambda: array("q"))
+    """A hash of what is asked; of a text, of all of it."""
     suspicions: dict[str, _Places] = field(default_factory=dict)
     scripts: dict[str, _Places] = field(default_factory=dict)
-    answers: Counter[str] = field(default_factory=Counter)
+    answers: dict[str, _Places] = field(default_factory=dict)
     """As long as they are few."""
     labels: Counter[bool] = field(default_factory=Counter)
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    @property
+    def usable(self) -> int:
+        """How many rows supervised training learns from: those that are not judged bad."""
+        return self.labels[True] if self.labels else self.rows
+
+    def add(self, line: bytes) -> None:
+        row: dict[str, Any] = _READER.raw_decode(line.decode())[0]
         self.rows += 1
-        self.whole.append(_hash(row))
-        self.questions.append(_hash(row.get("text") or _asked(row)))
+        whole = hash(line)
+        self.whole.append(whole)
+        self.questions.append(whole if "text" in row else self._asked(row) or whole)
         for code, (_message, holds) in SUSPICIONS.items():
             if holds(row):
-                self.suspicions.setdefault(code, _Places()).add(self.rows)
-        self.scripts.setdefault(script(row), _Places()).add(self.rows)
+                self._note(code)
+        if len(line) > LONG_BYTES and is_over_long(row):
+            self._note("over_long")
+        self.scripts.setdefault(self._script(row, line), _Places()).add(self.rows)
         if len(self.answers) <= _FEW and "text" not in row:
-            self.answers[answer(row)[:100]] += 1
+            self.answers.setdefault(answer(row)[:100], _Places()).add(self.rows)
         if "label" in row:
             self.labels[row["label"]] += 1
 
+    @staticmethod
+    def _asked(row: Mapping[str, Any]) -> int:
+        asked = question(cast("CanonicalRow", row))
+        return hash(asked) if asked else 0
 
-def _seen(path: Path) -> _Seen:
-    seen = _Seen()
+    def _script(self, row: Mapping[str, Any], line: bytes) -> str:
+        """Look how a row is written: in ASCII, which most are, little can be wrong."""
+        if line.isascii() and b"\\u" not in line and b"\x7f" not in line:
+            return plain_script(row)
+        text = "\n".join(texts(row))
+        for code, (_message, pattern) in WRITTEN.items():
+            if pattern.search(text):
+                self._note(code)
+        return script(row)
+
+    def _note(self, code: str) -> None:
+        self.suspicions.setdefault(code, _Places()).add(self.rows)
+
+
+def _seen(path: Path, told: Callable[[int], None]) -> _Seen:
+    """Look at every row; `told` is called with the bytes that have been looked at."""
+    seen, done = _Seen(), 0
     with path.open("rb") as lines:
         for line in lines:
-            seen.add(json.loads(line))
+            seen.add(line.rstrip(b"\n"))
+            done += len(line)
+            if seen.rows % _EVERY == 0:
+                told(done)
     return seen
-
-
-def _asked(row: Mapping[str, Any]) -> list[Any]:
-    turns: list[Any] = row["messages"]
-    return turns if "chosen" in row else turns[:-1]
-
-
-def _hash(value: object) -> int:
-    written = json.dumps(value, sort_keys=True, ensure_ascii=False).encode("utf-8", "replace")
-    return int.from_bytes(blake2b(written, digest_size=8).digest())
 
 
 def _of_part(seen: _Seen, part: Part) -> Iterator[Finding]:
     for code, places in seen.suspicions.items():
         yield Finding(
-            code=code, message=SUSPICIONS[code][0], count=places.count, rows=places.rows, part=part
+            code=code, message=_MESSAGES[code], count=places.count, rows=places.rows, part=part
         )
     yield from _repeated(seen, part)
     yield from _strays(seen, part)
@@ -136,56 +182,31 @@ def _of_part(seen: _Seen, part: Part) -> Iterator[Finding]:
 
 
 def _repeated(seen: _Seen, part: Part) -> Iterator[Finding]:
-    count, rows = _again(seen.whole)
+    count, twins = repeats(seen.whole, KEPT)
     if count:
         message = "Rows stand here more than once"
-        yield Finding(code="duplicates", message=message, count=count, rows=rows, part=part)
-    asked, places = _again(seen.questions)
+        yield _twice("duplicates", message, count, twins, part)
+    asked, others = repeats(seen.questions, KEPT)
     if asked > count:
         message = "Questions are asked again and answered otherwise"
-        yield Finding(
-            code="same_question", message=message, count=asked - count, rows=places, part=part
-        )
-
-
-def _again(hashes: "array[int]") -> tuple[int, list[int]]:
-    """Return how many rows stood before already, and the first of them."""
-    import pyarrow as pa  # noqa: PLC0415 -- heavy import
-    from pyarrow import compute  # noqa: PLC0415 -- heavy import
-
-    values = pa.array(hashes, pa.uint64())
-    counts = compute.value_counts(values)
-    repeated = counts.filter(compute.greater(counts.field("counts"), 1)).field("values")
-    surplus = len(hashes) - len(counts)
-    known: set[int] = set()
-    rows: list[int] = []
-    for place in compute.indices_nonzero(compute.is_in(values, value_set=repeated)):
-        index = place.as_py()
-        if hashes[index] in known:
-            rows.append(index + 1)
-        known.add(hashes[index])
-        if len(rows) == SHOWN:
-            break
-    return surplus, rows
+        others = {row: first for row, first in others.items() if row not in twins}
+        yield _twice("same_question", message, asked - count, others, part)
 
 
 def _overlap(learnt: _Seen, held: _Seen) -> Iterator[Finding]:
     """Find rows that measure progress by what was learnt by heart."""
-    import pyarrow as pa  # noqa: PLC0415 -- heavy import
-    from pyarrow import compute  # noqa: PLC0415 -- heavy import
-
-    known = pa.array(learnt.questions, pa.uint64())
-    both = compute.is_in(pa.array(held.questions, pa.uint64()), value_set=known)
-    places = compute.indices_nonzero(both)
-    if len(places):
-        yield Finding(
-            code="overlap",
-            message="Rows that measure progress ask what the training rows ask, too; the "
-            "validation loss will look better than it is",
-            count=len(places),
-            rows=[place.as_py() + 1 for place in places[:SHOWN]],
-            part="validation",
+    count, twins = common(held.questions, learnt.questions, KEPT)
+    if count:
+        message = (
+            "Rows that measure progress ask what the training rows ask, too; the validation loss "
+            "will look better than it is"
         )
+        yield _twice("overlap", message, count, twins, "validation")
+
+
+def _twice(code: str, message: str, count: int, twins: dict[int, int], part: Part) -> Finding:
+    rows, others = list(twins), list(twins.values())
+    return Finding(code=code, message=message, count=count, rows=rows, part=part, twins=others)
 
 
 def _strays(seen: _Seen, part: Part) -> Iterator[Finding]:
@@ -193,20 +214,17 @@ def _strays(seen: _Seen, part: Part) -> Iterator[Finding]:
     if not written:
         return
     main = max(written, key=lambda name: written[name].count)
-    for name, places in written.items():
-        if name != main and places.count <= _STRANGE * seen.rows:
-            message = f"Rows are written mostly in {_script(name)}, the others in {_script(main)}"
-            yield Finding(
-                code="other_script",
-                message=message,
-                count=places.count,
-                rows=places.rows,
-                part=part,
-            )
-
-
-def _script(name: str) -> str:
-    return {"CJK": "Chinese or Japanese"}.get(name, name.capitalize())
+    few = _STRANGE * seen.rows
+    strays = {name: one for name, one in written.items() if name != main and one.count <= few}
+    if strays:
+        names = ", ".join(map(script_name, strays))
+        yield Finding(
+            code="other_script",
+            message=f"Rows are written mostly in {names}, the others in {script_name(main)}",
+            count=sum(one.count for one in strays.values()),
+            rows=sorted(row for one in strays.values() for row in one.rows)[:KEPT],
+            part=part,
+        )
 
 
 def _classes(seen: _Seen, part: Part) -> Iterator[Finding]:
@@ -214,17 +232,24 @@ def _classes(seen: _Seen, part: Part) -> Iterator[Finding]:
     kinds = seen.answers
     if seen.rows < _ENOUGH or not kinds or len(kinds) > min(_FEW, seen.rows / 4):
         return
-    ordered = kinds.most_common()
-    (most, many), (least, few) = ordered[0], ordered[-1]
+    ordered = sorted(kinds, key=lambda one: -kinds[one].count)
+    most, least = ordered[0], ordered[-1]
+    often, rare = kinds[most], kinds[least]
     if len(kinds) == 1:
-        message = f"All answers are the same: {most}"
-        yield Finding(code="one_answer", message=message, count=many, rows=[], part=part)
-    elif many > _UNEVEN * few:
+        code, message = "one_answer", f"All answers are the same: {most}"
+    elif often.count > _UNEVEN * rare.count:
+        code = "uneven_classes"
         message = (
-            f"The answers are {len(kinds)} classes and uneven: {most} stands {many:,} times, "
-            f"{least} {few:,} times. A model may learn to say the frequent one"
+            f"The answers are {len(kinds)} classes and uneven: “{most}” stands {often.count:,} "
+            f"times, “{least}” {_times(rare.count)}. A model may learn to say the frequent one"
         )
-        yield Finding(code="uneven_classes", message=message, count=few, rows=[], part=part)
+    else:
+        return
+    yield Finding(code=code, message=message, count=rare.count, rows=rare.rows, part=part)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _labels(seen: _Seen, part: Part) -> Iterator[Finding]:
@@ -233,7 +258,7 @@ def _labels(seen: _Seen, part: Part) -> Iterator[Finding]:
             code="no_good_answers",
             message="No row is labelled good, so supervised training has nothing to learn",
             count=seen.rows,
-            rows=[],
+            rows=list(range(1, min(seen.rows, KEPT) + 1)),
             part=part,
             blocking=True,
         )

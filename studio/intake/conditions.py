@@ -25,7 +25,8 @@ class Choice:
     def __init__(self, mapping: Mapping) -> None:
         self._keep = mapping.keep
         self._excluded = frozenset(mapping.exclude)
-        self._column = mapping.split.column if mapping.split.kind == "column" else ""
+        self._kind = mapping.split.kind
+        self._column = mapping.split.column
         self._parts: dict[str, Part] = {
             **{word.strip().lower(): "validation" for word in mapping.split.validation},
             **{word.strip().lower(): "train" for word in mapping.split.train},
@@ -37,13 +38,20 @@ class Choice:
             return "excluded"
         if not all(_holds(condition, row) for condition in self._keep):
             return "filtered"
-        return "other_part" if self._column and self.part(row) is None else None
+        return "other_part" if self._is_of_another(row) else None
 
     def part(self, row: Row) -> Part | None:
-        """Return which part the row's split column names, if it has one."""
-        if not self._column:
+        """Return which part its split column or its file names, if that is what says it."""
+        if self._kind == "file":
+            return None if row.side == "aside" else row.side
+        if self._kind != "column":
             return None
         return self._parts.get(plain(row.values.get(self._column)).strip().lower())
+
+    def _is_of_another(self, row: Row) -> bool:
+        if self._kind == "dataset":
+            return row.side != "train"
+        return self._kind in {"file", "column"} and self.part(row) is None
 
 
 Reason = Literal["excluded", "filtered", "other_part", "duplicate", "not_drawn"]

@@ -7,13 +7,15 @@ rows, the hashes of those seen where duplicates are dropped, and threads (see `t
 import hashlib
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError, StudioError
 from studio.intake import readers
+from studio.intake.archives import members
 from studio.intake.candidates import Counts, candidates
+from studio.intake.checks import Finding
 from studio.intake.columns import table
 from studio.intake.conditions import Reason
 from studio.intake.followed import Told, followed, followed_rows
@@ -25,6 +27,7 @@ from studio.intake.problems import SENTENCES, Code, Problem
 from studio.intake.roles import check, says_enough
 from studio.intake.rows import Limits, Row
 from studio.intake.shapes import Detected, detect
+from studio.intake.sides import with_sides
 from studio.intake.written import FILES, Written, numbers_of, written
 
 _RUNNING: set[Format] = {"text", "markdown"}
@@ -55,6 +58,8 @@ class Converted:
     problems: list[Problem]
     removed: dict[Reason, int]
     """Rows that could be used and were not wanted: by filters, sampling and the like."""
+    findings: list[Finding] = field(default_factory=list)
+    """What is suspicious in the rows, once they have been looked through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,7 @@ def look(source: Source, limits: Limits) -> Looked:
     if kind in _RUNNING:
         # Nobody named the only column there is.
         found = replace(found, evidence=["The file is running text.", *found.evidence[1:]])
+    found = with_sides(found, members(source.path))
     return Looked(format=kind, columns=_columns(first), detected=found)
 
 

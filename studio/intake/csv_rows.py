@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from studio.errors import InvalidError
 from studio.intake.lines import lines, not_utf8, too_long
+from studio.intake.naming import Names, apart
 from studio.intake.problems import Code
 from studio.intake.rows import Row, Rows, Unread
 
@@ -27,7 +28,9 @@ def rows_in_table(file: BinaryIO, limit: int) -> Rows:
     text = _Text(file, limit)
     for number, row in _cells(text):
         if not columns:
-            columns = _columns(row)
+            names = _names(row)
+            columns = names.own
+            yield from names.notes()
         elif text.fault is not None:
             yield replace(text.fault, number=number)
         elif isinstance(row, str):
@@ -39,14 +42,14 @@ def rows_in_table(file: BinaryIO, limit: int) -> Rows:
             yield Row(number, dict.fromkeys(columns) | dict(zip(columns, row, strict=False)))
 
 
-def _columns(row: list[str] | str) -> list[str]:
+def _names(row: list[str] | str) -> Names:
     if isinstance(row, str):
         raise InvalidError(
             f"The first line, which names the columns, is not valid CSV ({row}).",
             hint="Mend it and upload the file again.",
             param="file",
         )
-    return [name.strip() or f"column {i}" for i, name in enumerate(row, 1)]
+    return apart([name.strip() or f"column {i}" for i, name in enumerate(row, 1)])
 
 
 class _Text:

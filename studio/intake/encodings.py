@@ -3,6 +3,7 @@
 import codecs
 import io
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 from studio.intake.signatures import BOM
@@ -33,6 +34,16 @@ def as_utf8(file: io.BufferedReader, name: Encoding) -> io.BufferedReader:
     if mark and file.peek(len(mark)).startswith(mark):
         file.read(len(mark))
     return file if name == "utf-8" else joined(_recoded(file, name))
+
+
+def with_newlines(file: io.BufferedReader, head: bytes) -> io.BufferedReader:
+    """Return a text with its lines ended as everywhere, if they end as on old Macintoshes."""
+    beginning = head_as_utf8(head)
+    # What stands last may be the first half of another ending.
+    if b"\n" in beginning or b"\r" not in beginning[:-1]:
+        return file
+    pieces = iter(partial(file.read, PIECE), b"")
+    return joined(piece.replace(b"\r", b"\n") for piece in pieces)
 
 
 def head_as_utf8(head: bytes) -> bytes:

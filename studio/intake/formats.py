@@ -39,6 +39,12 @@ def bare(filename: str) -> str:
     return filename[: -len(ending(filename))] if ending(filename) in PACKINGS else filename
 
 
+def endings(filename: str) -> str:
+    """Return what of a name says a file's format, and how it is packed."""
+    packing = ending(filename) if ending(filename) in PACKINGS else ""
+    return ending(bare(filename)) + packing
+
+
 def stem(filename: str) -> str:
     """Return a file's name without the endings that say its format."""
     return PurePosixPath(bare(filename)).stem

@@ -3,7 +3,8 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import BinaryIO, NoReturn
+from math import isfinite
+from typing import Any, BinaryIO, NoReturn
 
 from studio.intake.lines import left_out_for_length, lines, not_utf8, too_long
 from studio.intake.problems import Code
@@ -18,8 +19,12 @@ _MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
 _STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
-class _NotFiniteError(ValueError):
-    pass
+class _UnsoundError(ValueError):
+    """JSON by its grammar, and yet nobody knows what is meant."""
+
+    def __init__(self, code: Code, detail: str = "") -> None:
+        super().__init__(detail)
+        self.code, self.detail = code, detail
 
 
 def rows_on_lines(file: BinaryIO, limit: int) -> Rows:
@@ -53,13 +58,13 @@ def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 def _row(number: int, written: bytes) -> Row | Unread:
     try:
-        values = json.loads(written.decode(), parse_constant=_refuse)
+        values = _READER.decode(written.decode())
     except UnicodeDecodeError as error:
         return not_utf8(number, error)
     except json.JSONDecodeError as error:
         return Unread(number, Code.NOT_JSON, f"{error.msg}, character {error.pos + 1}")
-    except _NotFiniteError:
-        return Unread(number, Code.NOT_FINITE)
+    except _UnsoundError as error:
+        return Unread(number, error.code, error.detail)
     except RecursionError:
         return Unread(number, Code.TOO_DEEP)
     except ValueError:
@@ -67,8 +72,26 @@ def _row(number: int, written: bytes) -> Row | Unread:
     return Row(number, values) if isinstance(values, dict) else Unread(number, Code.NOT_A_ROW)
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise _NotFiniteError(constant)
+def _finite(written: str) -> float:
+    number = float(written)
+    return number if isfinite(number) else _refuse(written)
+
+
+def _refuse(_constant: str) -> NoReturn:
+    raise _UnsoundError(Code.NOT_FINITE)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; other readers would keep the last of two values, and say nothing."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _value in pairs]
+        raise _UnsoundError(Code.REPEATED_NAME, next(x for x in names if names.count(x) > 1)[:60])
+    return values
+
+
+# Made once: the module's own functions would make another for each row.
+_READER = json.JSONDecoder(object_pairs_hook=_once, parse_float=_finite, parse_constant=_refuse)
 
 
 class _Cutter:

@@ -31,7 +31,12 @@ def not_utf8(number: int, error: UnicodeDecodeError) -> Unread:
 
 
 def left_out_for_length(number: int, limit: int) -> Unread:
-    return Unread(number, Code.TOO_LONG, f"the limit is {limit / 2**20:.3g} MB")
+    return Unread(number, Code.TOO_LONG, beyond(limit))
+
+
+def beyond(limit: int) -> str:
+    """Say what a row is longer than."""
+    return f"the limit is {limit / 2**20:.3g} MB"
 
 
 def too_long(place: str, limit: int, hint: str) -> InvalidError:

@@ -52,9 +52,11 @@ def readable(rows: Rows, tally: Tally) -> Iterator[Row]:
     """Yield the rows that could be read, and count the others."""
     for row in rows:
         match row:
-            case Row():
+            case Row(_number, _values, member, before):
+                tally.reach(member, before)
                 yield row
-            case Unread(number, code, detail):
+            case Unread(number, code, detail, member, before):
+                tally.reach(member, before)
                 tally.add(code, number, detail)
             case Note(code, detail):
                 tally.note(code, detail)
@@ -73,7 +75,7 @@ def nothing_left(
     if not problems or not problems[0].count:
         return _nothing_wanted(removed)
     worst = problems[0]
-    places = ", ".join(map(str, worst.rows[:_NAMED])) + (", …" if worst.count > _NAMED else "")
+    places = ", ".join(worst.shown[:_NAMED]) + (", …" if worst.count > _NAMED else "")
     place = readers.PLACES[kind] + ("s" if worst.count > 1 else "")
     return InvalidError(
         f"No row can be used. {place.capitalize()} {places}: {worst.message}",

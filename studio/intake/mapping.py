@@ -72,8 +72,9 @@ class Condition(_Part):
 class Split(_Part):
     """Which rows are held back to measure progress."""
 
-    kind: Literal["none", "share", "column", "dataset"] = "none"
-    """dataset: another file or data set, given beside the rows."""
+    kind: Literal["none", "share", "column", "file", "dataset"] = "none"
+    """file: the names of an archive's files say which; without one for validation, test is held
+    back. dataset: another file or data set, given beside the rows."""
     share: Annotated[float, Gt(0), Le(0.5)] = 0.05
     column: str = ""
     train: list[str] = ["train", "training"]
@@ -104,7 +105,8 @@ class Mapping(_Part):
     """Of rows that are equal, or ask the same, keep the first."""
     split: Split = Split()
     exclude: list[Annotated[int, Ge(1)]] = []
-    """Numbers of rows to leave out, as the file counts them."""
+    """Numbers of rows to leave out, as the file counts them; an archive counts through its files
+    in the order in which they are read."""
     seed: Annotated[int, Ge(0), Le(2**32 - 1)] = 42
 
     @property

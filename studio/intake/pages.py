@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ PAGE_BYTES = 4 * 2**20
 """A page of very long rows ends early, so that it can be sent and drawn."""
 SEARCH_SECONDS = 0.3
 """How long to look for words before saying how far one got."""
+
+_BACK = 500
+"""How many rows before a row are looked through at first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,24 +48,51 @@ def read_page(path: Path, *, after: int, limit: int) -> Page:
     return _page(path, islice(_lines(path), after, None), limit)
 
 
-def read_rows(path: Path, numbers: Collection[int]) -> Page:
-    """Return the rows with these numbers."""
-    last = max(numbers, default=0)
-    lines = (pair for pair in islice(_lines(path), last) if pair[0] in numbers)
-    return _page(path, lines, len(numbers))
+def read_rows(path: Path, numbers: Collection[int], *, after: int, limit: int) -> Page:
+    """Return the rows with these numbers that stand behind number `after`."""
+    wanted = sorted(number for number in numbers if number > after)
+    now = frozenset(wanted[:limit])
+    lines = (pair for pair in islice(_lines(path), max(now, default=0)) if pair[0] in now)
+    page = _page(path, lines, limit)
+    return replace(page, has_more=page.has_more or len(wanted) > limit)
 
 
 def search(path: Path, words: str, *, after: int, limit: int) -> Page:
     """Return rows behind number `after` that hold these words, in any case."""
     found: list[NumberedRow] = []
-    wanted, until = words.casefold(), time.monotonic() + SEARCH_SECONDS
+    until = time.monotonic() + SEARCH_SECONDS
     for number, line in islice(_lines(path), after, None):
         if len(found) == limit or time.monotonic() > until:
             return Page(rows=found, has_more=True, looked_to=number - 1)
-        row = json.loads(line)
-        if any(wanted in text.casefold() for text in _texts(row)):
-            found.append(NumberedRow(number=number, row=row, source=_source(path, number)))
+        found += _holding(path, number, line, words)
     return Page(rows=found, has_more=False)
+
+
+def search_back(path: Path, words: str, *, before: int) -> Page:
+    """Return the nearest row before number `before` that holds these words, in any case.
+
+    A file is read forwards: so a few hundred rows are looked through, then twice as many before.
+    """
+    until, size = time.monotonic() + SEARCH_SECONDS, _BACK
+    first = before
+    while first > 1:
+        if time.monotonic() > until:
+            return Page(rows=[], has_more=True, looked_to=first)
+        last, first = first - 1, max(1, first - size)
+        size *= 2
+        found: list[NumberedRow] = []
+        for number, line in islice(_lines(path), first - 1, last):
+            found = _holding(path, number, line, words) or found
+        if found:
+            return Page(rows=found, has_more=first > 1)
+    return Page(rows=[], has_more=False)
+
+
+def _holding(path: Path, number: int, line: bytes, words: str) -> list[NumberedRow]:
+    row, wanted = json.loads(line), words.casefold()
+    if not any(wanted in text.casefold() for text in _texts(row)):
+        return []
+    return [NumberedRow(number=number, row=row, source=_source(path, number))]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

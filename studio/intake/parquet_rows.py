@@ -5,6 +5,7 @@ from typing import Any, BinaryIO
 
 from studio.errors import InvalidError
 from studio.intake.lines import too_long
+from studio.intake.naming import Names, apart
 from studio.intake.rows import Rows
 from studio.intake.tables import rows_in_batch
 
@@ -26,20 +27,28 @@ def rows_in_parquet(source: BinaryIO, limit: int, columns: Collection[str] | Non
     try:
         # Fetched ahead, whole groups of rows would be held: often all of the file.
         with parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
-            wanted = [
-                name for name in file.schema_arrow.names if columns is None or name in columns
-            ]
+            names = apart(file.schema_arrow.names)
+            yield from names.notes()
             _check_sizes(file.metadata, limit)
-            number = 0
-            for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
-                yield from rows_in_batch(batch, number)
-                number += batch.num_rows
+            yield from _rows(file, names, names.places(columns))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidError(
             "The Parquet file is damaged and cannot be read to its end.",
             hint="Was it copied whole? Write it anew, or bring the rows as JSON lines.",
             param="file",
         ) from error
+
+
+def _rows(file: Any, names: Names, wanted: list[int]) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
+    written = file.schema_arrow.names
+    number = 0
+    for batch in file.iter_batches(_BATCH_ROWS, columns=[written[i] for i in wanted]):
+        # Who asks by a name gets all columns of that name, and of those it is the beginning of.
+        got = set(batch.schema.names)
+        own = [mine for mine, name in zip(names.own, written, strict=True) if name in got]
+        chosen = batch.rename_columns(own)
+        yield from rows_in_batch(chosen.select([names.own[i] for i in wanted]), number)
+        number += batch.num_rows
 
 
 def _check_sizes(metadata: Any, limit: int) -> None:  # noqa: ANN401 -- pyarrow is untyped

@@ -4,16 +4,18 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from studio.intake.archives import archive, is_zip
+from studio.intake.archives import Archive, archive, is_zip
+from studio.intake.rows import Side
 from studio.intake.unpacking import PIECE, Meter, unpacked
 
 HEAD = PIECE
+_ORDER: tuple[Side, ...] = ("train", "validation", "aside")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Part:
     packed: Callable[[Meter], io.BufferedReader]
     folder: Path
     """Where there is room for it, unpacked."""
+    side: Side = "train"
 
     @contextmanager
     def open(self, meter: Meter) -> Iterator[io.BufferedReader]:
@@ -60,8 +63,8 @@ class Parts:
 
 
 @contextmanager
-def parts(path: Path, members: Collection[str] | None = None) -> Iterator[Parts]:
-    """Open a file's parts; of an archive all that hold rows, or only the members named.
+def parts(path: Path) -> Iterator[Parts]:
+    """Open a file's parts; of an archive all files that hold rows: first those to learn from.
 
     Raises:
         InvalidError: an archive cannot be read.
@@ -71,10 +74,9 @@ def parts(path: Path, members: Collection[str] | None = None) -> Iterator[Parts]
         yield Parts([Part("", lambda _meter: path.open("rb"), path.parent)], [])
         return
     with archive(path) as opened:
-        names = [member.name for member in opened.members]
-        wanted = [name for name in names if members is None or name in members]
-        yield Parts([_member(opened.open, name, path.parent) for name in wanted], opened.aside)
+        found = [_member(opened, name, path.parent) for name in opened.sides]
+        yield Parts(sorted(found, key=lambda part: _ORDER.index(part.side)), opened.aside)
 
 
-def _member(opener: Callable[[str, Meter], io.BufferedReader], name: str, folder: Path) -> Part:
-    return Part(name, lambda meter: opener(name, meter), folder)
+def _member(opened: Archive, name: str, folder: Path) -> Part:
+    return Part(name, lambda meter: opened.open(name, meter), folder, opened.sides[name])

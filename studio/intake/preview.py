@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from itertools import islice
 
 from studio.intake import readers
-from studio.intake.candidates import Candidate, Outcome, Refused, candidates
+from studio.intake.candidates import Candidate, Outcome, candidates
 from studio.intake.conditions import Part
 from studio.intake.convert import Source
 from studio.intake.kinds import recognise
 from studio.intake.mapping import Mapping
+from studio.intake.problems import sentence
 from studio.intake.roles import check
 from studio.intake.rows import Limits, Note, Row, Unread
 from studio.intake.texts import plain
@@ -23,6 +24,8 @@ _SEVERAL = 25
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Previewed:
     number: int
+    place: str
+    """Where a person finds it: in an archive, "12 of b.jsonl"."""
     values: dict[str, str]
     """As they stand in the file, cut short."""
     row: CanonicalRow | None
@@ -53,21 +56,28 @@ def preview(source: Source, mapping: Mapping, limits: Limits, rows: int = 20) ->
 
 def _previewed(row: Row | Unread, made: dict[int, Outcome]) -> Previewed:
     if isinstance(row, Unread):
-        return _left_out(row.number, {}, Refused(row.number, row.code, row.detail).sentence)
+        return _left_out(row, {}, sentence(row.code, row.detail))
     values = {column: shortened(plain(value)) for column, value in row.values.items()}
     match made.get(row.number):
         case Candidate(number, part, canonical):
-            return Previewed(number=number, values=values, row=canonical, problem=None, part=part)
-        case None:
-            return _left_out(
-                row.number, values, "It is part of a conversation that a later row ends."
+            return Previewed(
+                number=number,
+                place=row.place,
+                values=values,
+                row=canonical,
+                problem=None,
+                part=part,
             )
+        case None:
+            return _left_out(row, values, "It is part of a conversation that a later row ends.")
         case left_out:
-            return _left_out(row.number, values, left_out.sentence)
+            return _left_out(row, values, left_out.sentence)
 
 
-def _left_out(number: int, values: dict[str, str], problem: str) -> Previewed:
-    return Previewed(number=number, values=values, row=None, problem=problem, part=None)
+def _left_out(row: Row | Unread, values: dict[str, str], problem: str) -> Previewed:
+    return Previewed(
+        number=row.number, place=row.place, values=values, row=None, problem=problem, part=None
+    )
 
 
 def shortened(written: str) -> str:

@@ -1,8 +1,10 @@
 """What can be wrong with single rows, in words, and how often it was."""
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import itemgetter
 from typing import Literal
 
 SHOWN = 20
@@ -30,6 +32,7 @@ class Code(StrEnum):
     REPEATED_ID = "repeated_id"
     NOT_JSON = "not_json"
     NOT_FINITE = "not_finite"
+    REPEATED_NAME = "repeated_name"
     HUGE_NUMBER = "huge_number"
     TOO_DEEP = "too_deep"
     NOT_A_ROW = "not_a_row"
@@ -41,6 +44,7 @@ class Code(StrEnum):
     AFTER_END = "after_end"
     NOT_CSV = "not_csv"
     EXTRA_CELLS = "extra_cells"
+    RENAMED_COLUMNS = "renamed_columns"
     UNUSED_COLUMNS = "unused_columns"
     UNUSED_FILES = "unused_files"
     READ_AS_WINDOWS = "read_as_windows"
@@ -69,7 +73,8 @@ SENTENCES: dict[Code, str] = {
     Code.CYCLE: "The rows before it go round in a circle",
     Code.REPEATED_ID: "Another row has this id, or it has none",
     Code.NOT_JSON: "Not valid JSON",
-    Code.NOT_FINITE: "NaN and Infinity are not valid JSON; write null",
+    Code.NOT_FINITE: "NaN, Infinity and numbers beyond 1e308 cannot be kept; write null",
+    Code.REPEATED_NAME: "One name has two values, and nobody knows which is meant",
     Code.HUGE_NUMBER: "A number has too many digits; write it in quotes",
     Code.TOO_DEEP: "Nested too deeply",
     Code.NOT_A_ROW: 'Not a row: expected an object such as {"prompt": "…", "completion": "…"}',
@@ -81,6 +86,7 @@ SENTENCES: dict[Code, str] = {
     Code.AFTER_END: "Text after the end of the list was not read",
     Code.NOT_CSV: "Not valid CSV",
     Code.EXTRA_CELLS: "More cells than the first line has columns",
+    Code.RENAMED_COLUMNS: "Columns of one name are told apart by numbers",
     Code.UNUSED_COLUMNS: "These columns are not used",
     Code.UNUSED_FILES: "These files of the archive are not read",
     Code.READ_AS_WINDOWS: "Not UTF-8, so read as Windows-1252; look whether its accents are right",
@@ -100,6 +106,13 @@ class Problem:
     rows: list[int]
     split: Literal["train", "validation"] = "train"
     """Which file the numbers of rows are of, where a second one was brought to validate on."""
+    places: list[str] = field(default_factory=list)
+    """Where these rows are in an archive of several files: "12 of b.jsonl"."""
+
+    @property
+    def shown(self) -> list[str]:
+        """The rows as a person finds them."""
+        return self.places or list(map(str, self.rows))
 
 
 @dataclass(slots=True)
@@ -110,6 +123,12 @@ class Tally:
     _counts: dict[Code, int] = field(default_factory=dict)
     _rows: dict[Code, list[int]] = field(default_factory=dict)
     _details: dict[Code, str] = field(default_factory=dict)
+    _members: list[tuple[int, str]] = field(default_factory=list)
+
+    def reach(self, member: str, before: int) -> None:
+        """Note in which file of an archive rows behind this number are."""
+        if member and (not self._members or self._members[-1][1] != member):
+            self._members.append((before, member))
 
     def add(self, code: Code, number: int, detail: str = "") -> None:
         self._counts[code] = self._counts.get(code, 0) + 1
@@ -128,11 +147,27 @@ class Tally:
     def __iter__(self) -> Iterator[Problem]:
         """Yield what was found, the most frequent first."""
         for code in sorted(self._counts, key=lambda code: -self._counts[code]):
-            detail = self._details.get(code, "")
+            detail, rows = self._details.get(code, ""), self._rows.get(code, [])
             yield Problem(
                 code=code,
-                message=f"{SENTENCES[code]}{f' ({detail})' if detail else ''}.",
+                message=sentence(code, detail),
                 count=self._counts[code],
-                rows=self._rows.get(code, []),
+                rows=rows,
                 split=self.split,
+                places=[self._place(number) for number in rows] if self._members else [],
             )
+
+    def _place(self, number: int) -> str:
+        # Rows of threads are told of when all files have been read.
+        at = bisect_left(self._members, number, key=itemgetter(0)) - 1
+        before, member = self._members[at]
+        return place(number, before, member)
+
+
+def sentence(code: Code, detail: str = "") -> str:
+    return f"{SENTENCES[code]}{f' ({detail})' if detail else ''}."
+
+
+def place(number: int, before: int, member: str) -> str:
+    """Say where a row is as a person finds it: in its own file, if there are several."""
+    return f"{number - before} of {member}" if member else str(number)

@@ -1,6 +1,6 @@
 """Which reader reads which format, and every part of a file one after the other."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from studio.errors import InvalidError
 from studio.intake.archives import within
 from studio.intake.arrow_rows import rows_in_arrow
 from studio.intake.csv_rows import rows_in_table
-from studio.intake.encodings import as_utf8, encoding
+from studio.intake.encodings import as_utf8, encoding, with_newlines
 from studio.intake.formats import Format
 from studio.intake.json_rows import rows_in_list, rows_on_lines
 from studio.intake.markdown_rows import rows_in_markdown
@@ -51,9 +51,8 @@ def rows(
     columns: Collection[str] | None = None,
     *,
     total: int = Limits().total_bytes,
-    members: Collection[str] | None = None,
 ) -> Rows:
-    """Read a file row by row, or all files in an archive, or only the members named.
+    """Read a file row by row, or all files in an archive, numbered through.
 
     `limit` is of a row, `total` of all that is unpacked. Naming the columns spares Parquet and
     Arrow the reading of others.
@@ -64,14 +63,18 @@ def rows(
 
     """
     meter = Meter(total)
-    with parts(path, members) as found:
+    with parts(path) as found:
         if found.aside:
             more = ", …" if len(found.aside) > _NAMED else ""
             yield Note(Code.UNUSED_FILES, ", ".join(found.aside[:_NAMED]) + more)
         read = partial(_rows, kind=kind, limit=limit, columns=columns, meter=meter)
         several = len(found.parts) > 1
+        before = 0
         for part in found.parts:
-            yield from _of_member(read(part), part.name) if several else read(part)
+            if several:
+                before = yield from _of_member(read(part), part, before)
+            else:
+                yield from read(part)
 
 
 def _rows(
@@ -84,16 +87,26 @@ def _rows(
         with part.seekable(meter) as file:
             yield from rows_in_arrow(file, limit, columns)
     else:
-        name = encoding(part.head(), windows=kind in _PERHAPS_WINDOWS)
+        head = part.head()
+        name = encoding(head, windows=kind in _PERHAPS_WINDOWS)
         if name == "cp1252":
             yield Note(Code.READ_AS_WINDOWS)
         with part.open(meter) as file, as_utf8(file, name) as text:
-            yield from _OF_TEXT[kind](text, limit)
+            whole = text if kind == "json" else with_newlines(text, head)
+            yield from _OF_TEXT[kind](whole, limit)
 
 
-def _of_member(found: Rows, name: str) -> Iterator[Row | Unread | Note]:
+def _of_member(found: Rows, part: Part, before: int) -> Generator[Row | Unread | Note, None, int]:
+    """Yield what is in a file of an archive, and return the number of its last row."""
+    last = before
     try:
         for one in found:
-            yield one if isinstance(one, Note) else replace(one, member=name)
+            if isinstance(one, Note):
+                yield one
+                continue
+            last = before + one.number
+            told = replace(one, number=last, member=part.name, before=before)
+            yield replace(told, side=part.side) if isinstance(told, Row) else told
     except InvalidError as error:
-        raise within(name, error) from error
+        raise within(part.name, error) from error
+    return last

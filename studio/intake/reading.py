@@ -1,14 +1,18 @@
 """One reading of a file: all that it takes to make rows of it, here or in another process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from studio.intake import findings
 from studio.intake.convert import Converted, Source, convert
 from studio.intake.followed import Told
 from studio.intake.mapping import Mapping
 from studio.intake.rows import Limits
+
+READ = 0.7
+"""The share of the work after which the rows are written, and are looked through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,14 +25,19 @@ class Reading:
     """A second file, whose rows measure progress."""
 
     def write(self, folder: Path, told: Told = lambda _share: None) -> Converted:
-        """Write the rows of the whole file to a folder.
+        """Write the rows of the whole file to a folder, with what is suspicious in them.
 
         Raises:
             InvalidError: the mapping does not fit the file, or nothing is left of it.
             TooLargeError: it unpacks to more than may be kept.
 
         """
-        return convert(self.source, self.mapping, folder, self.limits, told, self.validation)
+        source, limits = self.source, self.limits
+        made = convert(
+            source, self.mapping, folder, limits, lambda share: told(READ * share), self.validation
+        )
+        found = findings.look(folder, lambda share: told(READ + (1 - READ) * share))
+        return replace(made, findings=found)
 
 
 READING = TypeAdapter(Reading)

@@ -1,6 +1,7 @@
 """What may be wrong with one row that can be used: each suspicion looks at it alone."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -23,7 +24,18 @@ _MISREAD = re.compile(
 )
 """UTF-8 that was read as Windows-1252: é becomes Ã©."""
 
-_LOST = "\N{REPLACEMENT CHARACTER}"
+_LOST = re.compile("\N{REPLACEMENT CHARACTER}")
+
+_LATIN = re.compile("[A-Za-z]")
+
+_WORD = re.compile(r"[^\W_]")
+"""A letter or digit of any script."""
+
+LONG = 1024
+"""Tokens: the longest example of a recipe that does not say otherwise, as a test sees to."""
+
+LONG_BYTES = 4 * LONG
+"""About as much text: in most languages and scripts a token is three to five bytes of UTF-8."""
 
 _LETTERS = 60
 """Letters looked at to tell in which script a row is written."""
@@ -47,53 +59,80 @@ def answer(row: Row) -> str:
     return str(turns[-1]["content"]) if turns else ""
 
 
-def has_control_characters(row: Row) -> bool:
-    return any(map(_CONTROL.search, texts(row)))
-
-
-def was_misread(row: Row) -> bool:
-    return any(map(_MISREAD.search, texts(row)))
-
-
-def has_lost_characters(row: Row) -> bool:
-    return any(_LOST in text for text in texts(row))
-
-
 def says_nothing(row: Row) -> bool:
     """Whether the answer has not one letter or digit."""
-    turns = row.get("chosen") or row.get("messages") or ()
-    if not turns or "tool_calls" in turns[-1]:
+    if _WORD.search(answer(row)):
         return False
-    return not any(map(str.isalnum, answer(row)))
+    turns: Sequence[Row] = row.get("chosen") or row.get("messages") or ()
+    return bool(turns) and "tool_calls" not in turns[-1]
 
 
 def is_out_of_order(row: Row) -> bool:
-    """Whether turns follow each other in a way that many chat templates refuse."""
-    roles = [turn["role"] for part in ("messages", "chosen") for turn in row.get(part, ())]
-    if "system" in roles[1:]:
-        return True
-    spoken = [role for role in roles if role != "system"]
-    if spoken[:1] not in ([], ["user"]):
-        return True
-    return any(one == other and one in {"user", "assistant"} for one, other in pairwise(spoken))
+    return bool(misplaced(row))
 
 
-def has_no_preference(row: Row) -> bool:
-    return "chosen" in row and row["chosen"] == row["rejected"]
+def misplaced(row: Row) -> tuple[int, ...]:
+    """Return which turns follow others in a way that many chat templates refuse, from zero on.
+
+    Of a preference, the better answer's turns follow those that ask.
+    """
+    turns = row.get("messages", [])
+    if "chosen" in row:
+        turns = [*turns, *row["chosen"]]
+    return _misplaced(tuple([turn["role"] for turn in turns]))
+
+
+@lru_cache(maxsize=1024)
+def _misplaced(roles: tuple[str, ...]) -> tuple[int, ...]:
+    late = {place for place, role in enumerate(roles) if role == "system" and place}
+    spoken = [place for place, role in enumerate(roles) if role != "system"]
+    again = {
+        other
+        for one, other in pairwise(spoken)
+        if roles[one] == roles[other] and roles[one] in {"user", "assistant"}
+    }
+    early = {place for place in spoken[:1] if roles[place] != "user"}
+    return tuple(sorted(late | again | early))
+
+
+def is_over_long(row: Row) -> bool:
+    return sum(len(text.encode()) for text in texts(row)) > LONG_BYTES
 
 
 def script(row: Row) -> str:
     """Return the script most of a row's letters are of: LATIN, CJK, CYRILLIC; or nothing."""
-    counts: dict[str, int] = {}
-    seen = 0
-    for text in texts(row):
-        for letter in text[: 4 * _LETTERS]:
+    counts: Counter[str] = Counter()
+    for one in texts(row):
+        for letter, times in Counter(one[: 4 * _LETTERS]).items():
             if found := _script(letter):
-                counts[found] = counts.get(found, 0) + 1
-                seen += 1
-        if seen >= _LETTERS:
+                counts[found] += times
+        if counts.total() >= _LETTERS:
             break
-    return max(counts, key=lambda one: counts[one], default="")
+    return max(counts, key=counts.__getitem__, default="")
+
+
+def plain_script(row: Row) -> str:
+    """Return the same of a row in ASCII, sooner."""
+    written = _LATIN.search(answer(row)) or any(map(_LATIN.search, texts(row)))
+    return "LATIN" if written else ""
+
+
+def letters_of(text: str, wanted: str) -> Iterator[tuple[int, int]]:
+    """Yield where a text is written in a script: from where to where."""
+    start = None
+    for place, letter in enumerate(text):
+        own = _script(letter)
+        if own == wanted and start is None:
+            start = place
+        elif start is not None and own not in {wanted, ""}:
+            yield start, place
+            start = None
+    if start is not None:
+        yield start, len(text)
+
+
+def script_name(found: str) -> str:
+    return {"CJK": "Chinese or Japanese"}.get(found, found.capitalize())
 
 
 @lru_cache(maxsize=2**15)
@@ -104,24 +143,32 @@ def _script(letter: str) -> str:
     return _TOGETHER.get(first, first)
 
 
-SUSPICIONS: dict[str, tuple[str, Callable[[Row], bool]]] = {
+WRITTEN: dict[str, tuple[str, re.Pattern[str]]] = {
     "control_characters": (
         "Rows hold control characters or marks that cannot be seen",
-        has_control_characters,
+        _CONTROL,
     ),
     "misread": (
         "Rows look misread: é stands as Ã©. They were written in UTF-8 and read as Windows-1252",
-        was_misread,
+        _MISREAD,
     ),
     "lost_characters": (
         "Rows hold the mark � where a character was lost before they were brought",
-        has_lost_characters,
+        _LOST,
     ),
+}
+"""Suspicions of single texts: what each says of the rows it finds, and what is found in a text."""
+
+SUSPICIONS: dict[str, tuple[str, Callable[[Row], bool]]] = {
     "says_nothing": ("Answers have not one letter or digit", says_nothing),
     "out_of_order": (
         "Turns do not alternate, or a system turn comes late; some chat templates refuse that",
         is_out_of_order,
     ),
-    "no_preference": ("The chosen answer equals the rejected one", has_no_preference),
 }
-"""Each by its code: what it says of the rows it finds, and what tells it."""
+"""Suspicions of whole rows."""
+
+OVER_LONG = (
+    f"Rows are longer than about {LONG:,} tokens: a run whose longest example is no longer "
+    "cuts off their ends"
+)

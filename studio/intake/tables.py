@@ -17,7 +17,12 @@ def rows_in_batch(batch: Any, number: int) -> Iterator[Row | Unread]:  # noqa: A
 
 def _row(columns: list[tuple[str, Any]], i: int, number: int) -> Row | Unread:
     try:
-        return Row(number, {name: column[i].as_py() for name, column in columns})
+        return Row(
+            number, {name: column[i].as_py(maps_as_pydicts="strict") for name, column in columns}
+        )
+    except KeyError:
+        # A map may say a name twice.
+        return Unread(number, Code.REPEATED_NAME)
     except UnicodeDecodeError as error:
         return not_utf8(number, error)
     except (ValueError, OverflowError, NotImplementedError) as error:

@@ -3,6 +3,8 @@
 import json
 import math
 from collections.abc import Mapping as Values
+from datetime import date, time
+from decimal import Decimal
 from typing import Any, cast
 
 from studio.intake.mapping import Mapping
@@ -57,6 +59,8 @@ def text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
         case int() | float():
             # Tables write a missing number as NaN.
             return "" if value != value else str(value)  # noqa: PLR0124 -- only NaN differs from itself
+        case Decimal() | date() | time():
+            return str(value)
     raise UnusableRowError(Code.NOT_TEXT)
 
 
@@ -80,6 +84,9 @@ def _dumped(value: Any) -> str:  # noqa: ANN401 -- from a user's file
         return json.dumps(value, ensure_ascii=False, default=str)
     except RecursionError as error:
         raise UnusableRowError(Code.TOO_DEEP) from error
+    except TypeError:
+        # Maps of column-wise formats have keys of any kind.
+        return str(value)
 
 
 def is_number(written: str) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from studio.intake.habits import listed
 from studio.intake.mapping import Condition, Kind, Mapping, Op, ShapeName, Split
 from studio.intake.roles import roles_of
 
@@ -121,6 +122,8 @@ def split(one: Split) -> str:
             return f"{100 * one.share:g} % of the rows are held back to measure progress"
         case "column":
             return f"The column {one.column} says which rows measure progress"
+        case "file":
+            return "The names of the archive's files say which rows measure progress"
         case "dataset":
             return f"Progress is measured on {one.dataset or 'a file of its own'}"
     return "No rows are set aside here: each run holds back a share"
@@ -138,7 +141,7 @@ def _excluded(old: Sequence[int], new: Sequence[int]) -> Iterator[str]:
 
 
 def _listed(columns: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(columns[:-1]), *columns[-1:]])) or "no column"
+    return listed(columns) or "no column"
 
 
 def _quoted(text: str, length: int = 60) -> str:

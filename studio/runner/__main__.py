@@ -14,10 +14,22 @@ from studio.training.stopping import Stop
 _LEAKS = "ACCELERATE_"
 """Variables that would turn a recipe's precision and device into something else."""
 
+_KERNELS = "64"
+"""How many kernels each of two caches keeps on a processor, where both would keep 1024.
+
+oneDNN compiles its products of 16 bits anew for every shape, so for every length of a batch, and
+keeps them; so does what torch puts before it. A step has 17 kinds of product, with an adapter 26.
+Of lengths that differ, 85 steps of the starter in bf16 on one thread held 450 MB with 1024, and
+150 to 158 with 64, with the same losses to the bit, and no slower: 4.7 s of processor time, once,
+and 4.1 to 4.2 in three runs. Cut down alone, either takes away a third of it at most.
+"""
+
 _OURS = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    "LRU_CACHE_CAPACITY": _KERNELS,
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": _KERNELS,
     "TOKENIZERS_PARALLELISM": "true",
     "TRANSFORMERS_VERBOSITY": "warning",
 }

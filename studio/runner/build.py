@@ -4,8 +4,9 @@ import shutil
 from typing import Any
 
 from studio.chores import ChoreDir
-from studio.intake.reading import CONVERTED, READING
+from studio.intake.reading import CONVERTED, READ, READING
 from studio.runner.chores import Tell
+from studio.runner.parts import safe
 
 
 def build(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
@@ -14,6 +15,11 @@ def build(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any
     shutil.rmtree(rows, ignore_errors=True)
     rows.mkdir()
     made = READING.validate_python(params["reading"]).write(
-        rows, lambda share: tell("reading the rows", share)
+        rows, lambda share: tell(_phase(share), share)
     )
+    safe(rows)
     return {"rows": str(rows), "converted": CONVERTED.dump_python(made, mode="json")}
+
+
+def _phase(share: float) -> str:
+    return "reading the rows" if share < READ else "looking through the rows"

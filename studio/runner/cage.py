@@ -35,8 +35,7 @@ class Limits:
         signal.setitimer(signal.ITIMER_REAL, self.wall_seconds)
         _lower(resource.RLIMIT_FSIZE, 2**20)
         _lower(resource.RLIMIT_CORE, 0)
-        if sys.platform == "linux":
-            _lower(resource.RLIMIT_AS, _address_space() + self.memory_bytes)
+        hold_memory(self.memory_bytes)
 
 
 SHOWING = Limits(cpu_seconds=2, wall_seconds=5, memory_bytes=512 * 2**20)
@@ -115,6 +114,12 @@ def fork(work: Callable[[], Iterator[bytes]], limits: Limits, line: socket.socke
                 traceback.print_exc()
         finally:
             os._exit(code)
+
+
+def hold_memory(more: int) -> None:
+    """Hold this process to so many bytes more than it has."""
+    if sys.platform == "linux":
+        _lower(resource.RLIMIT_AS, _address_space() + more)
 
 
 def is_gone(line: socket.socket) -> bool:

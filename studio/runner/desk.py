@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 
-_HIDDEN = ("torch", "torchao", "bitsandbytes", "peft", "accelerate", "datasets", "pandas")
+HEAVY = ("torch", "torchao", "bitsandbytes", "peft", "accelerate", "datasets", "pandas")
 """Packages that tokenizers can do without, and which would cost seconds and a lot of memory."""
 
 _QUIET = {
@@ -25,7 +25,7 @@ _QUIET = {
 
 
 def main(listener: int, lifeline: int) -> int:
-    for name in _HIDDEN:
+    for name in HEAVY:
         sys.modules[name] = None  # type: ignore[assignment] # Python's word for absent
     os.environ.update(_QUIET)
 

@@ -7,9 +7,12 @@ from typing import Any
 
 from studio.chores import ChoreDir
 from studio.errors import InvalidError, NotFoundError, TooLargeError
+from studio.intake import rows
+from studio.intake.arrivals import ARRIVAL, arrival
+from studio.intake.convert import Source as File
 from studio.runner import fetch_hub, fetch_s3, fetch_url
 from studio.runner.chores import Tell
-from studio.runner.parts import AT_ONCE, amount
+from studio.runner.parts import AT_ONCE, amount, safe
 from studio.settings import Settings
 from studio.sources import S3, Errand, Fetched, Folder, Hub, Limits, Sent, Url, inside
 
@@ -23,12 +26,15 @@ def fetch(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any
     """
     errand, settings = Errand.model_validate(params), Settings()
     file, filename, facts = _fetched(errand, settings, folder, tell)
-    size = file.stat().st_size
+    limits = rows.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
+    found = arrival(File(path=file, filename=filename), limits)
+    safe(file)
     fetched = Fetched(
         file=file.relative_to(folder.files).as_posix(),
         filename=filename,
-        bytes=size,
+        bytes=file.stat().st_size,
         sha256=_sha256(file, lambda share: tell("taking its checksum", 0.9 + 0.1 * share)),
+        arrival=ARRIVAL.dump_python(found, mode="json"),
         facts=facts,
     )
     return fetched.model_dump()

@@ -1,11 +1,9 @@
-"""A data set from the Hugging Face hub: the files of one split, at one commit, as they are there.
+"""A data set from the Hugging Face hub: the files of its splits, at one commit, as they are there.
 
 Which files that are, `datasets` says by the repository's own card and names; no code of it is ever
-run. One file stays what it is; several are read one after the other and written as JSON lines.
+run. One file stays what it is; of several, `hub_files` makes one.
 """
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,8 +12,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
+from studio.intake.formats import ARCHIVE
+from studio.manifest import sha256
+from studio.runner import hub_files
 from studio.runner.chores import Tell
-from studio.runner.parts import AT_ONCE, Writing
+from studio.runner.parts import Writing
 from studio.settings import Settings
 from studio.sources import Hub, Limits
 
@@ -28,7 +29,9 @@ _CARDS = ("README.md", ".huggingface.yaml")
 def fetch(
     source: Hub, limits: Limits, settings: Settings, folder: Path, tell: Tell
 ) -> tuple[Path, str, dict[str, Any]]:
-    """Fetch a split. Return where it is, what it is called, and of which commit it is.
+    """Fetch the split that was chosen; or train, and the one that is to measure it.
+
+    Return where it is, what it is called, and of which commit it is.
 
     Raises:
         StudioError: it is gated or missing, names no such part, or is more than may be kept.
@@ -43,20 +46,20 @@ def fetch(
         repo.look()
         repo.refuse_leading_away()
         builder = repo.builder()
-        split, files = repo.split(builder)
+        splits = repo.splits(builder)
         _refuse_other_kinds(builder.name)
+        files = [file for named in splits.values() for file in named]
         total = sum(repo.sizes[file] for file in files)
         Writing(limits, tell).refuse(total)
         paths = repo.download(files, Writing(limits, tell, total))
-    facts = {"commit": repo.commit, "config": builder.config.name, "split": split}
-    if len(paths) == 1:
-        return paths[0], PurePosixPath(files[0]).name, facts
-    builder.config.data_files = {split: [str(path) for path in paths]}
-    name = source.id.rpartition("/")[2]
+    facts = {"commit": repo.commit, "config": builder.config.name, "split": " and ".join(splits)}
+    if len(files) == 1:
+        return paths[files[0]], PurePosixPath(files[0]).name, facts
+    fetched = {split: [paths[file] for file in named] for split, named in splits.items()}
     with repo.in_words():
-        rows = builder.as_streaming_dataset(split=split)
-        target = _lines(rows, limits, folder / "rows.jsonl", tell)
-    return target, f"{name}-{split}.jsonl", facts | {"files": files}
+        target = hub_files.together(builder, fetched, limits, folder, tell)
+    name = "-".join([source.id.rpartition("/")[2], *splits])
+    return target, name + ARCHIVE, facts | {"files": files}
 
 
 @dataclass(slots=True)
@@ -123,32 +126,36 @@ class Repository:
             token=self.token,
         )
 
-    def split(self, builder: Any) -> tuple[str, list[str]]:  # noqa: ANN401 -- of datasets
-        """Return the split that was chosen, and its files."""
+    def splits(self, builder: Any) -> dict[str, list[str]]:  # noqa: ANN401 -- of datasets
+        """Return the files of the split that was chosen; else of two, the first to learn from."""
         found = {str(split): list(files) for split, files in builder.config.data_files.items()}
         chosen = self.source.split or ("train" if "train" in found else next(iter(found)))
         if chosen not in found:
             raise _choose(f"{self.source.id} has no split {chosen}", list(found), "split")
+        held = "" if self.source.split else hub_files.beside(list(found), chosen)
         own = f"hf://datasets/{self.source.id}@{self.commit}/"
-        files = [str(file).removeprefix(own) for file in found[chosen]]
-        if not set(files) <= self.sizes.keys():
+        splits = {
+            split: [str(file).removeprefix(own) for file in found[split]]
+            for split in filter(None, (chosen, held))
+        }
+        if not {file for files in splits.values() for file in files} <= self.sizes.keys():
             raise InvalidError(f"{self.source.id} names files that are not its own.")
-        return chosen, files
+        return splits
 
-    def download(self, files: Sequence[str], writing: Writing) -> list[Path]:
+    def download(self, files: Sequence[str], writing: Writing) -> dict[str, Path]:
         """Fetch files; what an earlier attempt has fetched is not fetched again."""
-        paths, done = [], 0
+        paths, done = dict[str, Path](), 0
         for file in files:
             bar = _bar(writing, done)
             path = self._file(file, bar)
-            if file in self.sums and _sha256(path) != self.sums[file]:
+            if file in self.sums and sha256(path) != self.sums[file]:
                 path.unlink()
                 raise UnavailableError(
                     f"{file} did not come as the hub has it.", hint="Try again: it is fetched anew."
                 )
             done += self.sizes[file]
             writing.told(done)
-            paths.append(path)
+            paths[file] = path
         return paths
 
     def _file(self, name: str, bar: Any = None) -> Path:  # noqa: ANN401 -- like a tqdm
@@ -248,26 +255,6 @@ def _strings(data: object) -> Iterator[str]:
     elif isinstance(data, dict | list):
         for one in data.values() if isinstance(data, dict) else data:
             yield from _strings(one)
-
-
-def _lines(rows: Any, limits: Limits, target: Path, tell: Tell) -> Path:  # noqa: ANN401 -- of datasets
-    """Write the rows of several files as one of JSON lines."""
-
-    def pieces() -> Iterator[bytes]:
-        for row in rows:
-            yield (json.dumps(row, ensure_ascii=False, default=str) + "\n").encode()
-
-    tell("putting the files together", 0.9)
-    Writing(limits, lambda _phase, _share: None).append(target, pieces())
-    return target
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(AT_ONCE):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _bar(writing: Writing, before: int) -> type:

@@ -1,5 +1,6 @@
 """A file that comes in parts: written as they come, counted, told of, and held to a limit."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,16 @@ class Writing:
             )
         else:
             self.tell(f"fetched {amount(done)}", None)
+
+
+def safe(path: Path) -> None:
+    """Wait until a file, or all in a folder, is safe on the disk: whoever takes it need not."""
+    for one in (*path.iterdir(), path) if path.is_dir() else (path,):
+        handle = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def amount(size: int) -> str:

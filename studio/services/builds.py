@@ -202,6 +202,7 @@ def _insert(db: Session, dataset: Dataset, made: Converted) -> DatasetVersion:
         validation_rows=made.validation_rows,
         problems=[asdict(one) | {"blocking": False} for one in made.problems],
         removed={str(reason): rows for reason, rows in made.removed.items()},
+        findings=[asdict(one) for one in made.findings],
     )
     db.add(version)
     db.flush()

@@ -20,7 +20,7 @@ from studio.events import Event
 from studio.services import folders, work
 
 KEPT = timedelta(days=7)
-"""How long a chore that has ended can still be looked at."""
+"""How long a chore that has ended can still be looked at, unless its result is kept."""
 
 
 def ask(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Chore:
@@ -107,7 +107,9 @@ def folder(parent: Path, chore: Chore) -> ChoreDir:
 def tidy(db: Session, parent: Path) -> None:
     """Forget what has ended long ago, and take away what a kill has left half done."""
     old = col(Chore.finished_at) < datetime.now(UTC) - KEPT
-    for chore in db.exec(select(Chore).where(old)):
+    is_kept = col(Chore.kind).in_([name for name, kind in KINDS.items() if kind.is_kept])
+    needed = is_kept & (col(Chore.status) == WorkStatus.SUCCEEDED)
+    for chore in db.exec(select(Chore).where(old, ~needed)):
         db.delete(chore)
     db.flush()
     folders.sweep(parent, {str(chore_id) for chore_id in db.exec(select(Chore.id))})

@@ -5,24 +5,20 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter
 from sqlmodel import Session
 
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset
 from studio.errors import InvalidError
+from studio.intake.arrivals import DETECTED, Arrival, arrival
 from studio.intake.convert import Source, look
-from studio.intake.formats import PACKINGS, bare, ending, stem
-from studio.intake.kinds import recognise
+from studio.intake.formats import endings, stem
 from studio.intake.mapping import Mapping
 from studio.intake.rows import Limits
-from studio.intake.shapes import Detected, UnrecognisedError
+from studio.intake.shapes import Detected
 from studio.manifest import sha256
 from studio.services import datasets, folders
-
-DETECTED = TypeAdapter(Detected)
 
 ORIGINAL, VALIDATION = "original", "validation-original"
 
@@ -44,6 +40,10 @@ class Upload:
     is_draft: bool = False
     """Whether to wait until a person has said how to read it."""
     limits: Limits = field(default_factory=Limits)
+    sha256: str = ""
+    """Of the file, from whoever has seen all of it pass; without it, all is read again."""
+    arrival: Arrival | None = None
+    """What whoever brought it has seen in it already."""
 
 
 def add(db: Session, folder: Path, upload: Upload) -> Dataset:
@@ -60,7 +60,6 @@ def add(db: Session, folder: Path, upload: Upload) -> Dataset:
     with folders.staged(folder) as stage:
         dataset = described(upload)
         dataset.status = DatasetStatus.DRAFT
-        dataset.detected = _recognised(upload)
         put(upload, stage)
         folders.sync(stage)
         # The first statement takes the database's write lock: all slow work is done by now.
@@ -69,24 +68,27 @@ def add(db: Session, folder: Path, upload: Upload) -> Dataset:
 
 
 def described(upload: Upload) -> Dataset:
-    """Return the row of a file, not stored yet."""
+    """Return the row of a file with what was seen in it, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
+    brought = Source(path=upload.path, filename=upload.filename)
+    found = upload.arrival or arrival(brought, upload.limits)
     return Dataset(
         name=datasets.clean_name(upload.name or stem(filename)),
         filename=filename,
-        format=recognise(upload.path, upload.filename),
+        format=found.format,
         bytes=upload.path.stat().st_size,
-        sha256=sha256(upload.path),
+        sha256=upload.sha256 or sha256(upload.path),
+        detected=found.detected,
         source=upload.source,
     )
 
 
 def put(upload: Upload, stage: Path) -> None:
     """Move what was brought to where it stays."""
-    upload.path.replace(stage / f"{ORIGINAL}{_endings(upload.filename)}")
+    upload.path.replace(stage / f"{ORIGINAL}{endings(upload.filename)}")
     if upload.validation is not None:
-        endings = _endings(upload.validation_filename or upload.filename)
-        upload.validation.replace(stage / f"{VALIDATION}{endings}")
+        named = upload.validation_filename or upload.filename
+        upload.validation.replace(stage / f"{VALIDATION}{endings(named)}")
 
 
 def insert(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
@@ -130,20 +132,5 @@ def detected(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
     return look(source(folder, dataset), limits).detected
 
 
-def _recognised(upload: Upload) -> dict[str, Any]:
-    try:
-        found = look(Source(path=upload.path, filename=upload.filename), upload.limits)
-    except UnrecognisedError:
-        return {}
-    kept: dict[str, Any] = DETECTED.dump_python(found.detected, mode="json")
-    return kept
-
-
 def _kept(folder: Path, dataset: Dataset, name: str) -> Path | None:
     return next((folder / str(dataset.id)).glob(f"{name}.*"), None)
-
-
-def _endings(filename: str) -> str:
-    """Return what says a file's format, and how it is packed."""
-    packing = ending(filename) if ending(filename) in PACKINGS else ""
-    return ending(bare(filename)) + packing

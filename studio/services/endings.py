@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.work import Chore
 from studio.errors import StudioError
 from studio.events import Failed
-from studio.services import builds, chores, downloads, sources, work
+from studio.services import builds, chores, downloads, findings, sources, work
 
 Ended = Callable[[Session, Chore, dict[str, Any]], None]
 """Takes a chore that has succeeded, failed or been cancelled, and what it came to: nothing unless
@@ -18,6 +18,7 @@ it has succeeded. What it refuses to take, the chore fails of."""
 ENDED: dict[str, Ended] = {
     builds.KIND: builds.ended,
     downloads.KIND: downloads.ended,
+    findings.KIND: findings.ended,
     "fetch": sources.ended,
 }
 

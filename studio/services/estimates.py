@@ -17,10 +17,19 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.services import advice, calibrations, memory, precedents, progress, timing, versions
+from studio.services import (
+    advice,
+    calibrations,
+    measurements,
+    memory,
+    precedents,
+    progress,
+    timing,
+    versions,
+)
 from studio.services.kept import Load
 from studio.services.memory import Estimate
-from studio.services.precedents import Lengths, Precedent
+from studio.services.precedents import Lengths, Precedent, Reading
 from studio.services.timing import Timing
 from studio.weights.facts import ModelFacts
 
@@ -57,7 +66,11 @@ class Needed:
     """Bytes of the GPU, or of the host."""
     beside: int
     knows_lengths: bool
-    """Whether a run has read the data; else every example counts as the longest allowed."""
+    """Whether the data have been read; else every example counts as the longest allowed."""
+    is_exact: bool = False
+    """Whether a dry run has counted it; else it is the closed form."""
+    closed: int | None = None
+    """What the closed form says where a dry run knows better; None of a model it does not know."""
 
     @property
     def total(self) -> int:
@@ -104,9 +117,10 @@ class Known:
 
     precedents: Sequence[Precedent]
     find: Find
+    readings: Sequence[Reading] = ()
 
     def lengths(self, recipe: AnyRecipe) -> Lengths | None:
-        return precedents.lengths(self.precedents, recipe)
+        return precedents.lengths([*self.precedents, *self.readings], recipe)
 
     def learnt(self, recipe: AnyRecipe) -> Learnt:
         """Learn from runs in the same precision with such an adapter: others err otherwise."""
@@ -138,7 +152,8 @@ def known(db: Session) -> Known:
         except InvalidError:
             return None  # The model of an earlier run has gone since.
 
-    return Known([*calibrations.precedents(db), *precedents.newest(db)], find)
+    seen = [*calibrations.precedents(db), *precedents.newest(db)]
+    return Known(seen, find, [*measurements.readings(db)])
 
 
 def of(db: Session, recipe: AnyRecipe, by: Known | None = None) -> Estimated:
@@ -152,11 +167,42 @@ def of(db: Session, recipe: AnyRecipe, by: Known | None = None) -> Estimated:
     alike = precedents.like(by.precedents, recipe)
     twin = precedents.twin(by.precedents, recipe)
     data = versions.require(db, recipe.dataset)
+    facts = advice.facts_of(db, recipe.base_model)
     return Estimated(
-        memory=needed(recipe, advice.facts_of(db, recipe.base_model), by),
+        memory=best(db, recipe, facts, by),
         timing=timing.of(recipe, data, by.lengths(recipe), alike),
         measured=twin.peak_bytes if twin else None,
     )
+
+
+def best(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Needed | None:
+    """Return the memory as well as it is known: counted, else by the closed form."""
+    return counted(db, recipe, facts, by) or needed(recipe, facts, by)
+
+
+def counted(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Needed | None:
+    """Return the memory as a dry run has counted it; None if there was none."""
+    estimate = measurements.estimate(db, recipe, facts)
+    if estimate is None:
+        return None
+    closed = needed(recipe, facts, by)
+    return Needed(
+        estimate=estimate,
+        learnt=Learnt(),
+        room=detect().room_bytes,
+        beside=_beside(),
+        knows_lengths=True,
+        is_exact=True,
+        closed=closed.total if closed else None,
+    )
+
+
+def missed(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Learnt:
+    """Return how far the closed form misses recipes like this one: a dry run shows it best."""
+    exact, closed = counted(db, recipe, facts, by), needed(recipe, facts, by, Learnt())
+    if exact is None or closed is None:
+        return by.learnt(recipe)
+    return Learnt(factor=exact.total / closed.total)
 
 
 def needed(
@@ -172,7 +218,7 @@ def needed(
         estimate=estimate,
         learnt=learnt or by.learnt(recipe),
         room=hardware.room_bytes,
-        beside=BESIDE_GPU if on_gpu else BESIDE_HOST,
+        beside=_beside(),
         knows_lengths=lengths is not None,
     )
 
@@ -219,6 +265,10 @@ def median(misses: Sequence[Miss]) -> Missed:
         memory=statistics.median(memory_off) if memory_off else None,
         seconds=statistics.median(seconds_off) if seconds_off else None,
     )
+
+
+def _beside() -> int:
+    return BESIDE_HOST if detect().device == "cpu" else BESIDE_GPU
 
 
 def _load(recipe: AnyRecipe, lengths: Lengths | None) -> Load:

@@ -44,7 +44,8 @@ class Fitting:
 
 def of(db: Session, recipe: AnyRecipe, by: Known) -> Fitting:
     """Find out how a recipe could fill the memory there is, and not more."""
-    facts, learnt = advice.facts_of(db, recipe.base_model), by.learnt(recipe)
+    facts = advice.facts_of(db, recipe.base_model)
+    learnt = estimates.missed(db, recipe, facts, by)
 
     def fits(changed: AnyRecipe) -> bool:
         if conflict(changed) or refusals(changed, facts, detect()):

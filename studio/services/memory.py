@@ -25,6 +25,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.services import advice, plans
 from studio.services.kept import FAMILIES, Load, Step
 from studio.services.plans import BYTES, Sizes
+from studio.weights import shapes
 from studio.weights.facts import ModelFacts
 
 Moment = Literal["backward", "update", "step"]
@@ -150,8 +151,26 @@ def estimate(recipe: AnyRecipe, facts: ModelFacts, load: Load, *, on_gpu: bool) 
         moment="step",
         gradients=update.gradients,
         scratch=update.scratch,
-        holes=round(_HOLES * _blocks(fullest)) if step.computed == BYTES["float32"] else 0,
+        holes=_lost(step, fullest),
     )
+
+
+def of_counted(
+    recipe: AnyRecipe, facts: ModelFacts, load: Load, parts: Mapping[str, int], *, on_gpu: bool
+) -> Estimate:
+    """Put what a dry run has counted beside what a process needs that no tensor holds."""
+    step = Step(recipe, facts, facts.shape or shapes.UNKNOWN, load, on_gpu)
+    none = Sizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
+    held: dict[str, Any] = dict(parts)
+    made = replace(_standing(step, none), **held)
+    if on_gpu:
+        is_update = made.gradients > _blocks(made)
+        return replace(made, moment="update" if is_update else "backward")
+    return replace(made, moment="step", holes=_lost(step, made))
+
+
+def _lost(step: Step, fullest: Estimate) -> int:
+    return round(_HOLES * _blocks(fullest)) if step.computed == BYTES["float32"] else 0
 
 
 def _blocks(one: Estimate) -> int:

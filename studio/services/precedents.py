@@ -1,6 +1,6 @@
 """What runs before this one have shown on this machine: how fast, how full, on which lengths."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,14 @@ class Precedent:
     @property
     def step_tokens(self) -> float:
         return self.tokens / self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Data that have been read for a recipe, though nothing was trained."""
+
+    recipe: AnyRecipe
+    told: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +100,7 @@ def twin(known: Sequence[Precedent], recipe: AnyRecipe) -> Precedent | None:
     return next(found, None)
 
 
-def lengths(known: Sequence[Precedent], recipe: AnyRecipe) -> Lengths | None:
+def lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Lengths | None:
     """Return how long a recipe's examples are, if some run has read them all with its model."""
     return next(_lengths(known, recipe), None)
 
@@ -123,7 +131,7 @@ def _filling(recipe: AnyRecipe) -> tuple[object, ...]:
     )
 
 
-def _lengths(known: Sequence[Precedent], recipe: AnyRecipe) -> Iterator[Lengths]:
+def _lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Iterator[Lengths]:
     most = recipe.data.max_length
     for one in known:
         told, cut = one.told, one.recipe.data.max_length

@@ -32,6 +32,8 @@ class Refusal:
     """The dotted name of the field to change."""
     repair: dict[str, Any] = field(default_factory=dict)
     """Values to lay over the recipe; empty where none is known."""
+    link: str = ""
+    """The page where it can be mended, if that is no field of the recipe."""
 
 
 @dataclass(frozen=True, slots=True)

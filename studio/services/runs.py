@@ -16,7 +16,6 @@ from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Receipt, Run, Sample
 from studio.db.work import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import merge
@@ -24,8 +23,7 @@ from studio.services import (
     advice,
     datasets,
     estimates,
-    refusals,
-    spoken,
+    obstacles,
     states,
     versions,
 )
@@ -94,7 +92,7 @@ def check(db: Session, recipe: AnyRecipe) -> None:
     datasets.require(db, recipe.dataset)
     if found := conflict(recipe):
         raise InvalidError(found.message, hint=found.hint, param=found.param)
-    if refused := [*refusals.refusals(recipe, facts, detect()), *spoken.refusals(db, recipe)]:
+    if refused := obstacles.of(db, recipe, facts):
         worst = refused[0]
         raise InvalidError(worst.message, hint=worst.hint, param=worst.param)
 

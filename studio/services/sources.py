@@ -19,6 +19,7 @@ from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError, UnavailableError
 from studio.intake import rows
+from studio.intake.arrivals import ARRIVAL
 from studio.services import builds, chores, datasets, uploads
 from studio.services.drafts import Upload
 from studio.services.uploads import Parts
@@ -116,6 +117,8 @@ def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
         source=_words(errand.source, fetched),
         is_draft=True,
         limits=rows.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes),
+        sha256=fetched.sha256,
+        arrival=ARRIVAL.validate_python(fetched.arrival),
     )
     dataset = builds.bring(db, errand.home, upload)
     chore.result = result | {"dataset_id": dataset.id}

@@ -1,10 +1,12 @@
 """The studio's own data set, so that a first run needs none to be brought."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from sqlmodel import Session, select
 
 from studio.db.tables import Dataset, DatasetVersion
+from studio.intake import findings
 from studio.intake.convert import rows_hash
 from studio.intake.mapping import Mapping
 from studio.manifest import sha256
@@ -43,6 +45,7 @@ def add(db: Session, folder: Path) -> Dataset:
             sha256=rows_hash(first),
             train_rows=_count(train),
             validation_rows=_count(validation),
+            findings=[asdict(one) for one in findings.look(first)],
         )
         db.add(version)
         folders.sync(stage)

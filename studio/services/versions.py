@@ -16,8 +16,9 @@ from sqlmodel import Session, col, func, select
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.errors import ConflictError, NotFoundError
+from studio.intake import findings
 from studio.intake.mapping import Mapping
-from studio.intake.pages import Page, read_page, read_rows, search
+from studio.intake.pages import Page, read_page, read_rows, search, search_back
 from studio.services import datasets, folders
 
 Part = Literal["train", "validation"]
@@ -29,10 +30,14 @@ class Which:
 
     part: Part = "train"
     after: int = 0
+    before: int | None = None
+    """Only the nearest row before this one; for a search."""
     words: str = ""
     """Only rows that hold these, in any case."""
     numbers: frozenset[int] = frozenset()
     """Only these rows."""
+    finding: str = ""
+    """Only the rows that something was found in: its code."""
 
 
 FIRST = Which()
@@ -117,10 +122,15 @@ def rows(folder: Path, version: DatasetVersion, which: Which = FIRST, *, limit: 
     path = train if which.part == "train" else validation
     if path is None:
         return Page(rows=[], has_more=False)
+    numbers = which.numbers
+    if which.finding:
+        numbers = frozenset(findings.rows_of(train.parent, which.finding, which.part))
+    if numbers or which.finding:
+        return read_rows(path, numbers, after=which.after, limit=limit)
+    if which.words and which.before is not None:
+        return search_back(path, which.words, before=which.before)
     if which.words:
         return search(path, which.words, after=which.after, limit=limit)
-    if which.numbers:
-        return read_rows(path, which.numbers)
     return read_page(path, after=which.after, limit=limit)
 
 

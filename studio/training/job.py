@@ -18,6 +18,9 @@ from studio.training.data import Examples
 from studio.training.memory import Gauge
 from studio.training.rows import Row, read, split
 
+Load = Callable[..., PreTrainedModel]
+"""As `models.load_model`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -38,7 +41,13 @@ class Job:
     gauge: Gauge
 
     @classmethod
-    def prepare(cls, recipe: Recipe, run: RunDir, enter: Callable[[str], None]) -> "Job":
+    def prepare(
+        cls,
+        recipe: Recipe,
+        run: RunDir,
+        enter: Callable[[str], None],
+        load: Load = models.load_model,
+    ) -> "Job":
         """Load and tokenise what the recipe names, saying which phase is entered."""
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
         if found := conflict(recipe):
@@ -55,7 +64,7 @@ class Job:
         weights = models.weights_format(config, mode, recipe.adapter)
         planned = audit.plan(recipe, weights, config)
         gauge = Gauge()
-        model = models.load_model(spec.model, config, weights, row, spec.code)
+        model = load(spec.model, config, weights, row, spec.code)
         if mode.is_float8:
             float8.convert(model, mode)
         enter("tokenising")

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,18 +46,28 @@ def read(path: Path, part: str = "training") -> list[Row]:
         TrainingError: a line is something else.
 
     """
-    found: list[Row] = []
-    number = 0
-    with path.open("rb") as lines:
-        for line, said in enumerate(lines, 1):
-            if said.strip():
-                number += 1
-                row = _read(said, number, part, line)
-                found += [row] if row else []
+    every = [row for row, _end in each(path, part)]
+    found, number = [row for row in every if row], len(every)
     if len(found) < number:
         told = f"{number - len(found):,} of {number:,} rows of the {part} data are not to be learnt"
         print(told, flush=True)  # noqa: T201 -- the run's own log
     return found
+
+
+def each(path: Path, part: str = "training") -> Iterator[tuple[Row | None, int]]:
+    """Yield what is learnt of each row, None where nothing, and where in the file its line ends.
+
+    Raises:
+        TrainingError: a line is no canonical row.
+
+    """
+    number = end = 0
+    with path.open("rb") as lines:
+        for line, said in enumerate(lines, 1):
+            end += len(said)
+            if said.strip():
+                number += 1
+                yield _read(said, number, part, line), end
 
 
 def taught(said: Any, number: int, part: str) -> Row | None:  # noqa: ANN401 -- from a file

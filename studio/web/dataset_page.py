@@ -10,11 +10,12 @@ from sqlmodel import Session
 from studio.db.tables import Dataset, DatasetVersion
 from studio.errors import InvalidError
 from studio.intake import glance, wording
+from studio.intake.checks import KEPT
 from studio.intake.conditions import REASONS
 from studio.intake.mapping import Mapping
 from studio.intake.pages import Page
 from studio.intake.readers import PLACES
-from studio.services import builds, drafts, versions
+from studio.services import builds, drafts, findings, versions
 from studio.services.versions import Part, Which
 from studio.settings import Settings
 from studio.web.uploads import limits_of
@@ -35,14 +36,23 @@ class Asked(BaseModel):
     q: str = Field(default="", max_length=200)
     rows: str = Field(default="", max_length=2000)
     """Numbers of rows as they are learnt."""
+    finding: str = Field(default="", max_length=50)
+    """Only the rows that something was found in: its code."""
     original: str = Field(default="", max_length=2000)
     """Numbers of rows as the file counts them."""
     told: str = ""
-    """same: a reading that was asked for gave rows that were there already."""
+    """same: a reading that was asked for gave rows that were there already; out: it left some
+    out."""
+    before: int | None = Field(default=None, ge=1, lt=2**31)
+    """The version that was in use before that."""
 
     def which(self) -> Which:
         return Which(
-            part=self.split, after=self.after, words=self.q.strip(), numbers=_numbers(self.rows)
+            part=self.split,
+            after=self.after,
+            words=self.q.strip(),
+            numbers=_numbers(self.rows),
+            finding=self.finding,
         )
 
 
@@ -62,7 +72,9 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
     version = versions.get(db, dataset.id or 0, number) if number else None
     found = versions.of(db, dataset.id or 0)
     mapping = Mapping.model_validate(version.mapping) if version else None
-    rows = versions.rows(config.datasets, version, asked.which(), limit=ROWS) if version else None
+    which, where = asked.which(), config.datasets
+    rows = versions.rows(where, version, which, limit=ROWS) if version else None
+    rows = rows or Page(rows=[], has_more=False)
     return {
         "dataset": dataset,
         "version": version,
@@ -73,10 +85,14 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "reasons": REASONS,
         "place": PLACES.get(dataset.format, "row"),
         "asked": asked,
-        "rows": rows or Page(rows=[], has_more=False),
+        "rows": rows,
+        "spots": findings.spots(where, version, which, rows) if version else {},
         "original": _original(config, dataset, asked),
         "chore": builds.of(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
+        "findings": _findings(version, mapping) if version and mapping else None,
+        "kept": KEPT,
+        "looking": findings.of(db, version) if version and version.findings is None else None,
         "name": dataset.name,
         "problem": None,
     }
@@ -96,6 +112,20 @@ def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entr
     ]
 
 
+def _findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]] | None:
+    """Tell what is suspicious, and what can be done about it; None until somebody has looked."""
+    if version.findings is None:
+        return None
+    return [
+        one
+        | {
+            "is_repeated": one["code"] in findings.REPEATED,
+            "can_leave_out": findings.can_leave_out(mapping, one),
+        }
+        for one in version.findings
+    ]
+
+
 def _original(config: Settings, dataset: Dataset, asked: Asked) -> dict[str, Any] | None:
     """Return the rows that were asked for as they stand in the file that was brought."""
     numbers = _numbers(asked.original)
@@ -107,7 +137,7 @@ def _original(config: Settings, dataset: Dataset, asked: Asked) -> dict[str, Any
     found = glance.find(source, limits_of(config), numbers)
     rows = [
         {
-            "number": row.number,
+            "place": row.place,
             "cells": {name: glance.shown(value, 2000) for name, value in row.values.items()},
         }
         for row in found.rows

@@ -11,6 +11,7 @@ from studio.db.tables import Dataset
 from studio.db.work import Chore
 from studio.errors import InvalidError
 from studio.intake import glance, wording
+from studio.intake.archives import is_zip
 from studio.intake.mapping import Mapping, Split
 from studio.intake.rows import Row
 from studio.intake.shapes import Detected
@@ -73,6 +74,7 @@ class Screen:
             if isinstance(error, InvalidError)
             else self.outcome(form),
             "others": self._others(),
+            "is_archive": is_zip(self.source.path),
             "shapes": wording.SHAPES,
             "ops": wording.OPS,
             "duplicates": wording.DUPLICATES,

@@ -13,10 +13,21 @@ from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.dotted import flatten
-from studio.services import advice, estimates, fitting, plans, refusals, spoken
+from studio.services import (
+    advice,
+    estimates,
+    findings,
+    fitting,
+    measurements,
+    obstacles,
+    plans,
+    stats,
+)
 from studio.services.estimates import Estimated
+from studio.services.findings import Noted
 from studio.services.fitting import Way
 from studio.services.plans import Plan
+from studio.services.refusals import Refusal
 from studio.web import words
 from studio.web.forms import tidy
 
@@ -35,7 +46,9 @@ class Preview:
     sentence: str
     """What we would choose, and why; or why nothing can be said yet."""
     warnings: tuple[str, ...] = ()
-    refusals: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    noted: Noted | None = None
+    """What to look at in the data."""
     repair: Repair | None = None
     plan: Plan | None = None
     needed: Estimated | None = None
@@ -43,6 +56,8 @@ class Preview:
     """What would make it fit."""
     largest: Repair | None = None
     """The largest batch there is room for."""
+    unfollowed: str = ""
+    """Why no dry run could count the memory; empty if one can."""
     parts: Mapping[str, str] = field(default_factory=lambda: words.PARTS)
 
 
@@ -60,11 +75,12 @@ def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
 def _of(db: Session, recipe: AnyRecipe) -> Preview:
     facts = advice.facts_of(db, recipe.base_model)
     advised = advice.advise(recipe, facts, detect())
-    refused = [*refusals.refusals(recipe, facts, detect()), *spoken.refusals(db, recipe)]
+    refused = obstacles.of(db, recipe, facts)
     return Preview(
         sentence=advised.sentence,
-        warnings=advised.warnings,
-        refusals=tuple(one.message for one in refused),
+        warnings=(*stats.cautions(db, recipe), *advised.warnings),
+        refusals=tuple(refused),
+        noted=findings.noted(db, recipe),
         repair=_repair(refused[0].hint, refused[0].repair) if refused else _switch(recipe, advised),
         plan=None if refused else plans.plan(recipe, facts),
         **({} if refused else _needs(db, recipe)),
@@ -77,6 +93,7 @@ def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     found = fitting.of(db, recipe, known)
     return {
         "needed": estimates.of(db, recipe, known),
+        "unfollowed": measurements.refusal(recipe),
         "smallest": _way(found.smallest),
         "largest": _way(found.largest),
     }

@@ -24,8 +24,8 @@ class Outcome:
     """The first of those that can be learnt from."""
     dropped: list[Previewed] = field(default_factory=list)
     """The first of those left out."""
-    reasons: Values[str, list[int]] = field(default_factory=dict)
-    """Why rows are left out, the most frequent first, with their numbers."""
+    reasons: Values[str, list[str]] = field(default_factory=dict)
+    """Why rows are left out, the most frequent first, with their places."""
     lesson: str = ""
     """What training learns from such rows."""
     refused: StudioError | None = None
@@ -44,9 +44,9 @@ def of(source: Source, mapping: Mapping, limits: Limits) -> Outcome:
         return Outcome(refused=error)
     kept = [one for one in found if one.row is not None]
     dropped = [one for one in found if one.row is None]
-    reasons: dict[str, list[int]] = {}
+    reasons: dict[str, list[str]] = {}
     for one in dropped:
-        reasons.setdefault(one.problem or "", []).append(one.number)
+        reasons.setdefault(one.problem or "", []).append(one.place)
     return Outcome(
         looked_at=len(found),
         kept=len(kept),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends
 from pydantic import ValidationError
@@ -24,20 +24,13 @@ from studio.services import folders
 from studio.services.drafts import Upload
 from studio.settings import Settings
 from studio.web.deps import Config
+from studio.web.incoming import Arrived, Incoming
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 _AT_ONCE = 2**20
 _FIELD_BYTES = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrived:
-    """A file that has come whole."""
-
-    path: Path
-    filename: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +174,7 @@ class _Writer:
     fields: dict[str, bytearray] = field(default_factory=dict)
     files: dict[str, Arrived] = field(default_factory=dict)
     _name: str = ""
-    _file: BinaryIO | None = None
+    _file: Incoming | None = None
     _header: tuple[bytearray, bytearray] = field(default_factory=lambda: (bytearray(), bytearray()))
     _disposition: bytes = b""
 
@@ -220,8 +213,7 @@ class _Writer:
         if self._name not in self.names.files or self._name in self.files:
             raise InvalidError(f"No file is expected as {self._name}.", param=self._name)
         path = self.folder / self._name
-        self._file = path.open("wb")
-        self.files[self._name] = Arrived(path=path, filename=filename)
+        self._file = Incoming.open(path, filename)
 
     def data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
@@ -235,7 +227,7 @@ class _Writer:
     def close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            file.close()
+            self.files[self._name] = file.close()
 
     def drop(self) -> None:
         """Close a file that never came to its end; what could not be written does not matter."""
@@ -260,6 +252,7 @@ async def _new_dataset(request: Request, config: Config) -> AsyncIterator[Upload
             mapping=_mapping(form.fields.get("mapping", "")),
             is_draft=form.fields.get("draft", "") in {"true", "1"},
             limits=limits_of(config),
+            sha256=file.sha256,
         )
 
 

@@ -33,6 +33,19 @@ class Shape:
         return self.key_heads * self.head_size
 
 
+UNKNOWN = Shape(
+    layers=0,
+    hidden=0,
+    intermediate=0,
+    heads=0,
+    key_heads=0,
+    head_size=0,
+    vocabulary=0,
+    is_tied=False,
+)
+"""Of a model whose config does not say."""
+
+
 def read(config: Mapping[str, Any]) -> Shape | None:
     """Return a config's shape, or None unless every number is there and within reason."""
     hidden = _whole(config.get("hidden_size"), _WIDEST)

@@ -13,7 +13,7 @@ from studio.db.work import Chore, Export
 from studio.events import Event
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir
-from studio.services import chores, endings, exports
+from studio.services import chores, endings, exports, stats
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.workshop import Workshop
@@ -101,6 +101,7 @@ class Trades:
         self.exports.adopt()
         self.chores.adopt()
         with unit_of_work(self.chores.engine) as db:
+            stats.tidy(db)
             chores.tidy(db, self.chores.settings.chores)
 
     def follow(self) -> None:

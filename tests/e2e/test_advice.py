@@ -17,6 +17,17 @@ def test_advice_follows_what_is_chosen(page: Page) -> None:
     expect(page.locator("#advice .caution")).to_contain_text("of weights would not move")
 
 
+def test_one_press_counts_a_step_and_keeps_the_form(page: Page) -> None:
+    page.goto("/new?preset=full")
+    page.get_by_label("Name", exact=True).fill("kept")
+    expect(page.locator("#advice figcaption")).to_contain_text("Estimated for examples")
+    page.get_by_role("button", name="Measure exactly").click()
+
+    expect(page.locator("#advice figcaption")).to_contain_text("By a dry run", timeout=180_000)
+    expect(page.get_by_role("button", name="Measure exactly")).to_have_count(0)
+    expect(page.get_by_label("Name", exact=True)).to_have_value("kept")
+
+
 def test_one_click_mends_a_refused_form(page: Page, studio: Studio) -> None:
     folder = folders.write(studio.home / "large", {"a": ("F32", [70000.0])})
     page.goto("/new?preset=full")

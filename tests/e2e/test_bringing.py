@@ -15,22 +15,30 @@ def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_pa
     file = tmp_path / "large.jsonl"
     file.write_bytes(LARGE)
     offsets: list[str] = []
+    held: list[Route] = []
+    seen: list[bool] = []
 
-    def cut_the_second(route: Route) -> None:
+    def cut_the_second_and_hold_the_next(route: Route) -> None:
         if route.request.method == "PATCH":
             offsets.append(route.request.headers["upload-offset"])
             if len(offsets) == 2:
                 route.abort()
                 return
+            if not seen and len(offsets) > 2:
+                held.append(route)
+                return
         route.continue_()
 
-    page.route("**/api/v1/uploads/*", cut_the_second)
+    page.route("**/api/v1/uploads/*", cut_the_second_and_hold_the_next)
     page.goto("/datasets")
     page.locator("#file").set_input_files(file)
     page.get_by_role("button", name="Upload").click()
 
     expect(page.get_by_text("The connection is lost. Trying again…")).to_be_visible(timeout=60_000)
-    page.wait_for_url("**/mapping")
+    seen.append(True)
+    for route in held:
+        route.continue_()
+    page.wait_for_url("**/mapping", timeout=60_000)
     expect(page.get_by_role("heading", name="large", exact=False).first).to_be_visible()
     assert offsets[:4] == ["0", "2097152", "2097152", "4194304"]
 

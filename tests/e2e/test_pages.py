@@ -17,6 +17,7 @@ from studio.services.drafts import Upload
 from tests.factories import make_done, make_running
 from tests.fake_exporter import MEASURED
 from tests.living import Studio, stop_everything
+from tests.patience import until
 
 pytestmark = pytest.mark.e2e
 
@@ -32,10 +33,15 @@ PAGES = (
     "/datasets",
     "/datasets/1",
     "/datasets/1/sight",
+    "/datasets/1/stats?max_length=40",
+    "/datasets/2/stats",
     "/datasets/2",
     "/datasets/2?original=3&q=film",
     "/datasets/2/mapping",
     "/datasets/3/mapping",
+    "/datasets/4?finding=control_characters",
+    "/datasets/4?finding=duplicates",
+    "/datasets/5",
     "/reports/precision",
     "/reports/precision/1",
     "/reports/precision/new?from=experiment:1",
@@ -72,15 +78,23 @@ def furnished_studio(
             control.cancel(db, run.id or 0)
     engine.dispose()
     studio.start()
+    until(lambda: counted(studio))
     yield studio
     stop_everything(studio)
 
 
+def counted(studio: Studio) -> bool:
+    """Ask for the tokens of the first data set, and tell whether they are counted."""
+    return studio.api.post("/datasets/1/stats", json={"model": "starter"}).status_code == 200
+
+
 def bring(db: Session, folder: Path) -> None:
-    """Add a data set of two classes with a row that is left out, and a draft nobody can read."""
+    """Add a data set of two classes with a row left out, a draft, and two with odd rows."""
     for content, name, is_draft in (
         ("text,label\nA film,good\nNo film,bad\n,bad\nA film again,good\n", "films.csv", False),
         ("a,b\n1,2\n", "odd.csv", True),
+        ("prompt,completion\nRing\x07,...\nWhy?,So.\nWhy?,So.\n", "odd rows.csv", False),
+        ("prompt,completion\nWhy?,So.\n", "one row.csv", False),
     ):
         path = folder / ".arrived"
         path.write_text(content, encoding="utf-8")

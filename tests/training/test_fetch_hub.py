@@ -1,9 +1,12 @@
 """Data sets from a hub, fetched by a chore's real process from a server that speaks as it does."""
 
+import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +36,7 @@ FILES = {
     "README.md": CARD,
     "english/a.jsonl": ROWS,
     "english/b.jsonl": ROWS,
-    "test.jsonl": ROWS[:100],
+    "test.jsonl": ROWS[: ROWS.index(b"\n") + 1],
     "deutsch.jsonl": ROWS,
 }
 
@@ -70,6 +73,11 @@ def content(folder: ChoreDir, told: dict[str, Any] | Failed) -> tuple[str, bytes
     return told["filename"], (folder.files / told["file"]).read_bytes()
 
 
+def members(found: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(found)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
 def refusal(told: dict[str, Any] | Failed) -> str:
     assert isinstance(told, Failed), told
     return told.message
@@ -84,13 +92,53 @@ def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: Hub, folder: ChoreD
     assert content(folder, told) == ("train.jsonl", ROWS)
     assert isinstance(told, dict)
     assert told["facts"] == {"commit": first, "config": "default", "split": "train"}
+    assert told["sha256"] == hashlib.sha256(ROWS).hexdigest()
 
 
 def test_several_files_of_a_part_are_put_together(hub: Hub, folder: ChoreDir) -> None:
     hub.dataset("acme/rows", FILES)
-    filename, rows = content(folder, fetch(hub, folder, config="english"))
+    filename, rows = content(folder, fetch(hub, folder, config="english", split="train"))
 
-    assert (filename, rows) == ("rows-train.jsonl", ROWS + ROWS)
+    assert (filename, members(rows)) == (
+        "rows-train.zip",
+        {"train-00001-of-00002.jsonl": ROWS, "train-00002-of-00002.jsonl": ROWS},
+    )
+
+
+def test_what_measures_a_split_comes_along_with_it(hub: Hub, folder: ChoreDir) -> None:
+    hub.dataset("acme/rows", FILES)
+    told = fetch(hub, folder, config="english")
+    filename, found = content(folder, told)
+
+    assert isinstance(told, dict)
+    assert (filename, told["facts"]["split"]) == ("rows-train-test.zip", "train and test")
+    assert members(found) == {
+        "train-00001-of-00002.jsonl": ROWS,
+        "train-00002-of-00002.jsonl": ROWS,
+        "test.jsonl": FILES["test.jsonl"],
+    }
+    assert told["arrival"]["detected"]["mapping"]["split"]["kind"] == "file"
+
+
+def test_files_of_several_formats_become_json_lines(hub: Hub, folder: ChoreDir) -> None:
+    card = b"---\nconfigs:\n- config_name: default\n  data_files: [a.jsonl, b.json]\n---\n"
+    row = b'{"prompt": "a", "completion": "b"}\n'
+    hub.dataset("acme/rows", {"README.md": card, "a.jsonl": row, "b.json": b"[" + row + b"]"})
+    filename, found = content(folder, fetch(hub, folder))
+
+    assert (filename, members(found)) == ("rows-train.zip", {"train.jsonl": row * 2})
+
+
+def test_files_of_splits_stay_as_they_are(hub: Hub, folder: ChoreDir) -> None:
+    names = ("data/train.csv", "data/validation.csv", "data/test.csv")
+    hub.dataset("acme/rows", {name: f"prompt,completion\na,{name}\n".encode() for name in names})
+    filename, found = content(folder, fetch(hub, folder))
+
+    assert filename == "rows-train-validation.zip"
+    assert members(found) == {
+        "train.csv": b"prompt,completion\na,data/train.csv\n",
+        "validation.csv": b"prompt,completion\na,data/validation.csv\n",
+    }
 
 
 def test_a_split_is_chosen_by_its_name(hub: Hub, folder: ChoreDir) -> None:

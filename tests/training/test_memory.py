@@ -157,6 +157,31 @@ def test_a_run_holds_what_was_estimated(
     )
 
 
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="no products of 16 bits here"
+)
+def test_batches_of_many_lengths_hold_no_more_than_the_longest(tmp_path: Path) -> None:
+    model = tiny.write_model(tmp_path / "model", tiny.llama())
+    one_by_one = {
+        "optimisation__per_device_train_batch_size": 1,
+        "optimisation__train_sampling_strategy": "sequential",
+        "optimisation__max_steps": 60,
+        "evaluation__logging_steps": 1,
+        "evaluation__eval_steps": 60.0,
+        "numerics__health": False,
+        "precision": "bf16",
+    }
+    run = tiny.write_run(tmp_path / "run", model, **one_by_one)
+    # Longest first: what a step needs, the first ones show.
+    lengths = range(100, 20, -1)
+    tiny.write_rows(run.root / "train.jsonl", [{"text": "a " * length} for length in lengths])
+    subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
+
+    # Unbounded, caches of compiled kernels make it five times as much.
+    early, *_, late = tiny.series(run, "peak_memory_bytes")[9:]
+    assert late < 1.5 * early
+
+
 def talk(number: int) -> dict[str, Any]:
     question = {"role": "user", "content": f"Count from {number}."}
     counted = " ".join(map(str, range(number, number + 60)))

@@ -17,7 +17,7 @@ CROWD = 120
 
 def test_a_crowd_of_submissions_is_stored_each_once(settings: Settings) -> None:
     # Who must wait in vain is told so soon, and fails the test.
-    engine = connect(settings.database, busy_seconds=5)
+    engine = connect(settings.database, busy_seconds=30)
     try:
         answers = asyncio.run(submitted(engine, settings))
     finally:

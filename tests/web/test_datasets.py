@@ -189,7 +189,9 @@ def test_an_upload_over_rest_answers_with_all_that_is_known(client: TestClient) 
 
     made = answer.json()
     assert (answer.status_code, made["id"], made["name"], made["train_rows"]) == (201, 2, "mine", 1)
-    assert made["problems"] == client.get(f"{API}/2/problems").json()["data"]
+    noticed = client.get(f"{API}/2/problems").json()["data"]
+    assert made["problems"] + made["findings"] == noticed
+    assert [one["kind"] for one in noticed] == ["left_out", "finding"]
     assert client.get(f"{API}/2").json() == made
     assert client.get(API).json()["data"][0] == made
 

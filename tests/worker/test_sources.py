@@ -1,5 +1,6 @@
 """Data from elsewhere, from being asked for to being a data set: by a worker and real processes."""
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterator
@@ -71,6 +72,7 @@ def test_a_file_of_an_open_folder_becomes_a_draft(loop: Loop) -> None:
     told = (dataset.name, dataset.filename, dataset.status, dataset.source, dataset.bytes)
     expected = ("from a folder", "rows.jsonl", DatasetStatus.DRAFT, str(source), len(ROWS))
     assert told == expected
+    assert dataset.sha256 == hashlib.sha256(ROWS).hexdigest()
     assert source.read_bytes() == ROWS
 
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 from fastapi import APIRouter, Path
+from pydantic import Field
 from sqlmodel import Session
 
 from studio.db.states import DatasetStatus
@@ -22,14 +23,21 @@ DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 class ProblemOut(Out):
-    """What is wrong with some rows; they were left out, the others are kept."""
+    """What is wrong with some rows."""
 
+    kind: Literal["left_out", "finding"] = "left_out"
+    """left_out: they could not be used, and the others are kept; finding: they are kept, and should
+    be looked at."""
     code: str
     message: str
     count: int
     rows: list[int]
-    """The first of them: lines of JSON lines and CSV, else places counted from one."""
+    """The first of them. Of what was left out: lines of JSON lines and CSV, else places in the
+    file; of a finding: places among the rows that are kept, counted from one in their part."""
+    places: list[str] = Field(default_factory=list)
+    """The same in an archive of several files: "12 of b.jsonl"."""
     blocking: bool
+    """Whether no run can start."""
     split: Part
 
 
@@ -55,6 +63,8 @@ class DatasetOut(Out):
     train_rows: int
     validation_rows: int
     problems: list[ProblemOut]
+    findings: list[ProblemOut] | None
+    """What is suspicious in the rows; null until they have been looked through."""
     removed: dict[str, int]
     """Rows that could be used and were not wanted, by reason."""
     chore: int | None
@@ -105,15 +115,6 @@ def delete(dataset_id: DatasetId, db: DB, config: Config) -> None:
     datasets.delete(db, config.datasets, dataset_id)
 
 
-@router.get("/{dataset_id}/problems")
-def problems(dataset_id: DatasetId, db: DB) -> Listing[ProblemOut]:
-    """Tell which rows were left out and why, and which columns are not used."""
-    version = versions.current(db, datasets.get(db, dataset_id))
-    found: list[dict[str, Any]] = version.problems if version else []
-    shown = [ProblemOut.model_validate(problem) for problem in found]
-    return Listing(data=shown, has_more=False, next_after=None)
-
-
 def _listed(db: Session, rows: Sequence[Dataset]) -> list[DatasetOut]:
     found = versions.currents(db, rows)
     return [_told(db, one, found.get(one.id or 0)) for one in rows]
@@ -133,7 +134,18 @@ def _told(db: Session, dataset: Dataset, version: DatasetVersion | None) -> Data
         "train_rows": version.train_rows if version else 0,
         "validation_rows": version.validation_rows if version else 0,
         "problems": version.problems if version else [],
+        "findings": findings_of(version),
         "removed": version.removed if version else {},
         "chore": chore.id if chore else None,
     }
     return DatasetOut.model_validate(dataset.model_dump() | rows)
+
+
+def findings_of(version: DatasetVersion | None) -> list[ProblemOut] | None:
+    """Return what is suspicious in a version's rows; None until they have been looked through."""
+    if version is None or version.findings is None:
+        return None
+    return [
+        ProblemOut.model_validate(one | {"kind": "finding", "split": one["part"]})
+        for one in version.findings
+    ]

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from studio.db.session import reading
 from studio.methods import AnyRecipe
-from studio.services import calibrations, estimates, fitting, runs
+from studio.services import calibrations, estimates, fitting, measurements, runs
 from studio.services.estimates import Needed
 from studio.services.fitting import Way
 from studio.web.api.chores import ChoreOut
@@ -22,7 +22,7 @@ class Asked(Body):
 
 
 class MemoryOut(Out):
-    """Bytes by part at the fullest moment of a step, estimated."""
+    """Bytes by part at the fullest moment of a step: estimated, or counted by a dry run."""
 
     total: int
     """The sum of the parts, times `factor`."""
@@ -33,7 +33,11 @@ class MemoryOut(Out):
     length: int
     """Tokens of the longest example it was worked out for."""
     knows_lengths: bool
-    """Whether a run has read this data; else every example counts as the longest allowed."""
+    """Whether this data has been read; else every example counts as the longest allowed."""
+    is_exact: bool
+    """Whether a dry run has counted it; else it is worked out by the closed form."""
+    closed_total: int | None
+    """What the closed form says where a dry run knows better; else null."""
     factor: float
     """What earlier runs on this machine measured over what was estimated."""
     factor_runs: int
@@ -66,7 +70,7 @@ class WayOut(Out):
 
 class Answer(Out):
     memory: MemoryOut | None
-    """Null where it is not known how the model's layers hold a batch: a calibration measures it."""
+    """Null where it is not known how the model's layers hold a batch: a measurement counts it."""
     measured_bytes: float | None
     """The peak of an earlier run or calibration whose steps were as full; null without one."""
     time: TimeOut
@@ -99,6 +103,16 @@ def calibrate(asked: Asked, db: DB, config: Config) -> ChoreOut:
     return chore_out(calibrations.ask(db, asked.recipe, config))
 
 
+@router.post("/measurement", status_code=202)
+def measure(asked: Asked, db: DB, config: Config) -> ChoreOut:
+    """Go through a step of a recipe in shapes alone, without the memory it would take.
+
+    Once it has been done, estimates of steps like it are exact; asking again returns the same.
+    """
+    runs.check(db, asked.recipe)
+    return chore_out(measurements.ask(db, asked.recipe, config))
+
+
 def memory_out(needed: Needed | None) -> MemoryOut | None:
     if needed is None:
         return None
@@ -108,6 +122,8 @@ def memory_out(needed: Needed | None) -> MemoryOut | None:
         parts=needed.estimate.parts,
         length=needed.estimate.length,
         knows_lengths=needed.knows_lengths,
+        is_exact=needed.is_exact,
+        closed_total=needed.closed,
         factor=needed.learnt.factor,
         factor_runs=needed.learnt.runs,
         beside=needed.beside,

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from studio.db.session import reading
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.services import advice, estimates, plans, refusals, spoken
+from studio.services import advice, estimates, findings, obstacles, plans, stats
 from studio.web.api.estimate import MemoryOut, memory_out
 from studio.web.api.shapes import Body, Out
 
@@ -61,6 +61,8 @@ class RefusalOut(Out):
     """The dotted name of the field to change."""
     repair: dict[str, Any]
     """Values that, laid over the recipe, let it run; empty where none are known."""
+    link: str
+    """The page where it can be mended, if that is no field of the recipe."""
 
 
 class AdviceOut(Out):
@@ -83,14 +85,15 @@ def show(asked: Planned, request: Request) -> Answer:
     """Say what a recipe would do. Starts nothing and writes nothing."""
     with reading(request.app.state.engine) as db:
         facts = advice.facts_of(db, asked.recipe.base_model)
-        unspoken = spoken.refusals(db, asked.recipe)
-        needed = estimates.needed(asked.recipe, facts, estimates.known(db))
+        refused = obstacles.of(db, asked.recipe, facts)
+        noted = findings.noted(db, asked.recipe)
+        lost = list(stats.cautions(db, asked.recipe))
+        needed = estimates.best(db, asked.recipe, facts, estimates.known(db))
     advised = advice.advise(asked.recipe, facts, detect())
-    refused = [*refusals.refusals(asked.recipe, facts, detect()), *unspoken]
     return Answer(
         plan=PlanOut.model_validate(plans.plan(asked.recipe, facts)),
         memory=memory_out(needed),
         refusals=[RefusalOut.model_validate(one) for one in refused],
-        warnings=list(advised.warnings),
+        warnings=[*lost, *advised.warnings, *([f"{noted.sentence}."] if noted else [])],
         advice=AdviceOut(precision=advised.mode.name, sentence=advised.sentence),
     )

@@ -11,10 +11,12 @@ from studio.db.tables import DatasetVersion
 from studio.intake.mapping import Kind, Mapping
 from studio.intake.pages import NumberedRow
 from studio.intake.preview import preview as previewed
+from studio.intake.spots import Spotted
 from studio.intake.turns import Role
-from studio.services import builds, datasets, drafts, versions
+from studio.services import builds, datasets, drafts, findings, versions
+from studio.services.builds import Built
 from studio.services.versions import Part, Which
-from studio.web.api.datasets import DatasetId, ProblemOut
+from studio.web.api.datasets import DatasetId, ProblemOut, findings_of
 from studio.web.api.shapes import Body, Listing, Out
 from studio.web.deps import DB, Config, Reads
 from studio.web.uploads import limits_of
@@ -44,6 +46,8 @@ class WantedPreview(Body):
 
 class PreviewedOut(Out):
     number: int
+    place: str
+    """In an archive of several files "12 of b.jsonl", else the number."""
     values: dict[str, str]
     """As they stand in the file, cut short."""
     row: dict[str, Any] | None
@@ -65,6 +69,8 @@ class VersionOut(Out):
     train_rows: int
     validation_rows: int
     problems: list[ProblemOut]
+    findings: list[ProblemOut] | None
+    """What is suspicious in the rows; null until they have been looked through."""
     removed: dict[str, int]
     is_current: bool
     runs: int
@@ -94,6 +100,8 @@ class AskedRows(BaseModel):
     """By default the one in use."""
     q: str = Field(default="", max_length=200)
     """Only rows that hold these words, in any case."""
+    finding: str = Field(default="", max_length=50)
+    """Only rows that something was found in: its code. Each then says `why`."""
 
 
 class TurnOut(Out):
@@ -112,6 +120,10 @@ class RowOut(Out):
     number: int
     source: int | None = None
     """Its number as the file that was brought counts rows, if that is known."""
+    why: str = ""
+    """What of it the finding that was asked for found."""
+    twin: int | None = None
+    """The row it repeats; of an overlap, among the rows to train on."""
     messages: list[TurnOut] | None = None
     text: str | None = None
     chosen: list[TurnOut] | None = None
@@ -172,10 +184,7 @@ def build(
         wanted.mapping,
         limits_of(config),
     )
-    response.status_code = 202 if made.chore else 201 if made.is_new else 200
-    version = made.version
-    shown = _out(version, version.number, versions.uses(db, dataset_id)) if version else None
-    return BuiltOut(version=shown, is_new=made.is_new, chore=made.chore.id if made.chore else None)
+    return built_out(made, response, versions.uses(db, dataset_id))
 
 
 @router.get("/versions/{number}")
@@ -204,20 +213,34 @@ def rows(
     if number is None:
         return Listing(data=[], has_more=False, next_after=None)
     version = versions.get(db, dataset_id, number)
-    which = Which(part=asked.split, after=asked.after, words=asked.q.strip())
+    which = Which(part=asked.split, after=asked.after, words=asked.q.strip(), finding=asked.finding)
+    if asked.finding:
+        findings.get(version, asked.finding, asked.split)
     found = versions.rows(config.datasets, version, which, limit=asked.limit)
-    shown = [_row(one) for one in found.rows]
+    spots = findings.spots(config.datasets, version, which, found)
+    shown = [_row(one, spots.get(one.number)) for one in found.rows]
     return Listing(data=shown, has_more=found.has_more, next_after=found.next_after)
 
 
-def _row(one: NumberedRow) -> RowOut:
-    source = {} if one.source is None else {"source": one.source}
-    return RowOut.model_validate({"number": one.number} | source | one.row)
+def built_out(made: Built, response: Response, uses: dict[int, int]) -> BuiltOut:
+    """Tell what became of a reading that was asked for, by the status, too."""
+    response.status_code = 202 if made.chore else 201 if made.is_new else 200
+    version = made.version
+    shown = _out(version, version.number, uses) if version else None
+    return BuiltOut(version=shown, is_new=made.is_new, chore=made.chore.id if made.chore else None)
+
+
+def _row(one: NumberedRow, spotted: Spotted | None = None) -> RowOut:
+    more: dict[str, Any] = {} if one.source is None else {"source": one.source}
+    if spotted is not None:
+        more |= {"why": spotted.why, "twin": spotted.twin}
+    return RowOut.model_validate({"number": one.number} | more | one.row)
 
 
 def _out(version: DatasetVersion, current: int | None, uses: dict[int, int]) -> VersionOut:
     more = {
         "is_current": version.number == current,
         "runs": uses.get(version.number, 0),
+        "findings": findings_of(version),
     }
     return VersionOut.model_validate(version.model_dump() | more)

@@ -15,13 +15,14 @@ from studio.web.pages import (
     runs,
     settings,
     sight,
+    stats,
     studies,
 )
 
 ROUTERS = tuple(
     module.router
     for module in (
-        *(home, sight, experiments, runs, exports, compare, imports, datasets),
+        *(home, sight, experiments, runs, exports, compare, imports, datasets, stats),
         *(studies, mappings, models, queue, settings, failures, chores),
     )
 )

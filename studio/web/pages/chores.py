@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
+from studio.db.work import Chore
 from studio.services import chores, endings
 from studio.web.deps import DB
 from studio.web.render import asked_by_htmx, block, go, page
@@ -26,15 +27,23 @@ def show(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Respon
 
 
 @router.post("/{chore_id}/cancel")
-def cancel(request: Request, chore_id: ChoreId, db: DB) -> Response:
-    endings.cancel(db, chore_id)
-    return go(request, _back(request, chore_id))
+def cancel(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
+    chore = endings.cancel(db, chore_id)
+    return _shown(request, chore, then)
 
 
 @router.post("/{chore_id}/again")
-def again(request: Request, chore_id: ChoreId, db: DB) -> Response:
-    chores.again(chores.get(db, chore_id))
-    return go(request, _back(request, chore_id))
+def again(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
+    chore = chores.get(db, chore_id)
+    chores.again(chore)
+    return _shown(request, chore, then)
+
+
+def _shown(request: Request, chore: Chore, then: str) -> Response:
+    """Show a chore anew: in its place where the page is to stay, else on the page one was on."""
+    if asked_by_htmx(request):
+        return block(request, "chores/show.html", "chore", chore=chore, then=then)
+    return go(request, _back(request, chore.id or 0))
 
 
 def _back(request: Request, chore_id: int) -> str:

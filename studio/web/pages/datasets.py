@@ -12,7 +12,9 @@ from studio.errors import ConflictError, InvalidError, NotFoundError, StudioErro
 from studio.intake import wording
 from studio.intake.formats import ACCEPTED, IN_WORDS
 from studio.intake.mapping import Mapping
-from studio.services import builds, datasets, versions
+from studio.services import builds, datasets, findings, versions
+from studio.services.builds import Built
+from studio.services.findings import Wanted
 from studio.services.versions import Part
 from studio.settings import Settings
 from studio.web import dataset_page, import_page
@@ -104,10 +106,35 @@ def exclude(
     row: Annotated[list[int], Form()],
 ) -> Response:
     """Leave rows out, named as the file counts them; that makes a new version."""
-    mapping = versions.mapping_of(db, dataset_id)
-    wanted = mapping.model_copy(update={"exclude": sorted({*mapping.exclude, *row})})
-    builds.again(request.app.state.engine, config.datasets, dataset_id, wanted, limits_of(config))
-    return go(request, f"/datasets/{dataset_id}")
+    before = datasets.get(db, dataset_id).version
+    engine, limits = request.app.state.engine, limits_of(config)
+    made = findings.leave_rows_out(engine, config.datasets, dataset_id, row, limits)
+    return go(request, _after(dataset_id, made, before))
+
+
+@router.post("/{dataset_id}/versions/{number}/leave-out")
+def leave_out(
+    request: Request,
+    dataset_id: DatasetId,
+    number: Number,
+    config: Config,
+    code: Annotated[str, Query(max_length=50)],
+    split: Part = "train",
+) -> Response:
+    """Leave out the rows of a finding; that makes a new version."""
+    wanted = Wanted(code=code, part=split, version=number)
+    engine, limits = request.app.state.engine, limits_of(config)
+    made = findings.leave_out(engine, config.datasets, dataset_id, wanted, limits)
+    return go(request, _after(dataset_id, made, number))
+
+
+@router.post("/{dataset_id}/versions/{number}/look")
+def look(
+    request: Request, dataset_id: DatasetId, number: Number, db: DB, config: Config
+) -> Response:
+    """Have rows looked through that were read before anything was looked for in them."""
+    findings.ask(db, config.datasets, versions.get(db, dataset_id, number))
+    return go(request, f"/datasets/{dataset_id}?version={number}#problems")
 
 
 @router.post("/{dataset_id}/name")
@@ -127,6 +154,12 @@ def rename(
 def delete(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> Response:
     datasets.delete(db, config.datasets, dataset_id)
     return go(request, "/datasets")
+
+
+def _after(dataset_id: int, made: Built, before: int | None) -> str:
+    """Return where to go when rows have been left out: to the page that says so."""
+    told = "same" if not made.is_new else f"out&before={before}"
+    return f"/datasets/{dataset_id}" + ("" if made.chore else f"?told={told}")
 
 
 def listed(

@@ -16,7 +16,16 @@ from studio.hardware import detect
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe import yaml
-from studio.services import calibrations, datasets, experiments, progress, queue, runs, workers
+from studio.services import (
+    calibrations,
+    datasets,
+    experiments,
+    measurements,
+    progress,
+    queue,
+    runs,
+    workers,
+)
 from studio.web import choices, preview
 from studio.web.deps import DB, Config, Posted
 from studio.web.forms import Fieldset, Problems, fieldset, problems_in, tidy
@@ -78,13 +87,7 @@ def advise(request: Request, posted: Posted) -> Response:
 @router.post("/new/calibrate")
 def calibrate(request: Request, posted: Posted, db: DB, config: Config) -> Response:
     """Train a few steps of the form as it stands, for its estimate to go by."""
-    draft = _posted(posted)
-    try:
-        recipe = RECIPES.validate_python(tidy(draft.method.recipe, draft.values), strict=False)
-    except ValidationError as error:
-        raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
-    runs.check(db, recipe)
-    chore = calibrations.ask(db, recipe, config)
+    chore = calibrations.ask(db, _filled(db, posted), config)
     return block(request, "experiments/new.html", "calibration", chore=chore)
 
 
@@ -92,6 +95,19 @@ def calibrate(request: Request, posted: Posted, db: DB, config: Config) -> Respo
 def calibrated(request: Request) -> Response:
     """Have the form ask anew: there is more to go by now."""
     return block(request, "experiments/new.html", "calibrated")
+
+
+@router.post("/new/measure")
+def measure(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+    """Go through a step of the form as it stands, for its estimate to be exact."""
+    chore = measurements.ask(db, _filled(db, posted), config)
+    return block(request, "experiments/new.html", "measurement", dry=chore)
+
+
+@router.get("/new/measured")
+def measured(request: Request) -> Response:
+    """Have the form ask anew: its memory is counted now."""
+    return block(request, "experiments/new.html", "measured")
 
 
 @router.get("/experiments/{experiment_id}")
@@ -151,6 +167,17 @@ def _submit(db: Session, draft: Draft) -> Run:
     experiment = experiments.create(db, draft.name, recipe)
     experiment.notes = draft.notes
     return runs.submit(db, experiment)
+
+
+def _filled(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
+    """Return the recipe of a form that could be started as it stands."""
+    draft = _posted(posted)
+    try:
+        recipe = RECIPES.validate_python(tidy(draft.method.recipe, draft.values), strict=False)
+    except ValidationError as error:
+        raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
+    runs.check(db, recipe)
+    return recipe
 
 
 def _posted(posted: Mapping[str, Any]) -> Draft:

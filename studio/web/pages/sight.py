@@ -20,8 +20,9 @@ DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.post("/new/sight")
 def of_form(request: Request, posted: Posted, config: Config) -> Response:
     """Show a row of the form's data set as its model will see it; nothing is written."""
-    found = sight.look(request.app.state.engine, config, _wanted(posted))
-    return block(request, "experiments/new.html", "sight", sight=found)
+    wanted = _wanted(posted)
+    found = sight.look(request.app.state.engine, config, wanted)
+    return block(request, "experiments/new.html", "sight", sight=found, wanted=wanted)
 
 
 @router.get("/datasets/{dataset_id}/sight")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.archives import Member, members
+from studio.intake.archives import Member, members, sides, split_of
 from studio.intake.kinds import recognise
 from tests.unit.intake.conftest import zipped
 
@@ -40,6 +40,43 @@ def test_members_are_told_with_what_their_names_say_they_are_for(tmp_path: Path)
         Member(name="test/rows.md", bytes=len(ROW), split="test"),
         Member(name="train_v1.txt", bytes=len(ROW), split="train"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("train.jsonl", "train"),
+        ("training_set.csv", "train"),
+        ("validation.parquet", "validation"),
+        ("valid/rows.jsonl", "validation"),
+        ("my-dev.json.gz", "validation"),
+        ("eval_2.jsonl", "validation"),
+        ("evaluation.jsonl", "validation"),
+        ("test-00000-of-00001.parquet", "test"),
+        ("train/test.jsonl", "test"),
+        ("device.jsonl", ""),
+        ("contest/latest.jsonl", ""),
+    ],
+)
+def test_a_name_says_what_a_file_is_for(name: str, split: str) -> None:
+    assert split_of(name) == split
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["train.csv", "test.csv"], ["train", "validation"]),
+        (["train.csv", "dev.csv", "test.csv"], ["train", "validation", "aside"]),
+        (["a.csv", "valid.csv"], ["train", "validation"]),
+        (["a.csv", "b.csv"], ["train", "train"]),
+        (["test.csv"], ["train"]),
+        (["dev.csv", "test.csv"], ["train", "train"]),
+    ],
+)
+def test_what_a_file_is_for_depends_on_the_others(names: list[str], expected: list[str]) -> None:
+    found = sides(Member(name=name, bytes=1, split=split_of(name)) for name in names)
+
+    assert list(found.items()) == list(zip(names, expected, strict=True))
 
 
 def test_a_file_that_is_no_archive_has_no_members(tmp_path: Path) -> None:

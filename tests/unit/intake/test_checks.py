@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from studio.intake.checks import SHOWN, Finding, check
+from studio.intake.checks import Finding, check
+from studio.intake.suspicions import LONG
+from studio.recipe.data import Data
 
 Row = dict[str, Any]
 
@@ -49,7 +51,7 @@ def test_good_rows_raise_no_suspicion(found: Any) -> None:  # noqa: ANN401 -- se
         ("misread", pair("Itâ€™s late", "So it is.")),
         ("lost_characters", pair("Fa\N{REPLACEMENT CHARACTER}ade?", "Front.")),
         ("says_nothing", pair("Well?", "...")),
-        ("no_preference", pair("Q", "A") | {"chosen": [], "rejected": []}),
+        ("over_long", pair("Go on", "word " * 1000)),
     ],
 )
 def test_a_suspicious_row_is_named(found: Any, code: str, row: Row) -> None:  # noqa: ANN401 -- see above
@@ -82,9 +84,10 @@ def test_an_answer_may_follow_what_a_tool_gave(found: Any) -> None:  # noqa: ANN
     assert found([*several(3), {"messages": turns}]) == {}
 
 
-def test_rows_that_stand_twice_are_counted_past_those_named(found: Any) -> None:  # noqa: ANN401 -- see above
+def test_rows_that_stand_twice_are_all_named(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found([*several(30), *several(30)])
-    assert (told["duplicates"].count, told["duplicates"].rows) == (30, list(range(31, 31 + SHOWN)))
+    assert (told["duplicates"].count, told["duplicates"].rows) == (30, list(range(31, 61)))
+    assert told["duplicates"].twins == list(range(1, 31))
     assert "same_question" not in told
 
 
@@ -98,7 +101,7 @@ def test_a_question_that_is_answered_otherwise_is_named(found: Any) -> None:  # 
 def test_questions_of_both_parts_are_named(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found(several(30), [pair("Is it new?", "Yes."), *several(2)])
     one = told["overlap"]
-    assert (one.part, one.count, one.rows) == ("validation", 2, [2, 3])
+    assert (one.part, one.count, one.rows, one.twins) == ("validation", 2, [2, 3], [1, 2])
 
 
 def test_a_row_in_another_script_is_named(found: Any) -> None:  # noqa: ANN401 -- see above
@@ -116,8 +119,10 @@ def test_rows_in_two_scripts_throughout_are_a_choice(found: Any) -> None:  # noq
 
 def test_uneven_classes_are_told(found: Any) -> None:  # noqa: ANN401 -- see above
     rows = [pair(f"Text {i}", "no" if i else "yes") for i in range(50)]
-    assert found(rows)["uneven_classes"].message.startswith(
-        "The answers are 2 classes and uneven: no stands 49 times, yes 1 times."
+    told = found(rows)["uneven_classes"]
+    assert (told.count, told.rows) == (1, [1])
+    assert told.message.startswith(
+        "The answers are 2 classes and uneven: “no” stands 49 times, “yes” once."
     )
 
 
@@ -128,6 +133,11 @@ def test_one_answer_to_everything_is_told(found: Any) -> None:  # noqa: ANN401 -
 def test_data_without_a_good_answer_block_the_start(found: Any) -> None:  # noqa: ANN401 -- see above
     told = found([row | {"label": False} for row in several(30)])
     assert [one.code for one in told.values() if one.blocking] == ["no_good_answers"]
+
+
+def test_a_single_good_answer_blocks_the_start(found: Any) -> None:  # noqa: ANN401 -- see above
+    told = found([row | {"label": i == 7} for i, row in enumerate(several(30))])
+    assert [one.code for one in told.values() if one.blocking] == ["too_few_rows"]
 
 
 def test_a_single_row_blocks_the_start(found: Any) -> None:  # noqa: ANN401 -- see above
@@ -142,3 +152,7 @@ def test_running_text_is_looked_through(found: Any) -> None:  # noqa: ANN401 -- 
         "duplicates": [31],
         "control_characters": [32],
     }
+
+
+def test_long_is_what_a_recipe_cuts_that_does_not_say_otherwise() -> None:
+    assert Data().max_length == LONG

@@ -3,7 +3,12 @@
 import pytest
 
 from studio.errors import InvalidError
-from tests.unit.intake.conftest import Bring
+from studio.intake.mapping import Mapping
+from tests.unit.intake.conftest import Bring, Result
+
+
+def read(result: Result) -> list[list[str]]:
+    return [[turn["content"] for turn in turns] for turns in result.conversations]
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
@@ -33,6 +38,66 @@ def test_a_bad_row_is_told_by_its_line(bring: Bring, row: str, code: str) -> Non
     result = bring(f"prompt,completion\na,b\n{row}", "rows.csv")
 
     assert (result.converted.rows, result.problems) == (1, [(code, 1, [3])])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_may_end_as_on_any_system(bring: Bring, end: str) -> None:
+    result = bring(end.join(["prompt,completion", "a,b", "c,", "d,e", ""]), "rows.csv")
+
+    assert (read(result), result.problems) == (
+        [["a", "b"], ["d", "e"]],
+        [("missing_answer", 1, [3])],
+    )
+
+
+def test_a_cell_of_several_lines_keeps_them_however_they_end(bring: Bring) -> None:
+    result = bring('prompt,completion\r\n"two\r\nlines","b\nc"\r\n', "rows.csv")
+
+    assert read(result) == [["two\r\nlines", "b\nc"]]
+
+
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
+def test_a_mark_of_the_encoding_belongs_to_no_column(bring: Bring, mark: bytes) -> None:
+    encoding = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}.get(mark, "utf-8")
+
+    result = bring(mark + "prompt,completion\r\né,ü\r\n".encode(encoding), "rows.csv")
+
+    assert (read(result), result.problems) == ([["é", "ü"]], [])
+
+
+def test_columns_of_one_name_are_told_apart_and_it_is_said(bring: Bring) -> None:
+    result = bring("prompt,completion,completion,prompt\na,b,c,d\n", "rows.csv")
+
+    renamed, unused = result.converted.problems
+    assert read(result) == [["a", "b"]]
+    assert renamed.message == (
+        "Columns of one name are told apart by numbers (completion 2, prompt 2)."
+    )
+    assert unused.message == "These columns are not used: completion 2, prompt 2."
+
+
+def test_a_number_that_is_made_up_for_a_column_is_never_taken(bring: Bring) -> None:
+    result = bring("prompt,completion,completion 2,completion\na,b,c,d\n", "rows.csv")
+
+    assert result.converted.problems[0].message.endswith("(completion 3).")
+
+
+def test_very_many_columns_of_one_name_cost_little(bring: Bring) -> None:
+    columns = ",".join(["prompt", "completion", *["x"] * 50_000])
+
+    result = bring(f"{columns}\na,b\n", "rows.csv")
+
+    assert read(result) == [["a", "b"]]
+
+
+def test_a_score_beyond_all_numbers_is_told_by_its_line(bring: Bring) -> None:
+    table = "text,score\none,1.5\ntwo,1e400\nthree,2\nfour,-Infinity\n"
+    roles = {"text": ["text"], "number": ["score"]}
+
+    result = bring(table, "rows.csv", Mapping(shape="regression", roles=roles))
+
+    assert read(result) == [["one", "1.5"], ["three", "2"]]
+    assert result.problems == [("not_a_number", 2, [3, 5])]
 
 
 def test_a_quote_left_open_is_refused_where_it_begins(bring: Bring) -> None:

@@ -64,6 +64,80 @@ def test_a_row_without_end_is_refused_where_it_begins(bring: Bring) -> None:
     assert refused.value.hint == "A quote or a bracket may have been left open there."
 
 
+HUGE = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("row", "code", "message"),
+    [
+        (
+            '{"prompt": "a", "completion": 1e400}',
+            "not_finite",
+            "NaN, Infinity and numbers beyond 1e308 cannot be kept; write null.",
+        ),
+        (
+            '{"prompt": "a", "completion": -1E+999}',
+            "not_finite",
+            "NaN, Infinity and numbers beyond 1e308 cannot be kept; write null.",
+        ),
+        (
+            '{"prompt": "a", "completion": "b", "completion": "c"}',
+            "repeated_name",
+            "One name has two values, and nobody knows which is meant (completion).",
+        ),
+        (
+            '{"prompt": "a", "completion": "b", "more": [{"x": 1, "x": 1}]}',
+            "repeated_name",
+            "One name has two values, and nobody knows which is meant (x).",
+        ),
+        (
+            f'{{"prompt": "a", "completion": {HUGE}}}',
+            "huge_number",
+            "A number has too many digits; write it in quotes.",
+        ),
+        (
+            '{"prompt": "a", "completion": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            "too_deep",
+            "Nested too deeply.",
+        ),
+        (
+            '{"prompt": "a", "completion": ' + '{"a":' * 100_000 + "1" + "}" * 100_001,
+            "too_deep",
+            "Nested too deeply.",
+        ),
+    ],
+)
+@pytest.mark.parametrize("filename", ["rows.json", "rows.jsonl"])
+def test_what_nobody_can_mean_is_told_and_the_rest_is_kept(
+    bring: Bring, row: str, code: str, message: str, filename: str
+) -> None:
+    rows = [GOOD, row, GOOD]
+    text = f"[{','.join(rows)}]" if filename == "rows.json" else "\n".join(rows)
+
+    result = bring(text, filename)
+
+    (problem,) = result.converted.problems
+    assert (result.converted.rows, problem.code, problem.rows) == (2, code, [2])
+    assert problem.message == message
+
+
+def test_a_large_number_keeps_all_its_digits(bring: Bring) -> None:
+    result = bring('{"prompt": "a", "completion": 123456789012345678901234567890}')
+
+    assert result.conversations[0][1]["content"] == "123456789012345678901234567890"
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_may_end_as_on_other_systems(bring: Bring, end: str) -> None:
+    result = bring(end.join([GOOD, "oops", GOOD, ""]))
+
+    assert (result.converted.rows, [one[2] for one in result.problems]) == (2, [[2]])
+
+
+def test_a_mark_before_the_first_row_is_no_fault(bring: Bring) -> None:
+    assert bring(b"\xef\xbb\xbf" + GOOD.encode()).converted.problems == []
+
+
 def test_a_row_is_numbered_by_its_place_in_the_list() -> None:
     first, second = rows_in_list(io.BytesIO(b"[1, {}]"), 1000)
 

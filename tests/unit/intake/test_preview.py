@@ -27,6 +27,7 @@ def test_rows_are_seen_as_they_stand_and_as_they_become(tmp_path: Path) -> None:
 
     assert seen == Previewed(
         number=1,
+        place="1",
         values={"q": "1", "a": "b" * 300 + "…", "tags": '["x", null]', "note": ""},
         row={
             "messages": [

@@ -125,17 +125,37 @@ def test_the_files_of_an_archive_are_read_in_the_order_of_their_names(
 
     assert found == [
         Row(1, {"prompt": "first"}, "a.jsonl.gz"),
-        Row(1, VALUES[0], "b.jsonl"),
-        Row(2, VALUES[1], "b.jsonl"),
+        Row(2, VALUES[0], "b.jsonl", 1),
+        Row(3, VALUES[1], "b.jsonl", 1),
+    ]
+    assert [row.place for row in found] == ["1 of a.jsonl.gz", "1 of b.jsonl", "2 of b.jsonl"]
+
+
+def test_a_row_says_what_its_file_is_for_and_those_to_learn_from_come_first(
+    read: Callable[..., Found],
+) -> None:
+    names = ["dev.jsonl", "test.jsonl", "train.jsonl"]
+    archive = zipped({name: b'{"from": "%s"}' % name.encode() for name in names})
+
+    found = read("rows.zip", archive)
+
+    assert [(row.number, row.values["from"], row.side) for row in found] == [
+        (1, "train.jsonl", "train"),
+        (2, "dev.jsonl", "validation"),
+        (3, "test.jsonl", "aside"),
     ]
 
 
-def test_only_the_files_asked_for_are_read(read: Callable[..., Found]) -> None:
-    archive = zipped({"train.jsonl": as_lines(), "test.jsonl": b'{"prompt": "kept away"}'})
+def test_a_line_that_is_no_row_counts_on_in_an_archive(read: Callable[..., Found]) -> None:
+    archive = zipped({"a.jsonl": b'{"a": 1}\n\noops\n', "b.jsonl": b'{"a": 2}\n'})
 
-    found = read("rows.zip", archive, members={"train.jsonl"})
+    found = read("rows.zip", archive)
 
-    assert found == [Row(1, VALUES[0]), Row(2, VALUES[1])]
+    assert [(one.number, one.member, one.before) for one in found] == [
+        (1, "a.jsonl", 0),
+        (3, "a.jsonl", 0),
+        (4, "b.jsonl", 3),
+    ]
 
 
 def test_files_beside_the_data_are_told(read: Callable[..., Found]) -> None:

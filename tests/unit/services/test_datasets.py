@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,12 @@ def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: 
     assert dataset.sha256 == hashlib.sha256(ROW.encode()).hexdigest()
 
 
+def test_the_hash_of_a_file_is_taken_from_whoever_saw_it_arrive(db: Session, folder: Path) -> None:
+    brought = replace(upload(folder), sha256="f" * 64, is_draft=True)
+
+    assert builds.bring(db, folder, brought).sha256 == "f" * 64
+
+
 def test_a_validation_file_has_rows_of_its_own(db: Session, folder: Path) -> None:
     extra = folder / ".validation"
     extra.write_text("question,answer\nc,d\ne,\n", encoding="utf-8")
@@ -111,6 +118,7 @@ def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
             "rows": [2],
             "blocking": False,
             "split": "train",
+            "places": [],
         }
     ]
 

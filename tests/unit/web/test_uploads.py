@@ -1,6 +1,7 @@
 """Files on their way in: written as they come, and never half kept."""
 
 import asyncio
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,7 @@ def test_pieces_of_any_size_make_the_same_form(tmp_path: Path, size: int) -> Non
         "a.csv",
         b"some rows",
     )
+    assert form.files["file"].sha256 == hashlib.sha256(b"some rows").hexdigest()
 
 
 def test_a_file_that_nobody_moved_is_gone_afterwards(tmp_path: Path) -> None:

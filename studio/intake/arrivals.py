@@ -1,0 +1,40 @@
+"""What is seen in a file when it has come, and kept."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from studio.intake.convert import Source, look
+from studio.intake.kinds import recognise
+from studio.intake.rows import Limits
+from studio.intake.shapes import Detected, UnrecognisedError
+
+DETECTED = TypeAdapter(Detected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A file that has come, as another process tells of it."""
+
+    format: str
+    detected: dict[str, Any]
+    """A `Detected` as JSON; nothing where no column is recognised, for a person may know better."""
+
+
+ARRIVAL = TypeAdapter(Arrival)
+
+
+def arrival(source: Source, limits: Limits) -> Arrival:
+    """Look at a file.
+
+    Raises:
+        InvalidError: it cannot be read.
+
+    """
+    kind = recognise(source.path, source.filename)
+    try:
+        found: dict[str, Any] = DETECTED.dump_python(look(source, limits).detected, mode="json")
+    except UnrecognisedError:
+        found = {}
+    return Arrival(format=kind, detected=found)

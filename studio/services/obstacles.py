@@ -1,0 +1,19 @@
+"""Everything that keeps a recipe from starting: its precision, its model's template, its data."""
+
+from sqlmodel import Session
+
+from studio.hardware import detect
+from studio.methods import AnyRecipe
+from studio.services import findings, refusals, spoken, stats
+from studio.services.refusals import Refusal
+from studio.weights.facts import ModelFacts
+
+
+def of(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
+    """Return why a recipe cannot run, worst first; nothing if it can."""
+    return [
+        *refusals.refusals(recipe, facts, detect()),
+        *spoken.refusals(db, recipe),
+        *findings.refusals(db, recipe),
+        *stats.refusals(db, recipe),
+    ]

@@ -1,0 +1,145 @@
+"""A ledger of memory: every storage that comes and goes, by the part of a step that it is."""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_aten = torch.ops.aten
+_TO_COPY = _aten._to_copy  # noqa: SLF001 -- an operator's name
+_TO_NUMBER = _aten._local_scalar_dense  # noqa: SLF001 -- an operator's name
+
+_FREED = ("activations", "copies", "scores")
+"""Parts that a step takes and frees again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes by part: the largest first."""
+
+    at_peak: dict[str, int]
+    """What was there when the most was there at once."""
+    kept: dict[str, int]
+    """What a process ends up with that never gives a block back: what a step takes and frees when
+    that is the most, and of each other part the most there was."""
+
+
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
+    """Notes what every operation makes; of fake tensors it also answers what hangs on numbers."""
+
+    def __init__(self, *, picked: int, is_padded: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # upstream is untyped
+        self.part = "activations"
+        """What new storages are, unless it shows by itself."""
+        self.picked = picked
+        """How many tokens a mask picks."""
+        self._is_padded = is_padded
+        self._moves: list[tuple[int, int]] = []
+        """Bytes that came or went, and the number of their storage."""
+        self._parts: list[str] = []
+        self._living: dict[int, tuple[int, int]] = {}
+        """By address, which nobody else has meanwhile: number and bytes."""
+        self._infinities: set[int] = set()
+
+    def name(self, part: str, tensors: Iterable[Tensor]) -> None:
+        """Say what tensors are, whatever they came as."""
+        for tensor in tensors:
+            self._parts[self._note(tensor, part)] = part
+
+    def begin(self) -> None:
+        """Forget what was: count from what is there now."""
+        self._moves = [(size, number) for number, size in self._living.values()]
+
+    def held(self) -> Held:
+        """Go through all that came and went."""
+        now: Counter[str] = Counter()
+        most: Counter[str] = Counter()
+        at_peak, freed = now.copy(), now.copy()
+        for size, number in self._moves:
+            now[self._parts[number]] += size
+            most |= now
+            at_peak = max(at_peak, now.copy(), key=Counter.total)
+            freed = max(freed, _only(now), key=Counter.total)
+        kept = Counter({part: size for part, size in most.items() if part not in _FREED})
+        return Held(dict((+at_peak).most_common()), dict((kept + freed).most_common()))
+
+    def __torch_dispatch__(
+        self,
+        function: Callable[..., Any],
+        _types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        packet = function.overloadpacket  # type: ignore[attr-defined] # an operator
+        part = "copies" if self._is_copy(packet, args) else self.part
+        result = self._answer(packet, args)
+        if result is None:
+            result = function(*args, **(kwargs or {}))
+        for made in tree_leaves(result):
+            if isinstance(made, Tensor):
+                self._note(made, part)
+        return result
+
+    def _answer(self, packet: object, args: Sequence[Any]) -> object:
+        """Answer for fake tensors what hangs on numbers that nobody has."""
+        match packet:
+            case _aten._amp_foreach_non_finite_check_and_unscale_:
+                self._infinities.add(self._note(args[1], self.part))
+            case _ if packet is _TO_NUMBER and _is_fake(args[0]):
+                return self._number(args[0])
+            case _aten.masked_select if _is_fake(args[0]):
+                return args[0].new_empty(self.picked)
+            case _aten.index if _is_fake(args[0]) and _is_mask(args[1][0]):
+                return args[0].new_empty(self.picked, *args[0].shape[args[1][0].dim() :])
+        return None
+
+    def _number(self, tensor: Tensor) -> float | bool:
+        """Say what a single number is: whether all tokens count, an infinity found, or a step."""
+        if tensor.dtype == torch.bool:
+            return not self._is_padded
+        return 0.0 if self._note(tensor, self.part) in self._infinities else 1.0
+
+    def _is_copy(self, packet: object, args: Sequence[Any]) -> bool:
+        """Whether a weight is written out in another format, as autocast does."""
+        if packet is not _TO_COPY or self.part != "activations":
+            return False
+        known = self._living.get(_address(args[0].untyped_storage()))
+        return known is not None and self._parts[known[0]] in ("weights", "adapter")
+
+    def _note(self, tensor: Tensor, part: str) -> int:
+        storage = tensor.untyped_storage()
+        address, size = _address(storage), storage.nbytes()
+        if address not in self._living:
+            self._living[address] = len(self._parts), size
+            self._moves.append((size, len(self._parts)))
+            self._parts.append(part)
+            weakref.finalize(storage, self._gone, address)
+        return self._living[address][0]
+
+    def _gone(self, address: int) -> None:
+        number, size = self._living.pop(address)
+        self._moves.append((-size, number))
+
+
+def _only(now: Counter[str]) -> Counter[str]:
+    return Counter({part: now[part] for part in _FREED})
+
+
+def _address(storage: torch.UntypedStorage) -> int:
+    address: int = storage._cdata  # noqa: SLF001 -- fake ones have no other
+    return address
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
+def _is_mask(index: Tensor | None) -> bool:
+    return index is not None and index.dtype == torch.bool

@@ -1,0 +1,92 @@
+"""Rows of a version, one at a time: from one to the next, or to the next that holds some words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from studio.db.tables import DatasetVersion
+from studio.intake.pages import NumberedRow, Page
+from studio.services import versions
+from studio.services.versions import Part, Which
+
+Step = Literal["", "first", "back", "on"]
+
+
+class Turned(BaseModel):
+    """Which row to show, as an address holds it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    split: Part = "train"
+    row: int = Field(default=1, ge=1, lt=2**53)
+    q: str = Field(default="", max_length=200)
+    step: Step = ""
+    """Which row to go to from there: the first that holds the words, or the one before or after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    version: DatasetVersion
+    part: Part
+    words: str
+    total: int
+    """Rows of the part."""
+    number: int
+    """Where one is."""
+    row: NumberedRow | None = None
+    notice: str = ""
+    further: Step = ""
+    """Where to look on, if there was no time to look at all rows."""
+
+
+def read(asked: Mapping[str, Any]) -> Turned:
+    """Read what an address says; nonsense is the first row."""
+    try:
+        return Turned.model_validate({name: value for name, value in asked.items() if value != ""})
+    except ValidationError:
+        return Turned()
+
+
+def turn(folder: Path, version: DatasetVersion, asked: Turned) -> Leaf:
+    """Go from one row to another."""
+    total = version.train_rows if asked.split == "train" else version.validation_rows
+    at = min(asked.row, max(1, total))
+    here = Leaf(version=version, part=asked.split, words=asked.q.strip(), total=total, number=at)
+    if not here.words:
+        at = min(max(1, at + {"back": -1, "on": 1}.get(asked.step, 0)), max(1, total))
+        return replace(here, number=at, row=_row(folder, here, at))
+    page = _sought(folder, here, asked.step)
+    if page.rows:
+        return replace(here, number=page.rows[0].number, row=page.rows[0])
+    if page.looked_to is not None:
+        return _paused(here, page.looked_to, asked.step)
+    if asked.step in {"back", "on"}:
+        which = "before" if asked.step == "back" else "after"
+        told = f"No row {which} row {at:,} has “{here.words}”."
+        return replace(here, row=_row(folder, here, at), notice=told)
+    which = "No row" if asked.step == "first" or at == 1 else f"No row from {at:,} on"
+    return replace(here, notice=f"{which} has “{here.words}”.")
+
+
+def _paused(here: Leaf, looked_to: int, step: Step) -> Leaf:
+    further: Step = "back" if step == "back" else "on"
+    to = f"back to row {looked_to:,}" if step == "back" else f"up to row {looked_to:,}"
+    told = f"No row with “{here.words}” {to} so far."
+    return replace(here, number=max(1, looked_to), notice=told, further=further)
+
+
+def _row(folder: Path, here: Leaf, number: int) -> NumberedRow | None:
+    which = Which(part=here.part, numbers=frozenset({number}))
+    return next(iter(versions.rows(folder, here.version, which).rows), None)
+
+
+def _sought(folder: Path, here: Leaf, step: Step) -> Page:
+    which = Which(part=here.part, words=here.words)
+    if step == "back":
+        which = replace(which, before=here.number)
+    else:
+        which = replace(which, after={"first": 0, "on": here.number}.get(step, here.number - 1))
+    return versions.rows(folder, here.version, which, limit=1)

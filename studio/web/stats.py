@@ -1,0 +1,199 @@
+"""What the page with the statistics of a data set draws."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlmodel import Session
+
+from studio.db.tables import Dataset, DatasetVersion
+from studio.db.work import Chore
+from studio.desk import Source
+from studio.errors import ConflictError, InvalidError, StudioError
+from studio.intake import stats as counts
+from studio.intake.stats import Bar, Cut, Stats, Tally
+from studio.services import stats, versions
+from studio.services.stats import Which
+
+ROLES = {
+    "system": "System",
+    "user": "User",
+    "assistant": "Assistant",
+    "tool": "Tool results",
+    "text": "Text",
+    "template": "Written by the template",
+}
+
+
+class Wanted(BaseModel):
+    """What is counted and how it is cut: as an address or a form holds it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    """By default the one in use."""
+    model: str = Field(min_length=1, max_length=500)
+    """The base model, as recipes name it."""
+    chat_template: Source = "model"
+    max_length: int = Field(default=1024, ge=1, le=counts.LONGEST)
+
+    @property
+    def query(self) -> str:
+        return urlencode(self.model_dump(exclude_none=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """All that is drawn of one part of a data set."""
+
+    part: str
+    label: str
+    tally: Tally
+    lost: Cut
+    bars: list[Bar]
+    lengths: Mapping[str, int]
+    """Shortest, median, mean and so on; empty without rows."""
+    cut_rows: list[int]
+    """Numbers of the longest of the rows that are cut."""
+
+    @property
+    def most(self) -> int:
+        """Rows of the highest bar."""
+        return max((bar.rows for bar in self.bars), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    sides: list[Side]
+    lost: Cut
+    """Of all parts."""
+    sentence: str
+    place: float
+    """How far from the left the cut stands, as a share of all bars."""
+    roles: Mapping[str, str]
+    """Those that say something, with their titles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    wanted: Wanted | None = None
+    chore: Chore | None = None
+    """What counts, where that is still going on, or has failed."""
+    figures: Figures | None = None
+    problem: StudioError | None = None
+
+
+def look(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> Shown:
+    """Return what there is to show; nothing is counted here."""
+    try:
+        wanted = read(asked)
+        chore = stats.of(db, which(db, dataset, wanted))
+    except StudioError as error:
+        return Shown(problem=error)
+    found = stats.told(chore) if chore else None
+    figures = drawn(found, wanted.max_length) if found else None
+    return Shown(wanted=wanted, chore=None if found else chore, figures=figures)
+
+
+def read(asked: Mapping[str, Any]) -> Wanted:
+    """Read what is wanted from an address or a form.
+
+    Raises:
+        InvalidError: a value is not what it may be.
+
+    """
+    try:
+        return Wanted.model_validate({name: value for name, value in asked.items() if value != ""})
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        what = {"max_length": "longest example"}.get(name, name.replace("_", " "))
+        raise InvalidError(
+            f"The {what} is not what it may be.",
+            hint=f"It is a number from 1 to {counts.LONGEST:,}." if name == "max_length" else "",
+            param=name,
+        ) from error
+
+
+def which(db: Session, dataset: Dataset, wanted: Wanted) -> Which:
+    """Say what to count.
+
+    Raises:
+        ConflictError: the data set has no rows yet.
+        InvalidError: there is no such model.
+        NotFoundError: there is no such version.
+
+    """
+    found = version(db, dataset, wanted.version)
+    return stats.which(db, found, wanted.model, wanted.chat_template)
+
+
+def version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion:
+    """Return a version by its number, or the one in use.
+
+    Raises:
+        ConflictError: the data set has no rows yet.
+        NotFoundError: there is no such version.
+
+    """
+    number = number or dataset.version
+    if number is None:
+        raise ConflictError(
+            f"{dataset.name} has no rows yet.", hint="Say how its file is to be read first."
+        )
+    return versions.get(db, dataset.id or 0, number)
+
+
+def drawn(found: Stats, at: int) -> Figures:
+    parts = found.parts
+    lost, bars = counts.cut(list(parts.values()), at), counts.bars(list(parts.values()), at)
+    return Figures(
+        sides=[
+            _side(name, tally, drawn, at)
+            for (name, tally), drawn in zip(parts.items(), bars, strict=True)
+        ],
+        lost=lost,
+        sentence=stats.sentence(lost),
+        place=_place(bars[0], at),
+        roles={
+            name: title
+            for name, title in ROLES.items()
+            if any(tally.roles[name] for tally in parts.values())
+        },
+    )
+
+
+def _side(name: str, tally: Tally, bars: list[Bar], at: int) -> Side:
+    return Side(
+        part=name,
+        label=stats.PARTS[name].capitalize(),
+        tally=tally,
+        lost=counts.cut([tally], at),
+        bars=bars,
+        lengths=_lengths(tally),
+        cut_rows=[row.number for row in tally.longest if row.tokens > at],
+    )
+
+
+def _lengths(tally: Tally) -> dict[str, int]:
+    """Return what lengths there are, in tokens: the least, the greatest, and between."""
+    if not tally.rows:
+        return {}
+    return {
+        "shortest": tally.shortest[0].tokens,
+        "median": counts.quantile(tally, 0.5),
+        "mean": round(tally.tokens / tally.rows),
+        "p95": counts.quantile(tally, 0.95),
+        "p99": counts.quantile(tally, 0.99),
+        "longest": tally.longest[0].tokens,
+    }
+
+
+def _place(bars: list[Bar], at: int) -> float:
+    """Return where among the bars, each as wide as the other, the cut stands."""
+    for number, bar in enumerate(bars):
+        if at <= bar.last:
+            inside = max(0, at - bar.first + 1) / (bar.last - bar.first + 1)
+            return (number + inside) / len(bars)
+    return 1.0

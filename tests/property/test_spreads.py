@@ -1,0 +1,62 @@
+"""Numbers counted and gathered: whatever they are, what lies behind a cut is known."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from studio.intake import stats
+from studio.intake.stats import EXACT, LONGEST, MOST, STEP, Row, Spread, Tally
+
+NUMBERS = st.lists(st.integers(1, 3 * LONGEST // 2), max_size=50)
+CUTS = st.integers(1, LONGEST)
+
+
+def spread(numbers: list[int]) -> Spread:
+    found = Spread()
+    for number in numbers:
+        found.add(number)
+    return found
+
+
+def behind(numbers: list[int], at: int) -> tuple[int, int]:
+    return sum(one > at for one in numbers), sum(max(0, one - at) for one in numbers)
+
+
+@given(NUMBERS, CUTS)
+def test_few_numbers_are_known_to_the_last(numbers: list[int], at: int) -> None:
+    found = spread(numbers)
+
+    assert found.knows(at)
+    assert (found.above(at), found.beyond(at)) == behind(numbers, at)
+
+
+@given(NUMBERS, st.one_of(st.integers(1, EXACT), CUTS.map(lambda at: -(-at // STEP) * STEP)))
+@settings(max_examples=10, deadline=None)
+def test_many_are_known_where_they_are_gathered(numbers: list[int], at: int) -> None:
+    every = [*range(1, EXACT, 9), *range(EXACT, 40 * MOST, 39), *numbers]
+    found = spread(every)
+
+    assert (found.is_gathered, found.knows(at), len(found.times) <= MOST) == (True, True, True)
+    assert (found.above(at), found.beyond(at)) == behind(every, at)
+
+
+@given(st.lists(st.integers(1, 2 * LONGEST), min_size=1, max_size=50), CUTS)
+def test_bars_hold_every_row_once(numbers: list[int], at: int) -> None:
+    part = Tally(rows=len(numbers), lengths=spread(numbers))
+    (bars,) = stats.bars([part], at)
+
+    assert all(one.last + 1 == two.first for one, two in pairwise(bars))
+    assert sum(bar.rows for bar in bars) == len(numbers)
+    assert sum(bar.cut for bar in bars) == behind(numbers, at)[0]
+
+
+@given(st.lists(st.integers(1, LONGEST), min_size=1, max_size=50), st.floats(0.01, 1))
+def test_a_quantile_is_the_least_length_with_its_share(numbers: list[int], share: float) -> None:
+    longest = [Row(tokens=max(numbers), number=1)]
+    part = Tally(rows=len(numbers), lengths=spread(numbers), longest=longest)
+    found = stats.quantile(part, share)
+
+    assert found in numbers
+    assert sum(one <= found for one in numbers) >= share * len(numbers) - 1e-9
+    assert sum(one < found for one in numbers) < share * len(numbers) + 1e-9

@@ -1,0 +1,157 @@
+"""A dry run, against the same step on real tensors, and against what a run measures."""
+
+import subprocess
+import sys
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+
+from studio.chores import ChoreDir
+from studio.events import Finished
+from studio.methods.sft.trainer import build
+from studio.rundir import RunDir
+from studio.runner.measure import measure
+from studio.runner.stages import recipe_of
+from studio.services import memory
+from studio.services.kept import Load
+from studio.training import dryrun, models
+from studio.training.dryrun import Batch, Plan
+from studio.training.job import Job
+from studio.weights import facts
+from tests.training import tiny
+from tests.training.test_memory import talk
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+NARROW: dict[str, Any] = {
+    "precision": "bf16",
+    "adapter__kind": "lora",
+    "adapter__base_dtype": "bfloat16",
+}
+WAYS: dict[str, dict[str, Any]] = {
+    f"{mode}_{kind}": {"precision": mode, "adapter__kind": kind}
+    for mode in ("fp32", "bf16", "fp16", "fp32_bf16_matmul")
+    for kind in ("full", "lora")
+} | {
+    **{mode: {"precision": mode} for mode in ("bf16_pure", "bf16_dual", "bf16_stochastic")},
+    "bf16_kahan": {"precision": "bf16_kahan"},
+    "narrow_base": NARROW,
+    "checkpointed": {"precision": "bf16", "optimisation__activation_checkpointing": True},
+    "added_up": {"precision": "fp32", "optimisation__gradient_accumulation_steps": 3},
+    "plain_adamw": {"precision": "fp32", "optimisation__optim": "adamw_torch"},
+    "adafactor": {"precision": "fp32", "optimisation__optim": "adafactor"},
+    "sgd": {"precision": "fp32", "optimisation__optim": "sgd"},
+    "alone": {"precision": "fp32", "optimisation__per_device_train_batch_size": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_model(tmp_path_factory.mktemp("dry") / "model", tiny.llama())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_numbers_a_step_holds_what_it_holds_with_them(
+    model: Path, tmp_path: Path, way: str
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model, **WAYS[way])
+    mode = dryrun.fakes()
+
+    def imagined(*asked: Any) -> Any:  # noqa: ANN401 -- as upstream
+        with mode:
+            return dryrun.imagine(*asked)
+
+    assert dryrun.rehearse(plan(run, imagined), mode) == dryrun.counted(
+        plan(run, models.load_model)
+    )
+
+
+def test_weights_that_are_shared_are_counted_once(tmp_path: Path) -> None:
+    config = tiny.llama()
+    config.tie_word_embeddings = True
+    folder = tiny.write_model(tmp_path / "model", config)
+    told = dry(tmp_path, tiny.write_run(tmp_path / "run", folder))
+
+    assert told["kept"]["gradients"] == 4 * facts.read(folder).parameters
+
+
+def plan(run: RunDir, load: Any) -> Plan:  # noqa: ANN401 -- upstream is untyped
+    recipe = recipe_of(run)
+    job = Job.prepare(recipe, run, lambda _phase: None, load)
+    size = recipe.optimisation.per_device_train_batch_size
+    train, validate = (
+        Batch(number, part.longest, part.longest_answer)
+        for number, part in ((size, job.train), (4, job.validation))
+    )
+    return Plan(partial(build, recipe, job), job.mode, train, validate)
+
+
+def test_a_dry_run_takes_none_of_the_memory_it_counts(tmp_path: Path) -> None:
+    large = tiny.llama()
+    large.update({"hidden_size": 8192, "intermediate_size": 32768, "num_hidden_layers": 8})
+    folder = tmp_path / "model"
+    large.save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    told = dry(tmp_path, tiny.write_run(tmp_path / "run", folder))
+
+    assert sum(told["at_peak"].values()) > 100 * 10**9
+
+
+TOLERANCE = 0.25
+"""Of tensors a dry run is exact. What the allocator loses between blocks is estimated beside it, as
+it is beside the closed form: measured here, a run holds up to 24 % more."""
+
+MEASURED: list[dict[str, Any]] = [
+    {"precision": mode, "adapter__kind": kind}
+    for mode, kind in product(("fp32", "bf16"), ("full", "lora"))
+] + [{"precision": "bf16_pure"}, NARROW]
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a model as wide as the starter, of words that are random."""
+    config = LlamaConfig(
+        vocab_size=2048,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=6,
+    )
+    return tiny.write_model(tmp_path_factory.mktemp("starter") / "model", config)
+
+
+@pytest.mark.parametrize("knobs", MEASURED, ids=lambda one: "_".join(one.values()))
+def test_a_run_holds_what_its_dry_run_counted(
+    starter: Path, tmp_path: Path, knobs: dict[str, Any]
+) -> None:
+    full = {"numerics__health": False, "optimisation__per_device_train_batch_size": 32}
+    run = tiny.write_run(tmp_path / "run", starter, **knobs, **full)
+    tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(40)])
+    told = dry(tmp_path, run)
+    subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
+    finished = tiny.said(run, Finished)[0]
+
+    assert total(run, starter, told) == pytest.approx(
+        finished.metrics["peak_memory_bytes"], rel=TOLERANCE
+    )
+
+
+def dry(tmp_path: Path, run: RunDir) -> dict[str, Any]:
+    folder = ChoreDir(tmp_path / "chore")
+    folder.files.mkdir(parents=True)
+    params = {"recipe": recipe_of(run).model_dump(mode="json"), "job": run.job.read_text()}
+    return measure(folder, params, lambda _phase, _share: None)
+
+
+def total(run: RunDir, model: Path, told: dict[str, Any]) -> int:
+    rows, recipe = told["train_rows"], recipe_of(run)
+    batch = recipe.optimisation.per_device_train_batch_size
+    lengths = told["longest_example"], told["longest_answer"]
+    load = Load(batch, *lengths, rows, told["train_tokens"] / rows)
+    known = facts.read(model)
+    return memory.of_counted(recipe, known, load, told["kept"], on_gpu=False).total

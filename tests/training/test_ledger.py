@@ -1,0 +1,95 @@
+"""What a ledger notes, of tensors whose bytes anyone can count."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from studio.training.ledger import Held, Ledger
+
+KILO = 1000
+NUMBER = 4
+"""Bytes of a float32."""
+
+
+def noted(work: Callable[[Ledger], None]) -> Held:
+    ledger = Ledger(picked=3, is_padded=True)
+    with FakeTensorMode(), ledger:
+        work(ledger)
+    return ledger.held()
+
+
+def test_the_peak_is_what_lives_at_once() -> None:
+    def work(_ledger: Ledger) -> None:
+        first = torch.empty(KILO)
+        second = first + 1
+        del first
+        _third = torch.empty(KILO // 2)
+        del second
+
+    assert noted(work).at_peak == {"activations": 2 * KILO * NUMBER}
+
+
+def test_views_and_what_is_written_in_place_hold_nothing_more() -> None:
+    def work(_ledger: Ledger) -> None:
+        whole = torch.empty(KILO)
+        whole.view(10, 100).t().add_(1)
+
+    assert noted(work).at_peak == {"activations": KILO * NUMBER}
+
+
+def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
+    def work(ledger: Ledger) -> None:
+        layer = nn.Linear(100, 10, bias=False)
+        ledger.name("weights", layer.parameters())
+        ledger.begin()
+        out = layer(torch.empty(5, 100)).exp()
+        out.sum().backward()
+        ledger.name("gradients", [one.grad for one in layer.parameters() if one.grad is not None])
+
+    held = noted(work)
+
+    assert held.kept["weights"] == held.kept["gradients"] == 1000 * NUMBER
+    # The batch, the exponential, the sum, and its gradient on the way through the product.
+    assert held.kept["activations"] == (500 + 50 + 1 + 50 + 1) * NUMBER
+
+
+def test_a_weight_in_another_format_is_a_copy() -> None:
+    def work(ledger: Ledger) -> None:
+        weight = torch.empty(KILO)
+        ledger.name("weights", [weight])
+        _narrow = weight.bfloat16()
+
+    assert noted(work).at_peak == {"weights": KILO * NUMBER, "copies": KILO * NUMBER // 2}
+
+
+def test_a_process_keeps_the_most_of_each_part() -> None:
+    def work(ledger: Ledger) -> None:
+        layers = torch.empty(KILO)
+        del layers
+        ledger.part = "scratch"
+        _update = torch.empty(KILO // 2)
+
+    held = noted(work)
+
+    assert held.at_peak == {"activations": KILO * NUMBER}
+    assert held.kept == {"activations": KILO * NUMBER, "scratch": KILO // 2 * NUMBER}
+
+
+@pytest.mark.parametrize("is_fake", [True, False])
+def test_a_mask_picks_as_many_as_there_are_answers(is_fake: bool) -> None:  # noqa: FBT001 -- a case
+    found: list[Tensor] = []
+
+    def work(_ledger: Ledger) -> None:
+        mask = torch.tensor([True, False, True, True])
+        found.append(torch.ones(4, 2)[mask])
+
+    if is_fake:
+        noted(work)
+    else:
+        with Ledger(picked=3, is_padded=True) as ledger:
+            work(ledger)
+
+    assert found[0].shape == (3, 2)

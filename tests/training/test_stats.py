@@ -1,0 +1,126 @@
+"""What is counted of rows is what training makes of them, at every cut."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio.intake import stats
+from studio.intake.stats import Cut, Tally
+from studio.training.data import tokenise
+from studio.training.labels import IGNORED
+from studio.training.rows import read
+from studio.training.stats import tally, writer
+from studio.training.templates import Template
+from tests.training import tiny
+
+
+def turn(role: str, content: str, **more: object) -> dict[str, object]:
+    return {"role": role, "content": content} | more
+
+
+ROWS: tuple[Mapping[str, Any], ...] = (
+    *tiny.rows()[:6],
+    {"messages": [turn("system", "Be brief."), turn("user", "Hm?"), turn("assistant", "Yes.")]},
+    {
+        "messages": [
+            turn("user", "One? " * 20),
+            turn("assistant", "No, none of that.", weight=0),
+            turn("user", "Two?"),
+            turn("assistant", "Two."),
+            turn("user", "Thank you"),
+        ]
+    },
+    {"messages": [turn("user", "Nobody answers.")]},
+    {"messages": [turn("user", "Which?")], "chosen": [turn("assistant", "This one.")]}
+    | {"rejected": [turn("assistant", "That.")]},
+    {"messages": [turn("user", "Bad?"), turn("assistant", "Bad.")], "label": False},
+)
+TEXTS = ({"text": "It was a dark night. " * 3}, {"text": "."})
+
+
+def counted(tmp_path: Path, rows: Sequence[Mapping[str, Any]], template: str = "") -> Tally:
+    path = tiny.write_rows(tmp_path / "rows.jsonl", rows)
+    reader = tiny.tokenizer(template or tiny.WITHOUT_MARKS)
+    return tally(path, "training", writer(reader, "model"), lambda _rows, _end: None)
+
+
+def trained(path: Path, at: int) -> tuple[int, int, int, int]:
+    """Return rows cut, tokens and learnt tokens left, and rows dropped, as a run has them."""
+    reader = tiny.tokenizer()
+    rows = read(path)
+    made = tokenise(rows, Template(reader), reader, at)
+    learnt = sum(label != IGNORED for labels in made.data["labels"] for label in labels[1:])
+    lengths = [len(one) for one in tokenise(rows, Template(reader), reader, 10**6).data["labels"]]
+    unlearnt = len(rows) - len(lengths)
+    return made.truncated, sum(min(at, one) for one in lengths), learnt, made.dropped - unlearnt
+
+
+@pytest.mark.parametrize("rows", [ROWS, TEXTS])
+def test_every_cut_leaves_what_training_would(
+    tmp_path: Path, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    rows = [row for row in rows if row.get("messages") != [turn("user", "Nobody answers.")]]
+    found = counted(tmp_path, rows)
+
+    cuts = (*range(1, 20), *range(20, 130, 7))
+    told = {at: left(stats.cut([found], at), found) for at in cuts}
+
+    assert told == {at: trained(tmp_path / "rows.jsonl", at) for at in cuts}
+
+
+def left(lost: Cut, found: Tally) -> tuple[int, int, int, int]:
+    assert lost.is_exact
+    return lost.rows, found.tokens - lost.tokens, found.learnt - lost.learnt, lost.emptied
+
+
+def test_rows_without_anything_to_learn_are_counted_apart(tmp_path: Path) -> None:
+    found = counted(tmp_path, ROWS)
+
+    assert (found.rows, found.unlearnt, found.left_out) == (10, 1, 1)
+
+
+def test_tokens_are_told_by_who_says_them(tmp_path: Path) -> None:
+    reader = tiny.tokenizer()
+    found = counted(tmp_path, ROWS[7:8])
+
+    said = {"user": "One? " * 20, "assistant": "No, none of that.", "learnt": "Two."}
+    size = {name: len(reader(text.strip())["input_ids"]) for name, text in said.items()}
+    asked = size["user"] + len(reader("Two?")["input_ids"])
+    answer = size["learnt"] + 1  # and the mark that ends it
+    assert found.roles == {
+        "user": asked,
+        "assistant": size["assistant"] + answer,
+        "template": found.tokens - asked - size["assistant"] - answer,
+    }
+    assert {name: many for name, many in found.learnt_roles.items() if many} == {
+        "assistant": answer
+    }
+
+
+def test_all_but_the_first_token_of_a_text_is_learnt(tmp_path: Path) -> None:
+    found = counted(tmp_path, TEXTS)
+
+    assert (found.roles["text"], found.learnt_roles["text"]) == (found.tokens, found.tokens - 2)
+
+
+def test_rows_that_the_template_refuses_are_told_by_reason_and_number(tmp_path: Path) -> None:
+    strict = (
+        "{% for message in messages %}{% if message.role == 'system' %}"
+        "{{ raise_exception('No system turns') }}{% endif %}{{ message.content }}{% endfor %}"
+    )
+    found = counted(tmp_path, ROWS[5:8], strict)
+
+    assert {reason: (one.rows, one.numbers) for reason, one in found.refused.items()} == {
+        "No system turns": (1, [2])
+    }
+    assert (found.rows, found.lengths.times.total()) == (2, 2)
+
+
+def test_the_longest_and_the_shortest_rows_are_told_by_number(tmp_path: Path) -> None:
+    found = counted(tmp_path, [{"text": "a" * size} for size in (5, 900, 1, 40)])
+
+    assert [row.number for row in found.longest] == [2, 4, 1, 3]
+    assert [row.number for row in found.shortest] == [3, 1, 4, 2]
+    assert found.longest[0].tokens == max(found.lengths.times)

@@ -1,0 +1,36 @@
+"""Hashes that come again, against a plain look at all of them."""
+
+import random
+from array import array
+
+import pytest
+
+from studio.intake.repeated import common, repeats
+
+
+def plain(hashes: list[int], most: int) -> tuple[int, dict[int, int]]:
+    firsts: dict[int, int] = {}
+    again: dict[int, int] = {}
+    for place, one in enumerate(hashes, 1):
+        first = firsts.setdefault(one, place)
+        if first != place:
+            again[place] = first
+    return len(again), dict(list(again.items())[:most])
+
+
+@pytest.mark.parametrize(
+    ("count", "kinds"), [(0, 1), (1, 1), (5, 1), (5000, 4000), (600_000, 10**6)]
+)
+def test_what_repeats_is_told_with_where_it_stood_first(count: int, kinds: int) -> None:
+    drawn = random.Random(count)  # noqa: S311 -- a test that repeats itself
+    hashes = [drawn.randrange(-kinds, kinds) for _ in range(count)]
+
+    assert repeats(array("q", hashes), 100) == plain(hashes, 100)
+
+
+def test_what_stands_among_others_is_told_with_where() -> None:
+    held, learnt = array("q", [5, -7, 9, 5]), array("q", [1, 5, 5, 9, 2])
+
+    assert common(held, learnt, 10) == (3, {1: 2, 3: 4, 4: 2})
+    assert common(held, learnt, 1) == (3, {1: 2})
+    assert common(held, array("q"), 10) == (0, {})

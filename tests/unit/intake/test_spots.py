@@ -1,0 +1,116 @@
+"""Where in a row something was found, and what is said of it."""
+
+from typing import Any
+
+import pytest
+
+from studio.intake.spots import SHOWN, spot
+from studio.intake.suspicions import LONG_BYTES
+
+
+def talk(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+def pair(question: str, answer: str) -> dict[str, Any]:
+    return talk(("user", question), ("assistant", answer))
+
+
+def found(code: str, row: dict[str, Any]) -> list[list[str]]:
+    """Return what is marked in each text of a row."""
+    return [[one.text for one in text if one.is_found] for text in spot(code, row).texts]
+
+
+@pytest.mark.parametrize(
+    ("code", "row", "marked", "why"),
+    [
+        (
+            "control_characters",
+            pair("Ring\x07", "a\u200bb"),
+            [["U+0007"], ["U+200B"]],
+            "It holds U+0007, U+200B (zero width space).",
+        ),
+        ("misread", pair("cafÃ© et thÃ©", "Oui"), [["Ã©", "Ã©"], []], "It holds Ã© 2 times."),
+        (
+            "lost_characters",
+            {"text": "Fa\N{REPLACEMENT CHARACTER}ade"},
+            [["\N{REPLACEMENT CHARACTER}"]],
+            "It holds \N{REPLACEMENT CHARACTER}.",
+        ),
+        (
+            "other_script",
+            pair("ok: Как дела?", "Хорошо"),
+            [["Как дела?"], ["Хорошо"]],
+            "Most of its letters are Cyrillic.",
+        ),
+        ("says_nothing", pair("Well?", "..."), [[], []], ""),
+    ],
+)
+def test_the_place_is_marked(
+    code: str, row: dict[str, Any], marked: list[list[str]], why: str
+) -> None:
+    assert (found(code, row), spot(code, row).why) == (marked, why)
+
+
+def test_marked_or_not_all_of_a_text_is_shown() -> None:
+    row = pair("one Ã© two Ã© three", "four")
+    texts = ["".join(one.text for one in text) for text in spot("misread", row).texts]
+    assert texts == ["one Ã© two Ã© three", "four"]
+
+
+def test_of_a_long_text_what_is_around_the_place_is_shown() -> None:
+    row = {"text": "a" * 3 * SHOWN + "\x07" + "b" * SHOWN}
+    (text,) = spot("control_characters", row).texts
+    assert [one.text[:26] for one in text] == [
+        "(11,700 characters before)"[:26],
+        "a" * 26,
+        "U+0007",
+        "b" * 26,
+        " (and 301 more)",
+    ]
+
+
+def test_what_is_cut_off_of_a_long_row_is_marked() -> None:
+    row = pair("é" * 48, "word " * (LONG_BYTES // 5) + "the end")
+    question, answer = found("over_long", row)
+    assert (question, answer[0].endswith("the end"), len(answer[0])) == ([], True, 96 + 7 - 1)
+    assert spot("over_long", row).why == (
+        "About 1,049 tokens: what is marked stands behind the first 1,024."
+    )
+
+
+@pytest.mark.parametrize(
+    ("roles", "turns", "why"),
+    [
+        (("user", "user", "assistant"), (1,), "Turn 2 is the user's, as the turn before it."),
+        (
+            ("assistant",),
+            (0,),
+            "The first turn is of the role assistant, and should be the user's.",
+        ),
+        (
+            ("user", "system", "assistant"),
+            (1,),
+            "Turn 2 is a system turn, which should be the first.",
+        ),
+    ],
+)
+def test_turns_out_of_order_are_named_one_by_one(
+    roles: tuple[str, ...], turns: tuple[int, ...], why: str
+) -> None:
+    seen = spot("out_of_order", talk(*((role, role) for role in roles)))
+    assert (seen.turns, seen.why) == (turns, why)
+
+
+def test_the_worse_answer_is_marked_too() -> None:
+    row = pair("Why?", "So.") | {
+        "messages": [{"role": "user", "content": "Why?"}],
+        "chosen": [{"role": "assistant", "content": "So."}],
+        "rejected": [{"role": "assistant", "content": "So\x07"}],
+    }
+    assert found("control_characters", row) == [[], [], ["U+0007"]]
+
+
+def test_a_row_that_repeats_another_says_which() -> None:
+    assert spot("duplicates", pair("a", "b"), 12).why == "The same as row 12."
+    assert spot("overlap", pair("a", "b"), 3).why == "It asks what row 3 of the training rows asks."
