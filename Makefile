@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fix e2e slow faults gpu bench docs db hooks clean
+.PHONY: help run test check fix e2e slow faults gpu bench shots docs db hooks clean
 
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
@@ -58,6 +58,9 @@ gpu: $(DEV) ## the tests that need a GPU
 
 bench: $(DEV) ## the numbers and their budgets
 	$(BIN)/python -m tests.bench
+
+shots: $(DEV) browser ## take pictures of every page into test-results/shots
+	$(BIN)/python -m tests.shots test-results/shots
 
 docs: $(DEV) ## write docs/knobs.md, failures.md and openapi.json anew
 	$(BIN)/studio docs

@@ -92,6 +92,9 @@ class Settings(BaseSettings):
     )
     """Says who you are to the hub, for gated and private models. Read rights are enough."""
 
+    development: bool = False
+    """Whether to show /style, the page of everything that pages are made of."""
+
     allow_internal_addresses: bool = False
     """Whether webhooks and downloads may go to this machine and its network, which is refused
     otherwise."""

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+"""What it is started with."""
+
 _NAMES = ("chromium", "google-chrome", "google-chrome-stable")
 _DOWNLOAD = [sys.executable, "-m", "playwright", "install", "chromium"]
 _INSTALL = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]

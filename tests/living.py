@@ -51,6 +51,8 @@ class Studio:
     process: subprocess.Popen[bytes] | None = None
     warm: bool = False
     """Whether it keeps a warm launcher: seconds of two cores that most tests need not spend."""
+    development: bool = False
+    """Whether it shows the page of styles."""
 
     @classmethod
     def copied(cls, folder: Path, to: Path) -> "Studio":
@@ -79,7 +81,8 @@ class Studio:
                 *(() if self.worker else ("--no-worker",)),
             ],
             env=os.environ
-            | {"STUDIO_HOME": str(self.home), "STUDIO_WARM_LAUNCHER": str(self.warm)},
+            | {"STUDIO_HOME": str(self.home), "STUDIO_WARM_LAUNCHER": str(self.warm)}
+            | {"STUDIO_DEVELOPMENT": str(self.development)},
             stdout=log,
             stderr=log,
             start_new_session=True,

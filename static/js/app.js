@@ -1,6 +1,8 @@
 // What every page needs: the theme button, page modules, and focus after navigation.
 // A page module exports `default(element)` and returns a function that ends what it began.
 
+import { listen } from "./shortcuts.js";
+
 /** @type {Map<Element, () => void>} */
 const running = new Map();
 
@@ -8,11 +10,19 @@ const running = new Map();
 async function boot() {
   const here = document.querySelector("nav [aria-current]");
   here?.scrollIntoView({ block: "nearest", inline: "center" });
+  guide();
   for (const element of document.querySelectorAll("[data-module]:not([data-booted])")) {
     element.dataset.booted = "";
     const { default: start } = await import(element.dataset.module);
     if (element.isConnected) running.set(element, start(element));
   }
+}
+
+/** Show a newcomer around, once. */
+async function guide() {
+  if (localStorage.tour || !document.querySelector("[data-first-run]")) return;
+  const { start } = await import("./tour.js");
+  start();
 }
 
 /** End the modules whose elements have left the page. */
@@ -53,16 +63,19 @@ function repair(event) {
   const button = event.target.closest("[data-repair]");
   const form = button?.closest("form");
   if (!form) return;
+  event.preventDefault();
   let last = null;
   for (const [name, value] of Object.entries(JSON.parse(button.dataset.repair))) {
-    const field = form.elements.namedItem(name);
-    if (!field) continue;
-    field.value = value;
-    last = form.querySelector(`[name="${CSS.escape(name)}"]:is(:checked, select, input:not([type=radio], [type=hidden]))`);
+    for (const field of form.querySelectorAll(`[name="${CSS.escape(name)}"]:not([type=hidden])`)) {
+      if (field.type === "radio") field.checked = field.value === value;
+      else if (field.type === "checkbox") field.checked = value === "true";
+      else field.value = value;
+      if (field.type !== "radio" || field.checked) last = field;
+    }
   }
+  form.dispatchEvent(new Event("change", { bubbles: true }));
   last?.closest("details")?.setAttribute("open", "");
   last?.focus();
-  form.dispatchEvent(new Event("change", { bubbles: true }));
 }
 
 /** Copy the text that a `data-copy` button names; where the browser forbids it, show it selected. */
@@ -71,11 +84,12 @@ async function copy(event) {
   if (!button) return;
   const text = document.getElementById(button.dataset.copy);
   try {
-    await navigator.clipboard.writeText(text.value);
+    await navigator.clipboard.writeText(text.value ?? text.textContent);
     button.textContent = "Copied";
   } catch {
     text.hidden = false;
-    text.select();
+    getSelection().selectAllChildren(text);
+    text.select?.();
     button.textContent = "Press Ctrl+C to copy";
   }
 }
@@ -85,6 +99,7 @@ function stayOnRefusal(event) {
   if (event.detail.response?.status >= 400) event.preventDefault();
 }
 
+listen();
 document.addEventListener("click", toggleTheme);
 document.addEventListener("click", repair);
 document.addEventListener("click", copy);

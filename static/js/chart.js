@@ -1,21 +1,19 @@
 // A line chart on uPlot: smoothing over the raw line, the band between extremes, marks where
 // numbers broke, zoom and cursor shared by a group, and reading by keyboard.
 import { Curves } from "./curves.js";
-import { short, smooth, thin } from "./numbers.js";
+import * as ink from "./ink.js";
+import { inner, short, smooth, thin } from "./numbers.js";
+import { Reading } from "./reading.js";
 import uPlot from "./uplot.js";
 
 const HEIGHT = 220;
-const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
 const REDRAW_MS = 1000;
-const KEYS = {
-  ArrowLeft: -1,
-  ArrowRight: 1,
-  PageUp: -50,
-  PageDown: 50,
-  Home: -Infinity,
-  End: Infinity,
-};
-
+/** With more lines than these, the bands between extremes only hide each other. */
+const MOST_BANDS = 4;
+/** Of a few thousand points the plot itself draws no more than pixels can show. */
+const LEAST_THINNED = 2000;
+/** Of more lines than these it is not told where they broke. */
+const MOST_LINKS = 3;
 /** Charts that zoom together, by group. */
 const groups = new Map();
 
@@ -23,18 +21,21 @@ export class Chart {
   /**
    * @param {HTMLElement} host a `.plot` beside a `.read` line
    * @param {{title: string, group: string, unit: string,
-   *          series: {key: string, label: string, hue: number, dash: number,
-   *                    isNoisy?: boolean}[]}} options noisy series are smoothed
+   *          series: {key: string, label: string, hue: number, dash: number, n?: number,
+   *                    isNoisy?: boolean}[],
+   *          zoom?: {min: number, max: number} | null,
+   *          look?: {isLog?: boolean, isXLog?: boolean, isClipped?: boolean},
+   *          brokenAt?: (key: string, step: number) => string}} options noisy series are smoothed;
+   *   `brokenAt` tells where a step is explained at which a number was not finite
    */
-  constructor(host, { title, group, unit = "step", series }) {
-    Object.assign(this, { host, group, unit, series, weight: 0, zoom: null, drawnAt: -Infinity });
+  constructor(host, { title, group, unit = "step", series, zoom = null, look = {}, brokenAt }) {
+    Object.assign(this, { host, title, group, unit, series, zoom, look, brokenAt });
+    Object.assign(this, { weight: 0, drawnAt: -Infinity, hidden: new Set() });
+    this.hasBands = series.length <= MOST_BANDS || series.some(({ n }) => n > 1);
+    /** Lines of the plot for one series. */
+    this.width = this.hasBands ? 4 : 2;
     this.curves = new Curves(series.map((one) => one.key));
-    this.read = host.parentElement.querySelector(".read");
     this.count = host.parentElement.querySelector(".broken");
-    host.tabIndex = 0;
-    host.setAttribute("role", "application");
-    host.setAttribute("aria-roledescription", "line chart");
-    host.setAttribute("aria-label", `${title}. Left and right arrow keys read its values.`);
     if (!groups.has(group)) groups.set(group, new Set());
     groups.get(group).add(this);
     this.#watch();
@@ -51,10 +52,45 @@ export class Chart {
     this.refresh();
   }
 
+  /** Add what one series told, at its place among what the others told. */
+  insert(place, key, value, step) {
+    this.curves.insert(place, this.curves.names.indexOf(key), value, step);
+    this.refresh();
+  }
+
   smoothBy(weight) {
+    if (weight === this.weight) return;
     this.weight = weight;
+    this.remake();
+  }
+
+  /** Change how the axes are drawn. */
+  lookAs(look) {
+    this.look = look;
+    this.remake();
+  }
+
+  /** Draw all but some series. */
+  hide(keys) {
+    this.hidden = keys;
+    this.remake();
+  }
+
+  /** Let one series stand out, or none. */
+  focusOn(key) {
+    const k = this.curves.names.indexOf(key);
+    this.plot?.setSeries(k < 0 ? null : (k + 1) * this.width, { focus: true });
+  }
+
+  remake() {
     this.drawnAt = -Infinity;
     if (this.plot) this.#make();
+  }
+
+  /** Draw at once, whether or not it was drawn just now. */
+  draw() {
+    clearTimeout(this.waiting);
+    this.#draw();
   }
 
   /** Draw soon: at most once a second, and only while on screen. */
@@ -94,16 +130,13 @@ export class Chart {
     resize.observe(this.host);
     look.observe(this.host);
     this.observers = [resize, look];
-    const remake = () => this.plot && this.#make();
+    const remake = () => this.remake();
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", remake, { signal });
     document.addEventListener("themechange", remake, { signal });
-    this.host.addEventListener("dblclick", () => this.#zoomAll(null), { signal });
-    this.host.addEventListener("keydown", (event) => this.#onKey(event), { signal });
-    // Cursors move together: only the chart that is read by keyboard speaks.
-    const speak = (how) => () => this.read?.setAttribute("aria-live", how);
-    this.host.addEventListener("focus", speak("polite"), { signal });
-    this.host.addEventListener("blur", speak("off"), { signal });
+    this.reading = new Reading(this, signal);
+    this.host.addEventListener("dblclick", () => this.zoomAll(null), { signal });
+    this.host.addEventListener("click", (event) => this.#onClick(event), { signal });
   }
 
   #draw() {
@@ -112,46 +145,36 @@ export class Chart {
     if (!this.isSeen || this.curves.isEmpty) return;
     this.host.removeAttribute("data-empty");
     if (!this.plot) return this.#make();
-    const read = this.plot.data[0][this.plot.cursor.idx];
+    const read = this.reading.place;
     this.plot.setData(this.#data(), !this.zoom);
     if (this.zoom) this.plot.setScale("x", this.zoom);
     this.#tellDrawn();
     // Who reads by keyboard stays at the point read, though new ones move it on the screen.
-    if (document.activeElement === this.host && read !== undefined) this.#goTo(read);
-  }
-
-  #goTo(place) {
-    this.plot.setCursor({ left: this.plot.valToPos(place, "x"), top: HEIGHT / 4 });
+    if (read !== undefined) this.reading.goTo(read);
   }
 
   #make() {
     this.plot?.destroy();
-    const ink = colour("--ink-2");
-    const axis = {
-      stroke: ink,
-      grid: { stroke: colour("--line"), width: 1 },
-      ticks: { show: false },
-      font: `11px ${getComputedStyle(document.body).fontFamily}`,
-      values: (_, ticks) => ticks.map(short),
-    };
-    this.broken = colour("--bad");
+    const { isLog, isXLog } = this.look;
+    this.broken = ink.colour("--bad");
     this.plot = new uPlot(
       {
         ...this.#size(),
         legend: { show: false },
         padding: [10, 10, 0, 0],
         cursor: { sync: { key: this.group }, drag: { x: true, y: false, setScale: false } },
-        scales: { x: { time: false } },
-        axes: [{ ...axis, size: 28 }, { ...axis, size: 52 }],
+        focus: { alpha: 0.2 },
+        scales: {
+          x: { time: this.unit === "wall", distr: isXLog ? 3 : 1 },
+          y: { distr: isLog ? 3 : 1, ...(this.look.isClipped && { range: () => this.#inner() }) },
+        },
+        axes: ink.axes(this.unit),
         series: [{}, ...this.series.flatMap((one) => this.#lines(one))],
-        bands: this.series.map(({ hue }, k) => ({
-          series: [k * 4 + 2, k * 4 + 1],
-          fill: faint(colour(`--series-${hue}`), 0.14),
-        })),
+        bands: this.hasBands ? ink.bands(this.series) : [],
         hooks: {
-          setCursor: [(plot) => this.#say(plot.cursor.idx)],
+          setCursor: [(plot) => this.reading.point(plot)],
           setSelect: [(plot) => this.#onSelect(plot)],
-          draw: [(plot) => this.#mark(plot)],
+          draw: [(plot) => ink.mark(plot, this.curves.broken, this.broken)],
         },
       },
       this.#data(),
@@ -162,27 +185,30 @@ export class Chart {
     this.#tellDrawn();
   }
 
-  /** A series is four lines: least, greatest, raw, and smoothed over it. */
-  #lines({ hue, dash, isNoisy }) {
-    const stroke = colour(`--series-${hue}`);
-    const common = { points: { show: false }, spanGaps: true };
-    const bound = { ...common, stroke: "transparent", width: 0 };
-    const line = { ...common, stroke, width: 1.5, dash: DASHES[dash] };
-    const points = { show: (plot) => plot.data[0].length < 40, size: 5, fill: stroke };
-    const behind = { ...line, stroke: faint(stroke, 0.3), width: 1 };
-    // One point makes no line: without a mark, a run's first step would not be seen. Where nothing
-    // is smoothed, the upper line is empty and marks nothing.
-    const marked = { ...line, points };
-    return [bound, bound, isNoisy && this.weight ? behind : marked, marked];
+  #lines(series) {
+    const { weight, hasBands, hidden } = this;
+    const isBehind = Boolean(series.isNoisy && weight);
+    return ink.lines(series, { isBehind, hasBands, isShown: !hidden.has(series.key) });
   }
 
   #data() {
     const { x, series } = this.curves;
     const columns = series.flatMap(({ mean, min, max }, k) => {
       const weight = this.series[k].isNoisy ? this.weight : 0;
-      return [min, max, mean, weight ? smooth(mean, weight) : mean.map(() => null)];
+      const lines = [mean, weight ? smooth(mean, weight) : mean.map(() => null)];
+      return this.hasBands ? [min, max, ...lines] : lines;
     });
-    return thin([x, ...columns], Math.max(200, this.host.clientWidth));
+    return positive(thin([x, ...columns], LEAST_THINNED), this.look);
+  }
+
+  /** The part of the y axis that holds all but the few values far out. */
+  #inner() {
+    const { min, max } = this.zoom ?? { min: -Infinity, max: Infinity };
+    const inside = (place) => place >= min && place <= max;
+    const values = this.series
+      .flatMap(({ key }, k) => (this.hidden.has(key) ? [] : this.curves.series[k].mean))
+      .filter((value, i) => value !== null && inside(this.curves.x[i % this.curves.x.length]));
+    return inner(this.look.isLog ? values.filter((value) => value > 0) : values, this.look.isLog);
   }
 
   #size() {
@@ -194,73 +220,61 @@ export class Chart {
     if (width < 4) return;
     const range = { min: plot.posToVal(left, "x"), max: plot.posToVal(left + width, "x") };
     plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    this.#zoomAll(range);
+    this.zoomAll(range);
   }
 
-  #zoomAll(range) {
+  zoomAll(range) {
     for (const chart of groups.get(this.group)) chart.zoomTo(range);
+    this.host.dispatchEvent(new CustomEvent("chart-zoom", { bubbles: true, detail: range }));
   }
 
-  /** Red triangles on the upper edge: here a number was not finite. */
-  #mark(plot) {
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.fillStyle = this.broken;
-    for (const place of this.curves.broken) {
-      const x = plot.valToPos(place, "x", true);
-      if (x < bbox.left || x > bbox.left + bbox.width) continue;
-      ctx.beginPath();
-      ctx.moveTo(x - 5, bbox.top - 8);
-      ctx.lineTo(x + 5, bbox.top - 8);
-      ctx.lineTo(x, bbox.top + 2);
-      ctx.fill();
-    }
-    ctx.restore();
+  /** A click beside a mark leads to what is known of it. */
+  #onClick(event) {
+    const bad = event.offsetY < 20 && this.plot && this.brokenAt;
+    if (!bad) return;
+    const near = (place) => Math.abs(this.plot.valToPos(place, "x") - this.plot.cursor.left) < 8;
+    const k = this.curves.series.findIndex((one) => one.non_finite.some(near));
+    if (k < 0) return;
+    const { first_broken: step, broken_run: run } = this.curves.series[k];
+    location.assign(this.brokenAt(run ?? this.series[k].key, step));
   }
 
   #tellDrawn() {
     this.host.dataset.points = this.plot.data[0].length;
+    const { min, max } = this.plot.scales.x;
+    this.host.dataset.seen = `${min}..${max}`;
     const places = this.curves.broken;
     if (!this.count || !places.length) return;
     const first = `${this.unit} ${short(places[0])}`;
     this.count.textContent = `▼ ${places.length} not finite, first at ${first}`;
+    if (!this.brokenAt) return;
+    this.count.textContent = `▼ ${places.length} not finite:`;
+    const broken = this.curves.series.map((one, k) => ({ ...one, ...this.series[k] }));
+    const links = broken.filter((one) => typeof one.first_broken === "number").slice(0, MOST_LINKS);
+    for (const { first_broken: step, broken_run: run, key, label } of links) {
+      const link = document.createElement("a");
+      link.href = this.brokenAt(run ?? key, step);
+      link.textContent = `${label} at step ${step}`;
+      this.count.append(" ", link);
+    }
   }
 
-  /** Put the values under the cursor into words. */
-  #say(i) {
-    if (!this.read || i === null || i === undefined) return;
-    const place = this.plot.data[0][i];
+  /** What every shown series has at a place, greatest first. */
+  valuesAt(place) {
     const known = this.curves.x.findLastIndex((one) => one <= place);
-    const values = this.series.map((one, k) => {
-      const value = short(this.curves.at(k, known));
-      return this.series.length > 1 ? `${one.label} ${value}` : value;
-    });
-    this.read.textContent = `${this.unit} ${short(place)}: ${values.join(", ")}`;
-  }
-
-  #onKey(event) {
-    if (event.key === "Escape") return this.#zoomAll(null);
-    const by = KEYS[event.key];
-    if (by === undefined || !this.plot) return;
-    event.preventDefault();
-    const [x] = this.plot.data;
-    const from = this.plot.cursor.idx ?? x.length - 1;
-    const to = Math.min(x.length - 1, Math.max(0, from + by * (event.shiftKey ? 10 : 1)));
-    this.#goTo(x[to]);
+    return this.series
+      .map((one, k) => ({ ...one, value: this.curves.at(k, known) }))
+      .filter(({ key, value }) => value !== null && !this.hidden.has(key))
+      .sort((a, b) => b.value - a.value);
   }
 }
 
-const probe = document.createElement("span");
-
-/** Resolve a custom property to a colour that a canvas understands. */
-function colour(name) {
-  if (!probe.isConnected) document.body.append(probe);
-  probe.hidden = true;
-  probe.style.color = `var(${name})`;
-  return getComputedStyle(probe).color;
-}
-
-function faint(stroke, alpha) {
-  const [, parts] = stroke.match(/^rgb\((.*)\)$/) ?? [];
-  return parts ? `rgb(${parts.replaceAll(",", "")} / ${alpha})` : stroke;
+/** Leave out what a logarithm has no place for. */
+function positive(data, { isLog, isXLog }) {
+  const kept = data[0].map((place) => !isXLog || place > 0);
+  const fits = (value) => (isLog && value <= 0 ? null : value);
+  if (!isLog && !isXLog) return data;
+  return data.map((column, c) =>
+    column.filter((_, i) => kept[i]).map((value) => (c ? fits(value) : value)),
+  );
 }

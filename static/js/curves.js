@@ -37,9 +37,30 @@ export class Curves {
     this.names.forEach((name, k) => {
       if (!(name in values)) return;
       const one = this.series[k];
-      if (typeof values[name] === "string") one.non_finite.push(place);
-      else one.mean[i] = one.min[i] = one.max[i] = values[name];
+      if (typeof values[name] === "string") {
+        one.non_finite.push(place);
+        one.first_broken ??= place;
+      } else one.mean[i] = one.min[i] = one.max[i] = values[name];
     });
+  }
+
+  /** Add what one series told at a place, wherever that lies: several runs share the axis. */
+  insert(place, k, value, step) {
+    if (!Number.isFinite(place)) return;
+    let i = this.x.length;
+    while (i > 0 && this.x[i - 1] >= place) i -= 1;
+    if (this.x[i] !== place) {
+      this.x.splice(i, 0, place);
+      for (const one of this.series) {
+        for (const list of [one.mean, one.min, one.max]) list.splice(i, 0, null);
+      }
+    }
+    const one = this.series[k];
+    if (typeof value !== "string") one.mean[i] = one.min[i] = one.max[i] = value;
+    else if (one.non_finite.at(-1) !== place) {
+      one.non_finite.push(place);
+      one.first_broken ??= step;
+    }
   }
 
   /** Places where a number was not finite, each once. */

@@ -18,6 +18,23 @@ export function span(seconds) {
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
 }
 
+/** Write a place on an axis. */
+export function place(value, unit) {
+  if (unit === "wall") return new Date(value * 1000).toLocaleString("en-GB", { hour12: false });
+  return unit === "seconds" && value >= 0 ? span(value) : short(value);
+}
+
+/** The range that holds all but the outermost fiftieth at each end. */
+export function inner(values, isLog) {
+  if (!values.length) return [isLog ? 1 : 0, 10];
+  const sorted = values.toSorted((a, b) => a - b);
+  const cut = Math.floor(sorted.length / 50);
+  const [low, high] = [sorted[cut], sorted[sorted.length - 1 - cut]];
+  if (isLog) return [low / 1.1, high * 1.1];
+  const room = (high - low) * 0.05 || Math.abs(high) * 0.05 || 1;
+  return [low - room, high + room];
+}
+
 /** Exponential moving average, corrected for its start; gaps stay gaps. */
 export function smooth(values, weight) {
   if (!weight) return values;

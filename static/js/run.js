@@ -38,7 +38,8 @@ function draw(host) {
     dash: 0,
     isNoisy: key === noisy,
   }));
-  return new Chart(host, { title: host.dataset.title, group: "run", series });
+  const brokenAt = (_key, step) => `${location.pathname}/broken?step=${step}`;
+  return new Chart(host, { title: host.dataset.title, group: "run", series, brokenAt });
 }
 
 /** Fetch the curves so far. Return the id after which live numbers go on. */

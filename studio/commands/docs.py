@@ -2,16 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from inspect import getdoc
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-from pydantic import BaseModel
 
 from studio.db.session import connect
 from studio.failures import KINDS
 from studio.methods import METHODS
-from studio.recipe.knobs import knob_of, sections_in
+from studio.recipe.knobs import Section
 from studio.recipe.precision import PRECISIONS, Precision
+from studio.recipe.reference import Entry, entries
 from studio.settings import Settings
 from studio.web.app import create_app
 
@@ -24,7 +25,7 @@ gathers the others' weights, and the one in which their gradients are summed.
 | precision | name | weights | products read, give | optimizer | bytes | gathered | summed |
 |---|---|---|---|---|---|---|---|
 """
-_HEAD = "| knob | name | default | what it does |\n|---|---|---|---|"
+_HEAD = "| knob | name | default | takes | becomes | what it does |\n|---|---|---|---|---|---|"
 
 
 def write(folder: Path) -> None:
@@ -40,7 +41,7 @@ def knobs() -> str:
     parts = ["# Knobs\n\nWritten by `make docs` from `studio/recipe` and `studio/methods`.\n"]
     for method in METHODS.values():
         parts += [f"\n## {method.title} (`{method.name}`)\n\n{method.summary}\n"]
-        parts += _tables(method.recipe, "")
+        parts += _tables(method.recipe)
     parts += [_PRECISIONS, *(_row(mode) for mode in PRECISIONS.values())]
     return "".join(parts)
 
@@ -64,14 +65,12 @@ def openapi() -> str:
     return text
 
 
-def _tables(section: type[BaseModel], prefix: str) -> Iterator[str]:
-    rows = list(_rows(section, prefix))
-    if rows:
-        title = f"\n### {prefix.rstrip('.')}\n\n{section.__doc__}\n" if prefix else ""
-        yield f"{title}\n{_HEAD}\n" + "\n".join(rows) + "\n"
-    for name, field in section.model_fields.items():
-        for inner in sections_in(field.annotation):
-            yield from _tables(inner, f"{prefix}{name}.")
+def _tables(recipe: type[Section]) -> Iterator[str]:
+    for (section, group), knobs_of_it in groupby(
+        entries(recipe), key=lambda entry: (entry.section, entry.group)
+    ):
+        title = f"\n### {group}\n\n{getdoc(section)}\n" if group else ""
+        yield f"{title}\n{_HEAD}\n" + "".join(map(_line, knobs_of_it))
 
 
 def _row(mode: Precision) -> str:
@@ -88,10 +87,13 @@ def _row(mode: Precision) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _rows(section: type[BaseModel], prefix: str) -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        knob = knob_of(field)
-        if knob is not None:
-            default = "required" if field.is_required() else f"`{field.default}`"
-            label = f"{knob.label} ({knob.unit})" if knob.unit else knob.label
-            yield f"| {label} | `{prefix}{name}` | {default} | {field.description} |"
+def _line(entry: Entry) -> str:
+    cells = (
+        entry.label,
+        f"`{entry.name}`",
+        "required" if entry.required else f"`{entry.default}`",
+        ", ".join(f"`{choice}`" for choice in entry.choices) or entry.legal,
+        f"`{entry.upstream}`" if entry.upstream else "",
+        entry.help,
+    )
+    return f"| {' | '.join(cells)} |\n"

@@ -54,6 +54,21 @@ class WorkStatus(StrEnum):
         return self not in {WorkStatus.QUEUED, WorkStatus.RUNNING}
 
 
+class SweepStatus(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    """No further run begins; those that train go on."""
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """A person has ended it."""
+    FAILED = "failed"
+    """There was nothing more to try that could run."""
+
+    @property
+    def is_final(self) -> bool:
+        return self not in {SweepStatus.RUNNING, SweepStatus.PAUSED}
+
+
 class DatasetStatus(StrEnum):
     DRAFT = "draft"
     """It has come; nobody has said yet how it is to be read."""

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy import JSON, Column, Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
+import studio.db.sweeps  # noqa: F401 -- a run refers to its sweep
 from studio.db.columns import METRICS, NEVER_REUSED, InHome, Instant, Validated, now
 from studio.db.states import Ask, DatasetStatus, RunStatus, plain
 from studio.methods import RECIPES, AnyRecipe
@@ -21,6 +22,8 @@ class Experiment(SQLModel, table=True):
     notes: str = ""
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    parent: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    """What its recipe was made from, as `run:12` or `experiment:3`; it may be gone by now."""
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
@@ -44,14 +47,21 @@ class Run(SQLModel, table=True):
 
     # Rows are wide: what lists look through and the census adds up stands in indexes as a whole.
     __table_args__ = (
-        Index("run_by_status", "status", "id", "name"),
+        Index("run_by_status", "status", "id", "name", "notes", "archived_at", "deleted_at"),
         Index("run_took", "finished_at", "claimed_at", "tokens"),
+        # No trial of a sweep is made twice, whoever makes it.
+        Index("run_of_sweep", "sweep_id", "trial", unique=True),
         NEVER_REUSED,
     )
 
     id: int | None = Field(default=None, primary_key=True)
     experiment_id: int = Field(foreign_key="experiment.id", index=True)
     study_id: int | None = Field(default=None, foreign_key="study.id", index=True)
+    sweep_id: int | None = Field(default=None, foreign_key="sweep.id")
+    trial: int | None = None
+    """Its number in its sweep, counted from zero."""
+    is_pruned: bool = Field(default=False, sa_column_kwargs={"server_default": text("0")})
+    """Whether its sweep had it stopped early, because it looked hopeless."""
     name: str
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
     dataset_version_id: int | None = Field(
@@ -106,6 +116,14 @@ class Run(SQLModel, table=True):
     error_code: str = ""
     error_message: str = ""
     error_hint: str = ""
+    notes: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    tags: list[str] = Field(
+        default_factory=list, sa_column=Column(JSON, nullable=False, server_default="[]")
+    )
+    archived_at: datetime | None = Field(default=None, sa_type=Instant)
+    """When it was put out of sight; lists show it when asked."""
+    deleted_at: datetime | None = Field(default=None, sa_type=Instant)
+    """When it was put into the trash, from which it can be taken back for some weeks."""
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
     claimed_at: datetime | None = Field(default=None, sa_type=Instant)
     started_at: datetime | None = Field(default=None, sa_type=Instant)

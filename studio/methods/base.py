@@ -15,6 +15,8 @@ class Preset:
     title: str
     summary: str
     values: Mapping[str, Any] = field(default_factory=dict)
+    is_study: bool = False
+    """Whether it is to be tried in several precisions, which are chosen next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

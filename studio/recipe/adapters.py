@@ -1,6 +1,6 @@
 """What is trained: a small adapter beside the frozen model, or every weight."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 
@@ -11,8 +11,10 @@ from studio.recipe.quantised import QUANTISED, Quantised
 class Lora(Section, title="LoRA adapter"):
     """Train a small adapter beside the frozen model.
 
-    Names are those of `peft.LoraConfig`, but for `base_dtype`, which is about the model beside it.
+    `base_dtype` is about the model beside it.
     """
+
+    upstream: ClassVar[str] = "peft.LoraConfig"
 
     kind: Literal["lora"] = "lora"
 
@@ -37,6 +39,8 @@ class Lora(Section, title="LoRA adapter"):
         Literal["native", "float32", "bfloat16", "float16", "int8", "nf4"],
         Knob(
             "Frozen model kept in",
+            ours=True,
+            related=("precision",),
             titles={"native": "As it was saved"}
             | {name: row.title for name, row in QUANTISED.items()},
         ),

@@ -31,7 +31,7 @@ class Recipe(Section):
     dataset: Annotated[str, Field(min_length=1, max_length=200), Knob("Data set")]
     """One of your data sets, by name."""
 
-    precision: Annotated[PrecisionName, Knob("Precision")] = "bf16"
+    precision: Annotated[PrecisionName, Knob("Precision", related=("adapter.base_dtype",))] = "bf16"
     """The number format the model computes in."""
 
     optimisation: Optimisation = Optimisation()

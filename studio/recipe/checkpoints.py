@@ -1,6 +1,6 @@
 """What a run keeps of itself while it trains, and which weights it ends with."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
@@ -8,13 +8,12 @@ from studio.recipe.knobs import Knob, Section
 
 
 class Checkpoints(Section):
-    """What is saved while the model learns, so that a run can go on where it was cut off.
+    """What is saved while the model learns, so that a run can go on where it was cut off."""
 
-    Names are those of `TrainingArguments`, where they are known there.
-    """
+    upstream: ClassVar[str] = "trl.SFTConfig"
 
     save_minutes: Annotated[
-        float | None, Gt(0), Le(10_080), Knob("Save every", "minutes", advanced=True)
+        float | None, Gt(0), Le(10_080), Knob("Save every", "minutes", advanced=True, ours=True)
     ] = 5.0
     """Training that may be lost when a run is cut off. Slow saves come less often: they never take
     more than a twentieth of the time. Leave empty to save by steps alone."""
@@ -29,10 +28,17 @@ class Checkpoints(Section):
     ] = 2
     """Older ones are deleted. The one with the best weights stays, where those are wanted."""
 
-    load_best_model_at_end: Annotated[bool, Knob("End with the best weights", advanced=True)] = (
-        False
-    )
+    load_best_model_at_end: Annotated[
+        bool,
+        Knob(
+            "End with the best weights",
+            advanced=True,
+            related=("early_stopping.early_stopping_patience",),
+        ),
+    ] = False
     """Go back at the end to the lowest validation loss. Early stopping always does."""
 
-    keep_after_success: Annotated[bool, Knob("Keep checkpoints for good", advanced=True)] = False
+    keep_after_success: Annotated[
+        bool, Knob("Keep checkpoints for good", advanced=True, ours=True)
+    ] = False
     """Leave the checkpoints of a run that has succeeded. Those of any other stay anyway."""

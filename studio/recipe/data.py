@@ -1,6 +1,6 @@
 """How rows become examples, and what is looked at while the model learns from them."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -10,7 +10,12 @@ from studio.recipe.knobs import Knob, Section
 class Data(Section):
     """How rows become examples. Of conversations the answers are learnt, of text everything."""
 
-    max_length: Annotated[int, Ge(16), Le(1_048_576), Knob("Longest example", "tokens")] = 1024
+    max_length: Annotated[
+        int,
+        Ge(16),
+        Le(1_048_576),
+        Knob("Longest example", "tokens", related=("optimisation.per_device_train_batch_size",)),
+    ] = 1024
     """Longer conversations are cut at the end; memory grows with it."""
 
     chat_template: Annotated[
@@ -30,10 +35,9 @@ class Data(Section):
 
 
 class Evaluation(Section):
-    """How often progress is measured.
+    """How often progress is measured."""
 
-    Names are those of `TrainingArguments`.
-    """
+    upstream: ClassVar[str] = "trl.SFTConfig"
 
     eval_steps: Annotated[float, Gt(0), Knob("Validate every", "steps or share")] = 0.1
     """Below 1 it is a share of the run (0.1 validates ten times), from 1 on a number of steps."""
@@ -49,6 +53,8 @@ class Evaluation(Section):
 
 class EarlyStopping(Section):
     """End when validation loss stops falling, and keep the best weights."""
+
+    upstream: ClassVar[str] = "transformers.EarlyStoppingCallback"
 
     early_stopping_patience: Annotated[int | None, Ge(1), Le(1000), Knob("Patience")] = None
     """Validations without improvement before the run ends. Leave empty to train to the end."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
@@ -18,6 +18,10 @@ class Knob:
     advanced: bool = False
     titles: Mapping[str, str] = field(default_factory=dict, hash=False)
     """What choices are called on a page, where their names do not say enough."""
+    ours: bool = False
+    """Whether it is the studio's own, in a section that otherwise bears upstream's names."""
+    related: tuple[str, ...] = ()
+    """Knobs of other sections to think of with this one, by dotted name."""
 
 
 class Section(BaseModel):
@@ -26,6 +30,9 @@ class Section(BaseModel):
     Strict: a program that sends "1e-4" or true where a number belongs is told so. Forms and YAML,
     which know only text, are read with `validate_python(values, strict=False)`.
     """
+
+    upstream: ClassVar[str] = ""
+    """The config whose names its knobs bear and which they are handed to, or nothing."""
 
     model_config = ConfigDict(
         strict=True,

@@ -1,6 +1,6 @@
 """How fast, and for how long, the model learns. Names are those of `TrainingArguments`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -10,16 +10,30 @@ from studio.recipe.knobs import Knob, Section
 class Optimisation(Section):
     """How fast, and for how long, the model learns."""
 
-    learning_rate: Annotated[float, Gt(0), Le(1), Knob("Learning rate")] = 2e-4
+    upstream: ClassVar[str] = "trl.SFTConfig"
+
+    learning_rate: Annotated[
+        float, Gt(0), Le(1), Knob("Learning rate", related=("precision", "adapter.lora_alpha"))
+    ] = 2e-4
     """Step size. Halve it if the loss jumps about; double it if the loss barely moves."""
 
     num_train_epochs: Annotated[float, Gt(0), Le(1000), Knob("Epochs")] = 3.0
     """How many times the model reads the whole data set."""
 
-    max_steps: Annotated[int | None, Ge(1), Le(10_000_000), Knob("Stop after", "steps")] = None
+    max_steps: Annotated[
+        int | None,
+        Ge(1),
+        Le(10_000_000),
+        Knob("Stop after", "steps", related=("early_stopping.early_stopping_patience",)),
+    ] = None
     """End after this many updates, whatever the epochs. Leave empty to go by epochs."""
 
-    per_device_train_batch_size: Annotated[int, Ge(1), Le(4096), Knob("Batch size")] = 8
+    per_device_train_batch_size: Annotated[
+        int,
+        Ge(1),
+        Le(4096),
+        Knob("Batch size", related=("data.max_length", "recovery.smaller_batches")),
+    ] = 8
     """Examples per device and step. Lower it first when memory runs out."""
 
     gradient_accumulation_steps: Annotated[
@@ -51,7 +65,7 @@ class Optimisation(Section):
 
     optim: Annotated[
         Literal["adamw_torch_fused", "adamw_torch", "adafactor", "sgd"],
-        Knob("Optimizer", advanced=True),
+        Knob("Optimizer", advanced=True, related=("precision",)),
     ] = "adamw_torch_fused"
     """AdamW in one fused kernel suits nearly everything; Adafactor saves memory."""
 

@@ -48,12 +48,12 @@ def log_part(log: Path, after: int | None, limit: int) -> LogPart:
         whole, newline, _half = file.read(TAIL_BYTES).rpartition(b"\n")
     if after is None:
         lines = whole.split(b"\n")[-limit:] if newline else []
-        return LogPart([_text(line) for line in lines], start + len(whole) + len(newline))
+        return LogPart([shown(line) for line in lines], start + len(whole) + len(newline))
     lines = whole.split(b"\n")[:limit] if newline else []
-    return LogPart([_text(line) for line in lines], start + sum(len(line) + 1 for line in lines))
+    return LogPart([shown(line) for line in lines], start + sum(len(line) + 1 for line in lines))
 
 
-def _text(line: bytes) -> str:
+def shown(line: bytes) -> str:
     """Show a line as a terminal would: of overwritten text only the last, and no control codes."""
     shown = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
     return "".join(sign for sign in shown if sign.isprintable() or sign == "\t")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlmodel import Session, col, func, insert, select, update
+from sqlmodel import Session, col, func, select, update
 
 from studio.db.states import LIVE, Ask, RunStatus
-from studio.db.tables import Attempt, Metric, Run, Sample
+from studio.db.tables import Attempt, Run, Sample
 from studio.events import (
     Alarmed,
     Checkpointed,
@@ -28,7 +28,7 @@ from studio.events import (
     Started,
     Stopped,
 )
-from studio.services import obituaries, rescues, runs, states
+from studio.services import numbers, obituaries, rescues, runs, states, summaries
 from studio.services.obituaries import End
 
 LEASE = timedelta(seconds=30)
@@ -103,12 +103,16 @@ def give_back(db: Session, run: Run) -> None:
 
 def follow(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
     """Bring a run up to date with what its process has said since last time."""
-    numbers: list[dict[str, Any]] = []
+    told: list[dict[str, Any]] = []
     for event in events:
         _apply(db, run, event)
         if isinstance(event, Progressed):
-            numbers.extend(_rows(run, event))
-    _keep_numbers(db, run, numbers)
+            told.extend(numbers.rows(run, event))
+        elif isinstance(event, Started | Resumed | Finished | Stopped):
+            numbers.keep(db, run, told)
+            told = []
+            _sum_up(db, run, event)
+    numbers.keep(db, run, told)
     run.events_offset = offset
 
 
@@ -257,38 +261,11 @@ def _start(db: Session, run: Run, event: Started) -> None:
     states.move(db, run, RunStatus.RUNNING)
 
 
-def _keep_numbers(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
-    """Store numbers, one for each key and step: what a further attempt tells anew replaces it."""
-    known: dict[tuple[str, int], int] = {}
-    if run.attempt > 1 and numbers:
-        told = select(Metric).where(Metric.run_id == run.id)
-        told = told.where(col(Metric.step) >= min(one["step"] for one in numbers))
-        known = {(row.key, row.step): row.id or 0 for row in db.exec(told)}
-    new = [one for one in numbers if (one["key"], one["step"]) not in known]
-    old = [
-        {"id": known[one["key"], one["step"]]} | one
-        for one in numbers
-        if (one["key"], one["step"]) in known
-    ]
-    if new:
-        db.exec(insert(Metric), params=new)
-    if old:
-        db.exec(update(Metric), params=old)
-
-
-def _rows(run: Run, event: Progressed) -> Iterable[dict[str, Any]]:
-    place = {
-        "run_id": run.id,
-        "step": event.step,
-        "epoch": event.epoch,
-        "tokens": event.tokens,
-        "seconds": event.seconds,
-    }
-    for key, value in event.metrics.items():
-        yield place | {"key": key} | split(value)
-
-
-def split(value: float) -> dict[str, Any]:
-    """Part a number into the finite value and the name of the non-finite one."""
-    finite = abs(value) < float("inf")  # false for NaN, too
-    return {"value": value if finite else None, "non_finite": "" if finite else str(value)}
+def _sum_up(db: Session, run: Run, event: Started | Resumed | Finished | Stopped) -> None:
+    match event:
+        case Started() if run.attempt > 1:
+            summaries.cut(db, run.id or 0, None)
+        case Resumed(step=step):
+            summaries.cut(db, run.id or 0, step)
+        case Finished(metrics=final) | Stopped(metrics=final):
+            summaries.conclude(db, run.id or 0, final)

@@ -10,7 +10,7 @@ from studio.db.work import Chore
 from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.rundir import JobSpec
-from studio.services import chores, models, versions
+from studio.services import chores, consents, models, versions
 from studio.services.precedents import Precedent
 from studio.settings import Settings
 
@@ -29,6 +29,7 @@ def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Chore:
         run_id=0,
         name="calibration",
         model=models.require(db, recipe.base_model),
+        code=consents.allowed(models.named(db, recipe.base_model)),
         train=train,
         validation=validation,
         cache=settings.cache,

@@ -5,6 +5,7 @@ from contextlib import suppress
 from sqlmodel import Session, col, delete
 
 from studio.db.states import Ask, RunStatus
+from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run, Sample
 from studio.errors import ConflictError
 from studio.services import runs, states
@@ -77,7 +78,7 @@ def restart(db: Session, run_id: int) -> Run:
 
     """
     run = _ended_badly(db, run_id)
-    for table in (Metric, Sample):
+    for table in (Metric, MetricSummary, Sample):
         db.exec(delete(table).where(col(table.run_id) == run_id))
     run.step = run.resumed_step = run.tokens = 0
     run.epoch, run.metrics, run.resolved = 0.0, {}, {}
@@ -111,7 +112,7 @@ def _ended_badly(db: Session, run_id: int) -> Run:
 
 
 def _requeue(db: Session, run: Run) -> Run:
-    run.resumes, run.is_held = True, False
+    run.resumes, run.is_held, run.deleted_at = True, False, None
     run.error_code = run.error_message = run.error_hint = ""
     states.move(db, run, RunStatus.QUEUED)
     return run

@@ -21,8 +21,11 @@ class Changes:
     tags: list[str] | None = None
 
 
-def create(db: Session, name: str, recipe: AnyRecipe) -> Experiment:
-    experiment = Experiment(name=clean_name(name), recipe=recipe)
+def create(
+    db: Session, name: str, recipe: AnyRecipe, *, notes: str = "", parent: str = ""
+) -> Experiment:
+    """Keep a recipe under a name. `parent` is what it was made from, as `run:12`."""
+    experiment = Experiment(name=clean_name(name), recipe=recipe, notes=notes, parent=parent)
     db.add(experiment)
     db.flush()
     return experiment

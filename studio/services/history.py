@@ -164,6 +164,11 @@ class Alarm(_Happened):
     data: Seen
 
 
+class Pruned(_Happened):
+    kind: Literal["pruned"]
+    data: AtStep
+
+
 class Other(_Happened):
     """A kind that this version does not know; a program passes over it."""
 
@@ -186,7 +191,8 @@ Known = Annotated[
     | Checkpointed
     | Restarted
     | Resumed
-    | Alarm,
+    | Alarm
+    | Pruned,
     Field(discriminator="kind"),
 ]
 Happened = Annotated[Known | Other, Field(union_mode="left_to_right")]
@@ -221,6 +227,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "moved": lambda it: f"Moved to place {it.place} of those that wait.",
     "checkpointed": lambda it: f"Wrote a checkpoint{_at(it.step)}.",
     "restarted": lambda _: "Begun anew: the numbers and answers of before are gone.",
+    "pruned": lambda it: f"Its sweep saw no hope for it{_at(it.step)}.",
     "resumed": lambda it: f"Went on from step {it.step}.",
     "alarm": lambda it: f"{it.message or 'An alarm.'}{_at(it.step, ' Seen')}",
 }

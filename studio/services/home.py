@@ -14,7 +14,7 @@ from studio.db.session import connect, unit_of_work
 from studio.db.tables import Model
 from studio.errors import UnavailableError
 from studio.hardware import POLITE, detect
-from studio.services import datasets, layouts, models, restores, starters
+from studio.services import datasets, layouts, models, restores, starters, summaries, trash
 from studio.services.locks import Share, usable
 from studio.settings import Settings
 
@@ -59,6 +59,7 @@ def _make_usable(engine: Engine, settings: Settings, share: Share) -> None:
     if layouts.is_old(engine):
         with share.alone():
             layouts.renew(engine, settings.datasets)
+    summaries.catch_up(engine)
     with unit_of_work(engine) as db:
         models.keep_inside(db, settings.home)
         models.look_again(db)
@@ -70,6 +71,7 @@ def tidy(engine: Engine, settings: Settings) -> None:
     with unit_of_work(engine) as db:
         datasets.tidy(db, settings.datasets)
         models.tidy(db, settings.models)
+        trash.empty(db, settings.runs)
 
 
 def furnish(engine: Engine, settings: Settings, say: Say) -> None:

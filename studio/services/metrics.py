@@ -5,32 +5,30 @@ spike survives, and a curve does not jump about when it is asked for again. All 
 answer share their buckets, so that runs can be laid over each other.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import product
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, literal
 from sqlmodel import Session, col, func, select
+from sqlmodel.sql.expression import SelectOfScalar
 
-from studio.db.tables import Metric
+from studio.db.tables import Metric, Run
+from studio.services import points
+from studio.services.points import Pair
 
 Written = Callable[[float | None], float | None]
-Axis = Literal["step", "epoch", "tokens", "seconds"]
-Pair = tuple[int, str]
-"""A run and a metric: what one curve is of."""
 
-_Point = Any
-"""Run, metric, place, mean, least, greatest, and whether some number there was not finite."""
+AXES = ("step", "relative_step", "epoch", "tokens", "seconds", "wall")
+"""What curves are drawn along, besides any metric.
 
-_PLACES = {
-    "step": col(Metric.step),
-    "epoch": col(Metric.epoch),
-    "tokens": col(Metric.tokens),
-    "seconds": col(Metric.seconds),
-}
+A relative step counts from the run's own first one. Seconds are of training, pauses left out; wall
+is those after the moment of the first step, in seconds since 1970.
+"""
+
+COLUMNS = {"relative_step": "step", "wall": "seconds"}
+"""The column of an axis that has another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +53,10 @@ class Series:
     max: list[float | None]
     non_finite: list[float] = field(default_factory=list)
     """Places on the x axis where the number was not finite."""
+    first_broken: int | None = None
+    """The first step of these."""
+    broken_run: int | None = None
+    """The run that told it: of a group, the one that broke first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,10 @@ class Curves:
     x: list[float]
     series: dict[Pair, Series]
     """By run and metric."""
-    last_id: int
+    last_id: int = 0
     """The newest number these runs had told: a live viewer goes on from here."""
+    offsets: Mapping[int, float] = field(default_factory=dict)
+    """What is added to a run's steps or seconds to be where it stands on the axis."""
 
 
 def keys(db: Session, run_ids: Sequence[int]) -> list[str]:
@@ -87,64 +91,64 @@ def curves(
     run_ids: Sequence[int],
     wanted: Sequence[str],
     *,
-    x: Axis = "step",
+    x: str = "step",
     buckets: int = 1000,
 ) -> Curves:
-    """Return metrics of runs along one axis, in at most `buckets` shared buckets of equal width.
+    """Return metrics of runs along an axis, in at most `buckets` shared buckets of equal width.
 
-    Where every curve has fewer points than that, each point stands for itself.
+    Where every curve has fewer points than that, each point stands for itself. An axis is one of
+    `AXES` or another metric: then a point is where both were told at one step.
     """
-    place = _PLACES[x]
-    found = {
-        pair: extent
-        for pair in product(dict.fromkeys(run_ids), dict.fromkeys(wanted))
-        if (extent := _extent(db, pair, place, buckets))
-    }
-    if not found:
-        return Curves([], {}, 0)
-    low = min(one.low for one in found.values())
-    high = max(one.high for one in found.values())
-    crowded = high > low and any(one.is_crowded for one in found.values())
-    width = (high - low) / buckets if crowded else 0
-    if crowded and x == "step":
-        cut = _Cut(low, width, buckets)
-        rows: Sequence[_Point] = [row for pair in found for row in _looked_up(db, pair, cut)]
+    offsets = _offsets(db, run_ids, x)
+    if x in AXES:
+        pairs = points.pairs_of(run_ids, wanted)
+        rows, crowded = points.along(db, pairs, COLUMNS.get(x, x), offsets, buckets)
     else:
-        spot = low + (func.floor((place - low) / width) + 0.5) * width if crowded else place
-        rows = _grouped(db, run_ids, wanted, spot)
+        rows, crowded = points.against(db, run_ids, wanted, x, buckets)
     # Of many points in one no screen shows more digits, and digits are most of the answer.
-    return _aligned(rows, _short if crowded else _whole, last_id=_newest(db, run_ids))
+    written = _short if crowded else _whole
+    made = _aligned(rows, written)
+    broken = [pair for pair, one in made.series.items() if one.non_finite]
+    for pair, step in points.first_broken(db, broken).items():
+        one = made.series[pair]
+        one.first_broken, one.broken_run = step, pair[0]
+    return replace(made, last_id=_newest(db, run_ids), offsets=offsets)
 
 
-@dataclass(frozen=True, slots=True)
-class _Extent:
-    """Where a curve begins and ends, and whether it has more points than can be shown."""
-
-    low: float
-    high: float
-    is_crowded: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Equal parts of an axis."""
-
-    low: float
-    width: float
-    count: int
-
-    def middle(self, number: int) -> float:
-        return self.low + (number + 0.5) * self.width
+def told(
+    db: Session, run_ids: Sequence[int], last_id: int, *, limit: int = 5000
+) -> dict[int, list[Row]]:
+    """Return what runs have told after `last_id`, by run, in order, one row a step."""
+    query = (
+        select(Metric)
+        .where(col(Metric.run_id).in_(run_ids), col(Metric.id) > last_id)
+        .order_by(col(Metric.id))
+        .limit(limit)
+    )
+    by_run: dict[int, list[Metric]] = defaultdict(list)
+    for metric in db.exec(query):
+        by_run[metric.run_id].append(metric)
+    return {run_id: list(_rows(found)) for run_id, found in by_run.items()}
 
 
-def _extent(db: Session, pair: Pair, place: Any, buckets: int) -> _Extent | None:  # noqa: ANN401 -- a column of any type
-    """Measure a curve without reading it: whatever the axis, it grows with the steps."""
-    of_pair = select(place).where(*_of(pair)).order_by(col(Metric.step)).limit(1)
-    last = select(place).where(*_of(pair)).order_by(col(Metric.step).desc()).limit(1)
-    more = select(Metric.step).where(*_of(pair)).order_by(col(Metric.step))
-    parts = (of_pair, last, more.offset(buckets).limit(1))
-    low, high, beyond = db.exec(select(*(part.scalar_subquery() for part in parts))).one()
-    return None if low is None else _Extent(low, high, is_crowded=beyond is not None)
+def _offsets(db: Session, run_ids: Sequence[int], x: str) -> dict[int, float]:
+    """Return what is added to each run's places: nothing but on axes that begin with the run."""
+    if x == "wall":
+        chosen = select(Run.id, Run.first_step_at, Run.started_at, Run.created_at)
+        rows = db.exec(chosen.where(col(Run.id).in_(run_ids)))
+        return {number or 0: _moment(*times).timestamp() for number, *times in rows}
+    if x == "relative_step":
+        first = {run_id: db.exec(_told_first(run_id)).first() for run_id in run_ids}
+        return {run_id: -step for run_id, step in first.items() if step is not None}
+    return {}
+
+
+def _told_first(run_id: int) -> SelectOfScalar[int]:
+    return select(Metric.step).where(Metric.run_id == run_id).order_by(col(Metric.id)).limit(1)
+
+
+def _moment(first_step: datetime | None, started: datetime | None, made: datetime) -> datetime:
+    return first_step or started or made
 
 
 def _newest(db: Session, run_ids: Sequence[int]) -> int:
@@ -155,54 +159,6 @@ def _newest(db: Session, run_ids: Sequence[int]) -> int:
     return max((number or 0 for number in newest), default=0)
 
 
-def _grouped(
-    db: Session,
-    run_ids: Sequence[int],
-    wanted: Sequence[str],
-    spot: Any,  # noqa: ANN401 -- a column or a sum, of any type
-) -> Sequence[_Point]:
-    """Read all curves at once, their points gathered where `spot` is the same."""
-    columns: Any = (
-        Metric.run_id,
-        Metric.key,
-        spot.label("spot"),
-        func.avg(Metric.value),
-        func.min(Metric.value),
-        func.max(Metric.value),
-        func.max(func.length(Metric.non_finite)) > 0,
-    )
-    chosen = (col(Metric.run_id).in_(run_ids), col(Metric.key).in_(wanted))
-    query = select(*columns).where(*chosen)
-    found: Sequence[_Point] = db.exec(
-        query.group_by(col(Metric.run_id), col(Metric.key), "spot").order_by("spot")
-    ).all()
-    return found
-
-
-def _looked_up(db: Session, pair: Pair, cut: _Cut) -> Iterator[_Point]:
-    """Read one curve in parts of its steps.
-
-    Each part looks its points up in an index: a third of the work of sorting them all.
-    """
-    bucket = select(literal(0).label("number")).cte("bucket", recursive=True)
-    following = select(bucket.c.number + 1).where(bucket.c.number < cut.count)
-    bucket = bucket.union_all(following)
-    first, beyond = (cut.low + (bucket.c.number + i) * cut.width for i in (0, 1))
-    inside = (*_of(pair), col(Metric.step) >= first, col(Metric.step) < beyond)
-    told = (func.avg(Metric.value), func.min(Metric.value), func.max(Metric.value))
-    parts = (select(one).where(*inside).scalar_subquery() for one in told)
-    broken = select(Metric.step).where(*_of(pair), col(Metric.value).is_(None))
-    bad = {math.floor((step - cut.low) / cut.width) for step in db.exec(broken)}
-    for number, *values in db.exec(select(bucket.c.number, *parts)):
-        if values[0] is not None or number in bad:
-            yield (*pair, cut.middle(number), *values, number in bad)
-
-
-def _of(pair: Pair) -> tuple[ColumnElement[bool], ...]:
-    run_id, key = pair
-    return col(Metric.run_id) == run_id, col(Metric.key) == key
-
-
 def _whole(value: float | None) -> float | None:
     return value
 
@@ -211,7 +167,7 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _aligned(rows: Sequence[Any], written: Written, last_id: int) -> Curves:
+def _aligned(rows: Sequence[Any], written: Written) -> Curves:
     x = sorted({row[2] for row in rows})
     index = {place: i for i, place in enumerate(x)}
     series: dict[Pair, Series] = {}
@@ -222,7 +178,7 @@ def _aligned(rows: Sequence[Any], written: Written, last_id: int) -> Curves:
         one.mean[i], one.min[i], one.max[i] = written(mean), written(least), written(greatest)
         if bad:
             one.non_finite.append(place)
-    return Curves(x, series, last_id)
+    return Curves(x, series)
 
 
 def _rows(metrics: Iterable[Metric]) -> Iterable[Row]:

@@ -13,6 +13,7 @@ from sqlmodel import Session, col, func, select
 from sqlmodel import delete as remove
 
 from studio.db.states import LIVE, RunStatus
+from studio.db.summaries import MetricSummary
 from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Receipt, Run, Sample
 from studio.db.work import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
@@ -42,6 +43,8 @@ class Filter:
     search: str = ""
     status: RunStatus | None = None
     experiment_id: int | None = None
+    archived: bool = False
+    """Whether those in the archive are listed, too; those in the trash never are."""
 
 
 def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | None = None) -> Run:
@@ -121,6 +124,12 @@ def get(db: Session, run_id: int) -> Run:
     return run
 
 
+def known(db: Session, ids: Sequence[int]) -> list[int]:
+    """Return those numbers that are still a run's."""
+    found = set(db.exec(select(Run.id).where(col(Run.id).in_(ids))))
+    return [one for one in ids if one in found]
+
+
 def newest(db: Session, which: Filter, *, limit: int, before: int | None = None) -> Sequence[Run]:
     """Return matching runs, newest first, those older than run `before`."""
     query = select(Run).order_by(col(Run.id).desc()).limit(limit)
@@ -139,7 +148,7 @@ def count(db: Session, which: Filter) -> int:
 
 
 def of_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
-    return newest(db, Filter(experiment_id=experiment_id), limit=1000)
+    return newest(db, Filter(experiment_id=experiment_id, archived=True), limit=1000)
 
 
 def live(db: Session) -> Sequence[Run]:
@@ -163,7 +172,7 @@ def delete(db: Session, run_id: int, folder: Path) -> None:
     run = get(db, run_id)
     if run.status is RunStatus.QUEUED or run.status.is_live:
         raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
-    for table in (Metric, Sample, Happening, Model, Export, Attempt, Receipt):
+    for table in (Metric, MetricSummary, Sample, Happening, Model, Export, Attempt, Receipt):
         db.exec(remove(table).where(col(table.run_id) == run_id))
     db.delete(run)
     shutil.rmtree(folder / str(run_id), ignore_errors=True)
@@ -198,6 +207,9 @@ def is_alarm() -> tuple[ColumnElement[bool], ...]:
 
 
 def _matching(which: Filter) -> Iterator[ColumnElement[bool]]:
+    yield col(Run.deleted_at).is_(None)
+    if not which.archived:
+        yield col(Run.archived_at).is_(None)
     if which.search:
         yield col(Run.name).icontains(which.search, autoescape=True)
     if which.status is not None:

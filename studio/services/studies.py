@@ -72,6 +72,23 @@ def refusal(db: Session, recipe: AnyRecipe, mode: str) -> str:
     return ""
 
 
+def source(db: Session, name: str) -> tuple[Experiment, AnyRecipe]:
+    """Return what `run:12` or `experiment:3` names, with the recipe that would be tried.
+
+    Raises:
+        NotFoundError: there is none of this name.
+
+    """
+    kind, _colon, number = name.partition(":")
+    if kind not in {"run", "experiment"} or not number.isdecimal():
+        raise NotFoundError(f"There is no {name} to begin from.", hint="Begin from an experiment.")
+    if kind == "run":
+        run = runs.get(db, int(number))
+        return experiments.get(db, run.experiment_id), run.recipe
+    experiment = experiments.get(db, int(number))
+    return experiment, experiment.recipe
+
+
 def get(db: Session, study_id: int) -> Study:
     study = db.get(Study, study_id)
     if study is None:

@@ -12,9 +12,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from studio.recipe.knobs import Knob, knob_of
+from studio.recipe.knobs import knob_of
+from studio.web.fields import Fieldset, Input, Widget
 
-Widget = Literal["text", "number", "checkbox", "select"]
 Problems = Mapping[str, str]
 
 _SAID = {
@@ -29,74 +29,40 @@ _SAID = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
-    """One control on the page."""
+class _Given:
+    """What a section is laid out with."""
 
-    name: str
-    widget: Widget
-    knob: Knob
-    help: str
-    value: str
-    """As it stands in the control; what a person typed is kept as it was."""
-    problem: str
-    choices: tuple[str, ...] = ()
+    values: Mapping[str, Any]
+    base: Mapping[str, Any]
+    problems: Problems
 
-    @property
-    def id(self) -> str:
-        return self.name.replace(".", "-")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fieldset:
-    """One section on the page: its inputs, then the sections inside it."""
-
-    name: str
-    title: str
-    intro: str
-    inputs: tuple[Input, ...] = ()
-    inner: tuple["Fieldset", ...] = ()
-    kind: str = ""
-    """Of alternatives the one in force; of one alternative its own."""
-    kinds: tuple["Fieldset", ...] = ()
-    """The alternatives, where there are some; `inputs` and `inner` are empty then."""
-
-    @property
-    def simple(self) -> tuple[Input, ...]:
-        return tuple(item for item in self.inputs if not item.knob.advanced)
-
-    @property
-    def advanced(self) -> tuple[Input, ...]:
-        return tuple(item for item in self.inputs if item.knob.advanced)
-
-    @property
-    def hides_problem(self) -> bool:
-        """Whether the advanced part must stand open."""
-        return any(item.problem for item in self.advanced)
-
-    def all_inputs(self) -> Iterator[Input]:
-        yield from self.inputs
-        for part in (*self.inner, *self.kinds):
-            yield from part.all_inputs()
-
-    def input(self, name: str) -> Input:
-        return next(item for item in self.inputs if item.name == name)
+    def inside(self, name: str) -> "_Given":
+        values, base = _group(self.values, name), _group(self.base, name)
+        return _Given(values=values, base=base, problems=self.problems)
 
 
 def fieldset(
     section: type[BaseModel],
     values: Mapping[str, Any],
     problems: Problems | None = None,
-    prefix: str = "",
+    base: Mapping[str, Any] | None = None,
 ) -> Fieldset:
-    """Lay out a section with the values it has, or that a person gave it."""
-    problems = problems or {}
+    """Lay out a section with the values it has, or that a person gave it.
+
+    `base` is where the form began, to tell what was changed since; without it nothing was.
+    """
+    given = _Given(values=values, base=values if base is None else base, problems=problems or {})
+    return _fieldset(section, given, "")
+
+
+def _fieldset(section: type[BaseModel], given: _Given, prefix: str) -> Fieldset:
     return Fieldset(
         name=prefix.rstrip("."),
         title=section.model_config.get("title") or _titled(prefix.rstrip(".")),
         intro=_intro(section),
-        inputs=tuple(_inputs(section, values, problems, prefix)),
+        inputs=tuple(_inputs(section, given, prefix)),
         inner=tuple(
-            _part(info, _group(values, name), problems, f"{prefix}{name}.")
+            _part(info, given.inside(name), f"{prefix}{name}.")
             for name, info in section.model_fields.items()
             if _sections_in(info.annotation)
         ),
@@ -147,34 +113,29 @@ def _dotted(loc: tuple[int | str, ...], section: type[BaseModel]) -> str:
     return ".".join(names)
 
 
-def _part(info: FieldInfo, values: Mapping[str, Any], problems: Problems, prefix: str) -> Fieldset:
+def _part(info: FieldInfo, given: _Given, prefix: str) -> Fieldset:
     sections = _sections_in(info.annotation)
     if len(sections) == 1:
-        return fieldset(sections[0], values, problems, prefix)
-    chosen = _kind(_chosen(sections, info, values), info)
+        return _fieldset(sections[0], given, prefix)
     return Fieldset(
         name=prefix.rstrip("."),
         title=_titled(prefix.rstrip(".")),
         intro=info.description or "",
-        kind=chosen,
-        kinds=tuple(_alternative(one, info, values, problems, prefix) for one in sections),
+        kind=_kind(_chosen(sections, info, given.values), info),
+        kinds=tuple(_alternative(one, info, given, prefix) for one in sections),
+        base_kind=_kind(_chosen(sections, info, given.base), info),
     )
 
 
-def _alternative(
-    section: type[BaseModel],
-    info: FieldInfo,
-    values: Mapping[str, Any],
-    problems: Problems,
-    prefix: str,
-) -> Fieldset:
+def _alternative(section: type[BaseModel], info: FieldInfo, given: _Given, prefix: str) -> Fieldset:
     kind = _kind(section, info)
     return Fieldset(
         name=prefix.rstrip("."),
         title=section.model_config.get("title") or _titled(kind),
         intro=_intro(section),
-        inputs=tuple(_inputs(section, values, problems, prefix)),
+        inputs=tuple(_inputs(section, given, prefix)),
         kind=kind,
+        base_kind=kind,
     )
 
 
@@ -191,9 +152,7 @@ def _kind(section: type[BaseModel], info: FieldInfo) -> str:
     return str(tag.default) if tag else ""
 
 
-def _inputs(
-    section: type[BaseModel], values: Mapping[str, Any], problems: Problems, prefix: str
-) -> Iterator[Input]:
+def _inputs(section: type[BaseModel], given: _Given, prefix: str) -> Iterator[Input]:
     for name, info in section.model_fields.items():
         knob = knob_of(info)
         if knob is None:
@@ -204,8 +163,10 @@ def _inputs(
             widget=_widget(info.annotation),
             knob=knob,
             help=info.description or "",
-            value=_written(values.get(name, default)),
-            problem=problems.get(prefix + name, ""),
+            value=written(given.values.get(name, default)),
+            problem=given.problems.get(prefix + name, ""),
+            base=written(given.base.get(name, default)),
+            default=written(default),
             choices=_choices(info.annotation),
         )
 
@@ -222,7 +183,7 @@ def _choices(annotation: object) -> tuple[str, ...]:
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     """Write a value so that reading it gives the same value."""
     if value is None:
         return ""

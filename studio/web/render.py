@@ -12,7 +12,7 @@ from jinja2_fragments import render_block
 
 from studio import paths
 from studio.recipe.dotted import flatten
-from studio.web import words
+from studio.web import places, run_table, sheets, words
 
 
 def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- whatever the template names
@@ -61,13 +61,13 @@ def _jinja() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters.update(words.FILTERS, dotted=flatten)
-    jinja.globals.update(static=static_url, now=lambda: datetime.now(UTC))
+    jinja.filters.update(words.FILTERS, dotted=flatten, spark=run_table.spark)
+    jinja.globals.update(static=static_url, now=lambda: datetime.now(UTC), menu=places.PLACES)
     return jinja
 
 
 @lru_cache(maxsize=256)
 def static_url(name: str) -> str:
     """Return the address of a static file; it changes with the content, so it may be kept."""
-    content = (paths.static() / name).read_bytes()
+    content = sheets.joined() if name == sheets.NAME else (paths.static() / name).read_bytes()
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"

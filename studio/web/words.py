@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from markupsafe import Markup
+
 from studio.services import chores
 
 METRICS: dict[str, str] = {
@@ -42,6 +44,16 @@ METRICS: dict[str, str] = {
     "perplexity_after": "Perplexity after",
     "validation_tokens": "Tokens measured",
 }
+
+AXES: dict[str, str] = {
+    "step": "Step",
+    "relative_step": "Relative step",
+    "epoch": "Epoch",
+    "tokens": "Tokens",
+    "seconds": "Time since the start",
+    "wall": "Time of day",
+}
+"""What curves are drawn along."""
 
 PARTS: dict[str, str] = {
     "weights": "Weights",
@@ -84,6 +96,18 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 def metric(name: str) -> str:
     """Return a metric's name in words."""
     return METRICS.get(name, name.replace("_", " ").capitalize())
+
+
+def axis(name: str) -> str:
+    """Return the name of what curves are drawn along; any metric may be."""
+    return AXES.get(name) or metric(name)
+
+
+def place(value: float, name: str) -> str:
+    """Write a place on an axis."""
+    if name == "wall":
+        return datetime.fromtimestamp(value, UTC).strftime("%d %b %H:%M")
+    return duration(value) if name == "seconds" and value >= 0 else number(value)
 
 
 def measure(value: float | None, name: str) -> str:
@@ -217,27 +241,41 @@ def duration(seconds: float | None) -> str:
     return f"{seconds // _DAY:.0f} d {seconds % _DAY // _HOUR:.0f} h"
 
 
-def ago(moment: datetime | None) -> str:
-    """Write how long ago something was."""
-    if moment is None:
+def ago(at: datetime | None) -> str:
+    """Write how long ago something was, or how soon it will be."""
+    if at is None:
         return NOTHING
-    seconds = (datetime.now(UTC) - moment).total_seconds()
-    if seconds < _MINUTE:
-        return "just now"
+    seconds = (datetime.now(UTC) - at).total_seconds()
     for span, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
-        if seconds >= span:
-            return f"{seconds // span:.0f} {unit} ago"
-    return "just now"
+        if abs(seconds) >= span:
+            much = f"{abs(seconds) // span:.0f} {unit}"
+            return f"{much} ago" if seconds > 0 else f"in {much}"
+    return "just now" if seconds > -1 else "in a moment"
+
+
+def moment(at: datetime | str | None) -> str:
+    """Write a moment as how far off it is, with the exact time on hover and for machines.
+
+    One that is kept in JSON is text, as in ISO 8601.
+    """
+    if at is None:
+        return NOTHING
+    if isinstance(at, str):
+        at = datetime.fromisoformat(at)
+    exact = f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), exact, ago(at))
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "metric": metric,
+    "axis": axis,
     "measure": measure,
     "number": number,
     "size": size,
     "count": count,
     "duration": duration,
     "ago": ago,
+    "moment": moment,
     "percent": percent,
     "off": off,
     "precise": precise,

@@ -22,15 +22,7 @@ from studio.errors import DiskFullError, StudioError, UnavailableError
 from studio.events import Failed
 from studio.hardware import Hardware, detect
 from studio.rundir import RunDir
-from studio.services import (
-    attempts,
-    control,
-    folders,
-    models,
-    queue,
-    runs,
-    workers,
-)
+from studio.services import attempts, control, folders, models, queue, runs, trash, workers
 from studio.services.attempts import LeaseLostError
 from studio.services.obituaries import End
 from studio.settings import Settings
@@ -40,6 +32,7 @@ from studio.worker.followed import Followed
 from studio.worker.launch import Launcher, LaunchSpec
 from studio.worker.local import Local
 from studio.worker.messenger import Messenger
+from studio.worker.sweeper import Sweeper
 from studio.worker.trades import Commands, Trades
 from studio.worker.warm import Warm
 
@@ -50,6 +43,8 @@ LOOK_SECONDS = 0.02
 """How soon what others commit is seen: a run that was submitted must not wait for a tick."""
 
 BEAT_SECONDS = 5.0
+EMPTY_SECONDS = 3600.0
+"""How often what has been in the trash for long enough is looked for."""
 
 
 def _name() -> str:
@@ -66,11 +61,14 @@ class Loop:
     name: str = field(default_factory=_name)
     followed: dict[int, Followed] = field(default_factory=dict)
     trades: Trades = field(init=False)
+    sweeper: Sweeper = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _beat_at: float = float("-inf")
+    _emptied_at: float = float("-inf")
 
     def __post_init__(self) -> None:
         self.trades = Trades(self.engine, self.settings, self.commands)
+        self.sweeper = Sweeper(self.engine, self.settings.cache / "sweeps")
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "Loop":
@@ -138,6 +136,7 @@ class Loop:
             pass
         if takes:
             self.trades.take(self._free_slots, self._free_gpu)
+            self.sweeper.tend()
 
     def _free_slots(self) -> int:
         with reading(self.engine) as db:
@@ -174,6 +173,9 @@ class Loop:
             slots = self.launcher.slots()
             workers.beat(db, Worker(name=self.name, pid=os.getpid(), slots=slots))
             attempts.extend(db, self.name)
+            if time.monotonic() - self._emptied_at > EMPTY_SECONDS:
+                self._emptied_at = time.monotonic()
+                trash.empty(db, self.settings.runs)
         self.adopt()
 
     def _follow(self, run_id: int, followed: Followed) -> None:

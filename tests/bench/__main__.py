@@ -3,12 +3,12 @@
 import sys
 
 from studio.hardware import detect
-from tests.bench import estimate, launch, load, pages, startup, training
+from tests.bench import compare, estimate, launch, load, pages, startup, table, training
 
 
 def main() -> None:
     sys.stdout.write(f"{detect().title}\n")
-    for part in (pages, load, startup, launch, training, estimate):
+    for part in (pages, table, load, compare, startup, launch, training, estimate):
         for figure in part.measure():
             sys.stdout.write(f"{figure}\n")
             sys.stdout.flush()

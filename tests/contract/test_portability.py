@@ -23,6 +23,7 @@ from studio.services import attempts, deliveries, queue, workers
 from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.web.app import create_app
+from studio.worker.sweeper import Sweeper
 from tests.contract.test_house import MODULES, ROOT, name_of
 from tests.factories import make_recipe, progressed
 from tests.statements import Asked, asked
@@ -38,21 +39,36 @@ BEGINNINGS = {"BEGIN", "BEGIN IMMEDIATE"}
 RECIPE = make_recipe().model_dump(mode="json")
 
 PAGES = (
-    *("/", "/?q=9&status=failed&before=99", "/queue", "/compare?runs=1,3", "/settings", "/metrics"),
+    *(
+        "/",
+        "/?q=9+status:failed&after=99",
+        "/?group=precision&sort=-loss.best&base=1",
+        "/queue",
+        "/compare?runs=1,3",
+        "/settings",
+        "/metrics",
+    ),
     *("/runs/1", "/runs/1/history", "/runs/3", "/experiments/1", "/reports/precision/1"),
+    *("/runs/1/broken?step=2", "/compare?runs=1,3&saved=1"),
+    *("/sweeps", "/sweeps/1"),
 )
 CALLS = (
     *(
         "runs",
         "runs?search=9&status=failed&after=99",
+        "runs?q=tag:a+-learning_rate<1+created>7d+has:nan+loss.min<9+duration>1h&sort=loss.smoothed",
+        "fields",
+        "views",
         "runs/1",
         "runs/1/events",
         "queue",
         "studies",
     ),
+    *("compare/curves?runs=1,3&keys=loss&x=relative_step", "comparisons"),
+    *("compare/curves?runs=1,3&keys=loss&x=tokens&buckets=2", "compare/curves?runs=1,3&x=loss"),
     *("runs/1/metrics?buckets=2&x=tokens", "runs/1/metrics?buckets=2", "runs/1/manifest", "models"),
     *("runs/1/attempts", "runs/1/exports", "compare?runs=1,3", "deliveries", "experiments"),
-    *("studies/1", "datasets", "datasets/1"),
+    *("studies/1", "sweeps", "sweeps/1", "datasets", "datasets/1"),
 )
 
 
@@ -70,8 +86,14 @@ def _submit(engine: Engine, client: TestClient) -> None:
     new = {"name": "first", "recipe": RECIPE}
     for _ in range(2):
         client.post("/api/v1/runs", json=new, headers={"Idempotency-Key": "k"}).raise_for_status()
+    kept = {"name": "both", "query": "runs=1,3"}
+    client.post("/api/v1/comparisons", json=kept).raise_for_status()
     study = {"modes": ["fp32", "bf16"], "seeds": 1}
     client.post("/api/v1/experiments/1/studies", json=study).raise_for_status()
+    space = {"adapter.r": {"values": [4, 8]}}
+    sweep = {"experiment_id": 1, "space": space, "strategy": "tpe", "count": 2, "is_pruning": True}
+    client.post("/api/v1/sweeps", json=sweep).raise_for_status()
+    Sweeper(engine, Path(engine.url.database or "").parent / "sweeps").tend()
     changed = {"place": 1, "priority": 1, "name": "renamed", "is_held": False}
     client.patch("/api/v1/runs/1", json=changed).raise_for_status()
     with unit_of_work(engine) as db:

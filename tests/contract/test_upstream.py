@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from studio.recipe.adapters import Lora
 from studio.recipe.checkpoints import Checkpoints
 from studio.recipe.data import EarlyStopping, Evaluation
-from studio.recipe.knobs import Section
+from studio.recipe.knobs import Section, knob_of
 from studio.recipe.optimisation import Optimisation
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -32,9 +32,11 @@ def upstream_types(section: type[Section]) -> dict[str, Any]:
 
 
 SECTIONS = (Optimisation, Evaluation, Checkpoints, EarlyStopping, Lora)
-OURS = {"kind", "base_dtype", "save_minutes", "keep_after_success"}
 FIELDS = [
-    (section, name) for section in SECTIONS for name in section.model_fields if name not in OURS
+    (section, name)
+    for section in SECTIONS
+    for name, info in section.model_fields.items()
+    if (knob := knob_of(info)) and not knob.ours
 ]
 
 

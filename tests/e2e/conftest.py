@@ -5,10 +5,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.browser import find
+from tests.browser import FLAGS, find
 from tests.living import Studio
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 
 expect.set_options(timeout=30_000)
 

@@ -45,7 +45,7 @@ def test_what_is_found_is_shown_and_left_out_and_a_run_starts(page: Page, studio
 
     page.get_by_role("link", name="Train on it").click()
     page.get_by_label("Stop after").fill("2")
-    page.get_by_role("button", name="Start").click()
+    page.locator("#start").click()
     page.wait_for_url("**/runs/1")
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
     made = studio.api.get("/datasets").json()["data"][0]
@@ -58,7 +58,7 @@ def test_what_blocks_is_told_in_the_form_and_nothing_starts(page: Page, studio: 
 
     page.get_by_role("link", name="Train on it").click()
     expect(page.locator("#advice")).to_contain_text("No row is labelled good")
-    page.get_by_role("button", name="Start").click()
+    page.locator("#start").click()
 
     expect(page.locator("#dataset-problem")).to_contain_text("No row is labelled good")
     assert studio.api.get("/runs").json()["data"] == []

@@ -53,7 +53,7 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     page.get_by_role("link", name="Quick try").click()
     expect(page.get_by_role("heading", name="New experiment")).to_be_visible()
     shorten(page, 12)
-    page.get_by_role("button", name="Start").click()
+    page.locator("#start").click()
 
     page.wait_for_url("**/runs/1")
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
@@ -69,7 +69,7 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
 
     page.goto("/compare?runs=1,2")
     settings = page.get_by_role("region", name=re.compile("ettings"))
-    expect(settings.get_by_role("row", name="precision bf16 fp32")).to_be_visible()
+    expect(settings.get_by_role("row", name="precision bf16 default fp32")).to_be_visible()
     expect(settings.get_by_role("row")).to_have_count(2)
     assert run_of(studio, 2)["resolved"]["compute"] == "float32"
 
@@ -144,13 +144,13 @@ def test_a_refused_form_keeps_what_was_typed(page: Page) -> None:
     page.goto("/new")
     page.get_by_role("textbox", name="Learning rate").fill("-1")
     page.get_by_label("Base model").fill("startr")
-    page.get_by_role("button", name="Start").click()
+    page.locator("#start").click()
 
     expect(page.get_by_role("alert")).to_contain_text("Learning rate")
     expect(page.get_by_role("textbox", name="Learning rate")).to_have_value("-1")
     expect(page.get_by_label("Base model")).to_have_value("startr")
     page.get_by_role("textbox", name="Learning rate").fill("0.001")
-    page.get_by_role("button", name="Start").click()
+    page.locator("#start").click()
     expect(page.get_by_role("alert")).to_contain_text("There is no model called startr.")
 
 

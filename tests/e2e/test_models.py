@@ -41,7 +41,7 @@ def test_a_model_is_found_downloaded_and_trained(
     page.get_by_role("link", name="New experiment with it").click()
     expect(page.get_by_label("Base model")).to_have_value(NAME)
     page.get_by_label("Stop after").fill("3")
-    page.get_by_role("button", name="Start").click()
+    page.locator("#start").click()
     page.wait_for_url("**/runs/1")
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
 

@@ -10,10 +10,24 @@ from sqlmodel import Session
 
 from studio.db.session import connect, unit_of_work
 from studio.db.states import RunStatus
-from studio.events import Event, Failed, Finished, Sampled
+from studio.events import Event, Failed, Finished, Sampled, Started
+from studio.recipe.space import Space, Values
 from studio.rundir import RunDir
-from studio.services import attempts, builds, control, experiments, exports, runs, studies, work
+from studio.services import (
+    attempts,
+    builds,
+    comparisons,
+    control,
+    experiments,
+    exports,
+    runs,
+    states,
+    studies,
+    sweeps,
+    work,
+)
 from studio.services.drafts import Upload
+from studio.services.prospects import Plan
 from tests.factories import make_done, make_running
 from tests.fake_exporter import MEASURED
 from tests.living import Studio, stop_everything
@@ -23,13 +37,21 @@ pytestmark = pytest.mark.e2e
 
 PAGES = (
     "/",
+    "/?group=precision&open=precision:bf16",
+    "/?base=1&cols=precision,eval_loss,loss.curve,notes,adapter.r",
+    "/?q=nothing",
+    "/?q=stauts:failed",
     "/new",
+    "/new?from=run:1&optimisation.seed=7",
     "/runs/1",
     "/runs/2",
     "/runs/3",
     "/experiments/1",
     "/compare",
     "/compare?runs=1,2",
+    "/compare?runs=1,2&plot=parallel&group=seed",
+    "/compare?runs=1,2,3&plot=scatter&y=log&saved=1",
+    "/runs/1/broken?step=3",
     "/datasets",
     "/datasets/1",
     "/datasets/1/sight",
@@ -45,11 +67,18 @@ PAGES = (
     "/reports/precision",
     "/reports/precision/1",
     "/reports/precision/new?from=experiment:1",
+    "/sweeps",
+    "/sweeps/1",
+    "/sweeps/new?from=experiment:1",
     "/models",
     "/models/1",
     "/queue",
     "/settings",
     "/failures",
+    "/help",
+    "/help/knobs/precision",
+    "/palette?q=run",
+    "/style",
     "/nowhere",
 )
 
@@ -62,11 +91,13 @@ def furnished_studio(
 ) -> Iterator[Studio]:
     """Give all tests here one studio with a run of each fate."""
     studio = Studio.copied(starter_home, tmp_path_factory.mktemp("pages") / "home")
+    studio.development = True
     engine = connect(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         for precision in ("bf16", "fp32"):
             run = make_done(db, f"a run in {precision}", precision=precision)
             attempts.follow(db, run, answers(), 1)
+        comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
         export(db, studio.home / "runs")
         bring(db, studio.home / "datasets")
         failed = make_running(db, "a run that failed")
@@ -76,6 +107,7 @@ def furnished_studio(
         study = studies.create(db, experiments.get(db, 1), plan)
         for run in studies.runs_of(db, study.id or 0):
             control.cancel(db, run.id or 0)
+        sweep(db)
     engine.dispose()
     studio.start()
     until(lambda: counted(studio))
@@ -99,6 +131,18 @@ def bring(db: Session, folder: Path) -> None:
         path = folder / ".arrived"
         path.write_text(content, encoding="utf-8")
         builds.bring(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
+
+
+def sweep(db: Session) -> None:
+    """Add a sweep of two runs, one of which is the best."""
+    space: Space = {"adapter.r": Values(values=[4, 8])}
+    made = sweeps.create(db, experiments.get(db, 1), Plan(space=space, parallel=2))
+    sweeps.advance(db, made.id or 0)
+    for run in sweeps.runs_of(db, made.id or 0):
+        states.move(db, run, RunStatus.STARTING)
+        loss = Finished(metrics={"eval_loss": 1 / (run.id or 1)})
+        attempts.follow(db, run, [Started(total_steps=1, resolved={}), loss], 1)
+    sweeps.advance(db, made.id or 0)
 
 
 def export(db: Session, runs_folder: Path) -> None:
@@ -153,6 +197,9 @@ def test_every_page_obeys_its_own_policy(themed: Page, path: str) -> None:
         "console", lambda said: complaints.append(said.text) if said.type == "error" else None
     )
     themed.on("pageerror", lambda error: complaints.append(str(error)))
+    themed.add_init_script(
+        "addEventListener('securitypolicyviolation', (e) => console.error(e.blockedURI))"
+    )
     themed.on("request", lambda asked: hosts.add(asked.url.split("/")[2]))
     hosts: set[str] = set()
     themed.goto(path)

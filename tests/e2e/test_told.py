@@ -49,7 +49,7 @@ def test_where_notifications_are_refused_the_title_tells(page: Page, studio: Stu
 
     expect(page.get_by_text("quick was cancelled.")).to_be_visible(timeout=60_000)
     # The head is drawn anew by then, which brings the page's own title along.
-    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    expect(page.get_by_role("button", name="Move to trash")).to_be_visible()
     expect(page).to_have_title(f"quick was cancelled. · quick #{number} · Mantissa Studio")
 
 

@@ -27,8 +27,9 @@ def two(engine: Engine) -> None:
 
 
 def table(page: Node, label: str) -> list[list[str]]:
-    body = page.one("div", **{"aria-label": label}).one("tbody")
-    return [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in body.all("tr")]
+    bodies = page.one("div", **{"aria-label": label}).all("tbody")
+    rows = [row for body in bodies for row in body.all("tr")]
+    return [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in rows]
 
 
 def test_one_run_leads_to_a_choice_of_others(client: TestClient, engine: Engine) -> None:
@@ -56,15 +57,16 @@ def test_only_what_differs_is_shown(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     rows = table(shown(client, "?runs=1,2"), "Settings of the runs")
-    assert rows == [["precision", "bf16", "fp32"]]
+    assert rows == [["precision", "bf16 default", "fp32"]]
 
 
 def test_all_settings_can_be_shown(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     rows = table(shown(client, "?runs=1,2&all=1"), "Settings of the runs")
-    assert [row for row in rows if row[0] == "optimisation.seed"] == [
-        ["optimisation.seed", "42", "42"]
+    assert [row for row in rows if row[0] in {"Optimisation", "seed"}] == [
+        ["Optimisation"],
+        ["seed", "42 default", "42 default"],
     ]
 
 
@@ -72,7 +74,7 @@ def test_numbers_are_told_against_the_baseline(client: TestClient, engine: Engin
     two(engine)
 
     rows = table(shown(client, "?runs=1,2&base=2"), "Final numbers of the runs")
-    assert rows[1:] == [["Validation loss", "1.5 +0.25 worse", "1.25"]]
+    assert rows[2:] == [["Validation loss", "1.5 +0.25 worse", "1.25"]]
 
 
 def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
@@ -84,7 +86,7 @@ def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
 def test_a_run_keeps_its_colour_wherever_it_stands(client: TestClient, engine: Engine) -> None:
     two(engine)
     orders = [
-        json.loads(shown(client, query).one(**{"data-unit": "step"}).attributes["data-runs"])
+        json.loads(shown(client, query).one(**{"data-unit": "step"}).attributes["data-lines"])
         for query in ("?runs=1,2", "?runs=2,1")
     ]
 
@@ -100,7 +102,7 @@ def test_runs_of_one_colour_are_told_apart_by_their_dashes(
             make_done(db)
 
     page = shown(client, "?runs=9,1").one(**{"data-unit": "step"})
-    lines = {line["id"]: line for line in json.loads(page.attributes["data-runs"])}
+    lines = {line["id"]: line for line in json.loads(page.attributes["data-lines"])}
     assert [(lines[number]["hue"], lines[number]["dash"]) for number in (1, 9)] == [(1, 0), (1, 1)]
 
 
@@ -119,8 +121,8 @@ def test_the_curves_are_asked_for_along_the_chosen_axis(client: TestClient, engi
 
     page = shown(client, "?runs=1,2&x=tokens").one(**{"data-unit": "tokens"})
     address = page.attributes["data-curves"]
-    assert (address, client.get(address).json()["x"]) == (
-        "/api/v1/compare?runs=1,2&keys=eval_loss&x=tokens",
+    assert (address, client.get(address + "&keys=eval_loss").json()["x"]) == (
+        "/api/v1/compare/curves?runs=1,2&x=tokens&group=",
         [900],
     )
 
@@ -129,3 +131,86 @@ def test_a_run_that_is_gone_is_told(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     assert client.get("/compare?runs=1,99").status_code == 404
+
+
+def test_seed_and_name_are_no_difference_unless_asked_for(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        for seed in (1, 2):
+            make_done(db, f"try {seed}", optimisation={"seed": seed})
+    said = [read(client.get(f"/compare?runs=1,2{more}").text).text for more in ("", "&noise=1")]
+
+    assert ["Left out: name, optimisation.seed." in one for one in said] == [True, False]
+    assert ["None: these runs have one recipe." in one for one in said] == [True, False]
+
+
+def test_without_repeats_the_page_says_that_noise_is_unknown(
+    client: TestClient, engine: Engine
+) -> None:
+    two(engine)
+
+    assert "No repeats, so noise is unknown" in shown(client, "?runs=1,2").text
+
+
+def test_groups_are_listed_with_their_number_of_runs(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for seed in (1, 2):
+            make_done(db, optimisation={"seed": seed})
+
+    listed = shown(client, "?runs=1,2&group=seed").one("ul", **{"aria-label": "Groups drawn"})
+    assert listed.text == "first try n = 2"
+
+
+def test_a_brush_in_the_address_hides_runs(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    page = shown(client, "?runs=1,2&brush=eval_loss:1..1.3")
+    hidden = {
+        one.attributes["data-of"]
+        for one in page.all()
+        if "hidden" in one.attributes and "data-of" in one.attributes
+    }
+    assert hidden == {"1"}
+
+
+def test_a_metric_is_drawn_as_a_picture(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    answer = client.get("/compare/picture.svg?runs=1,2&key=eval_loss&x=tokens")
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert "Validation loss" in answer.text
+    assert "bf16 #1" in answer.text
+
+
+def test_a_metric_nobody_told_has_no_picture(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    assert client.get("/compare/picture.svg?runs=1,2&key=none").status_code == 422
+
+
+def test_an_axis_may_be_any_metric(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for _ in range(2):
+            run = make_running(db)
+            attempts.follow(db, run, [progressed(1, loss=2.0, grad_norm=7.0)], 1)
+
+    found = client.get("/api/v1/compare/curves?runs=1,2&keys=loss&x=grad_norm").json()
+    assert (found["x"], found["curves"]["loss"]["1"]["mean"]) == ([7.0], [2.0])
+
+
+def test_a_group_is_one_line(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for seed in (1, 2):
+            make_done(db, optimisation={"seed": seed})
+
+    found = client.get("/api/v1/compare/curves?runs=1,2&keys=loss&group=seed").json()
+    assert [(line["id"], line["n"]) for line in found["lines"]] == [(1, 2)]
+    assert list(found["curves"]["loss"]) == ["1"]
+
+
+def test_a_step_that_broke_is_explained(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db), [progressed(3, loss=float("nan"))], 1)
+
+    assert "Training loss: nan" in read(client.get("/runs/1/broken?step=3").text).text

@@ -311,3 +311,20 @@ def test_no_models_at_all_is_no_end(client: TestClient, engine: Engine) -> None:
 def test_the_form_begins_with_the_model_that_was_chosen(client: TestClient) -> None:
     assert 'value="tiny/one"' in client.get("/new", params={"model": "tiny/one"}).text
     assert 'href="/models"' in client.get("/new").text.partition("<main")[2]
+
+
+def test_how_estimates_have_fared_stands_with_all_models_and_with_each(
+    client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
+    other = bring(client, folder(tmp_path))
+    with unit_of_work(engine) as db:
+        for name, peak in (("near", 98.0), ("far", 60.0)):
+            run = make_done(db, name)
+            run.estimate = {"memory": {"total": 100}}
+            run.resolved = {"peak_memory": "own"}
+            run.metrics = run.metrics | {"peak_memory_bytes": peak}
+    pages = [client.get(f"/models{which}").text for which in ("", "/1", f"/{other}")]
+
+    assert ["Memory was off by 34" in page for page in pages] == [True, True, False]
+    assert "How estimates have fared" not in pages[2]
+    assert "How estimates have fared" not in client.get("/settings").text

@@ -39,7 +39,9 @@ def filled(client: TestClient, **changes: str) -> dict[str, str]:
 
 
 def advised(client: TestClient, **changes: str) -> str:
-    return client.post("/new/advice", data=filled(client, **changes), headers=HTMX).text
+    """Return the advice alone: what comes along finds its own places on the page."""
+    answer = client.post("/new/advice", data=filled(client, **changes), headers=HTMX)
+    return answer.text.partition("<hx-partial")[0]
 
 
 def test_a_plan_says_what_will_be_loaded(client: TestClient, model: str) -> None:

@@ -130,8 +130,10 @@ def test_a_file_is_fetched_by_a_process_of_its_own(
 ) -> None:
     made = settled(start("real"))
 
-    assert (made.status, made.result) == (
+    arrival = made.result.pop("arrival")
+    assert (made.status, arrival["format"], made.result) == (
         WorkStatus.SUCCEEDED,
+        "jsonl",
         {
             "file": "fetched",
             "filename": "rows.jsonl",

@@ -52,5 +52,22 @@ SFT = Method(
                 "adapter": {"kind": "full"},
             },
         ),
+        Preset(
+            name="study",
+            title="Precision study",
+            summary="One recipe in several precisions, with several seeds: to see what each costs.",
+            is_study=True,
+            values={
+                "base_model": "starter",
+                "dataset": "starter",
+                "optimisation": {
+                    "learning_rate": 3e-3,
+                    "max_steps": 60,
+                    "per_device_train_batch_size": 32,
+                },
+                "adapter": {"kind": "full"},
+                "data": {"max_length": 256},
+            },
+        ),
     ),
 )

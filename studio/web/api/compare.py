@@ -1,21 +1,50 @@
-"""Runs side by side, as JSON."""
+"""Runs side by side, as JSON and as a stream."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import TypeAdapter
+from sqlalchemy import Engine
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
 
+from studio.db.session import reading
+from studio.db.tables import Run
 from studio.services import compare, metrics
-from studio.web.api.runs import SeriesOut
-from studio.web.api.shapes import Out
+from studio.web.api.live import HEARTBEAT
+from studio.web.api.results import AxisName, Buckets, SeriesOut
+from studio.web.api.shapes import Out, RunBrief, run_brief
 from studio.web.deps import DB, RunIds
+from studio.web.lines import Along, Laid, laid
 
 router = APIRouter(prefix="/api/v1/compare", tags=["compare"])
+
+Keys = Annotated[str, Query(max_length=1000)]
+Group = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
+"""`seed` for all but the seed, or a key of the recipe."""
+
+_ROWS = TypeAdapter(dict[int, list[metrics.Row]])
+_BRIEFS = TypeAdapter(list[RunBrief])
+
+
+class RepeatsOut(Out):
+    """A metric over the runs of one recipe."""
+
+    mean: float
+    spread: float
+    """Standard deviation."""
+    n: int
 
 
 class CellOut(Out):
     value: float | None
     delta: float | None
     verdict: str
+    noise: str
+    """beyond or within what seeds alone do; seed, where nothing but the seed differs; unknown."""
+    repeats: RepeatsOut | None
 
 
 class ComparisonOut(Out):
@@ -29,27 +58,129 @@ class ComparisonOut(Out):
     """By metric, then by run, along the shared x axis."""
 
 
+class LineOut(Out):
+    """How a line is named and drawn."""
+
+    id: int
+    """A run's number; for a group, that of its first run."""
+    label: str
+    hue: int
+    dash: int
+    n: int
+    """How many runs it is the mean of."""
+
+
+class LaidOut(Out):
+    """Metrics of several runs along one axis; null where a line has no number at that place."""
+
+    x: list[float]
+    lines: list[LineOut]
+    curves: dict[str, dict[int, SeriesOut]]
+    """By metric, then by line. Of a group least and greatest are those of its runs."""
+    last_id: int
+    """Pass it to the stream as `after` to go on from here."""
+    offsets: dict[int, float]
+    """By run: what is added to its steps or seconds to be where it stands on the axis."""
+
+
 @router.get("")
 def show(
     db: DB,
     runs: RunIds,
     base: int | None = None,
-    keys: Annotated[str, Query(max_length=1000)] = "loss,eval_loss",
-    x: metrics.Axis = "step",
+    keys: Keys = "loss,eval_loss",
+    x: AxisName = "step",
 ) -> ComparisonOut:
     made = compare.compare(db, runs, base)
-    ids = [run.id or 0 for run in made.runs]
-    found = metrics.curves(db, ids, keys.split(","), x=x)
-    curves: dict[str, dict[int, SeriesOut]] = {}
-    for (run_id, key), one in found.series.items():
-        curves.setdefault(key, {})[run_id] = SeriesOut.model_validate(one, from_attributes=True)
+    found = laid(db, made.runs, keys.split(","), Along(x=x))
     return ComparisonOut.model_validate(
         {
-            "runs": ids,
+            "runs": [run.id or 0 for run in made.runs],
             "base": made.base.id,
             "differing": {key: made.settings[key] for key in made.differing},
             "metrics": made.metrics,
-            "x": found.x,
-            "curves": curves,
+            "x": found.curves.x,
+            "curves": _told(found),
         }
     )
+
+
+@router.get("/curves")
+def curves(
+    db: DB,
+    runs: RunIds,
+    keys: Keys = "loss,eval_loss",
+    x: AxisName = "step",
+    group: Group = "",
+    buckets: Buckets = 1000,
+) -> LaidOut:
+    """Curves alone, cut into buckets that all runs share."""
+    found = laid(db, compare.chosen(db, runs), keys.split(","), Along(x=x, group=group), buckets)
+    return LaidOut.model_validate(
+        {
+            "x": found.curves.x,
+            "lines": list(found.lines.values()),
+            "curves": _told(found),
+            "last_id": found.curves.last_id,
+            "offsets": found.curves.offsets,
+        }
+    )
+
+
+def _known(request: Request, runs: RunIds) -> list[int]:
+    """Refuse before the stream begins: afterwards there is no status to set."""
+    with reading(request.app.state.engine) as db:
+        return [run.id or 0 for run in compare.chosen(db, runs)]
+
+
+@router.get("/stream", response_class=EventSourceResponse)
+async def stream(
+    request: Request,
+    runs: Annotated[list[int], Depends(_known)],
+    after: Annotated[str, Query(max_length=20)] = "",
+    last_event_id: Annotated[str, Header(max_length=20)] = "",
+) -> AsyncIterator[ServerSentEvent]:
+    """Tell what runs tell, from a number on, and how they stand, until all of them are over."""
+    state = request.app.state
+    started = last_event_id or after
+    last, briefs = int(started) if started.isdecimal() else 0, ""
+    while not state.hub.is_closing:
+        seen = state.hub.version
+        rows, told, is_over = await run_in_threadpool(_news, state.engine, runs, last)
+        last = max((row.last_id for one in rows.values() for row in one), default=last)
+        if rows:
+            data = _ROWS.dump_json(rows).decode()
+            yield ServerSentEvent(event="metrics", raw_data=data, id=str(last))
+        if told != briefs:
+            yield ServerSentEvent(event="runs", raw_data=told)
+        briefs = told
+        if is_over and not rows:
+            yield ServerSentEvent(event="end", data={}, id=str(last))
+            return
+        if not rows and await state.hub.wait(seen) == seen:
+            yield HEARTBEAT
+
+
+def _news(
+    engine: Engine, ids: list[int], last: int
+) -> tuple[dict[int, list[metrics.Row]], str, bool]:
+    with reading(engine) as db:
+        found: list[Run] = compare.chosen(db, ids)
+        told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": {"eta_seconds"}})
+        is_over = all(run.status.is_final for run in found)
+        return metrics.told(db, ids, last), told.decode(), is_over
+
+
+def _briefs(db: Session, found: list[Run]) -> list[RunBrief]:
+    return [run_brief(db, run) for run in found]
+
+
+def _told(found: Laid) -> dict[str, dict[int, SeriesOut]]:
+    return {
+        key: {
+            number: SeriesOut.model_validate(one, from_attributes=True)
+            for number, one in lines.items()
+        }
+        for key, lines in found.series.items()
+        if lines
+    }

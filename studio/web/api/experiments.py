@@ -10,14 +10,25 @@ from pydantic import Field
 from studio.methods import AnyRecipe
 from studio.recipe.dotted import merge, nest
 from studio.services import experiments, runs
-from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, RunOut, page_of, run_out
+from studio.web.api.shapes import (
+    After,
+    Body,
+    Limit,
+    Listing,
+    Name,
+    Notes,
+    Out,
+    RunOut,
+    Source,
+    page_of,
+    run_out,
+)
 from studio.web.deps import DB
 
 router = APIRouter(prefix="/api/v1/experiments", tags=["experiments"])
 
 Tags = Annotated[list[Name], Field(max_length=50)]
 Sweep = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=10)]
-Notes = Annotated[str, Field(max_length=100_000)]
 
 
 class NewExperiment(Body):
@@ -25,6 +36,8 @@ class NewExperiment(Body):
     notes: Notes = ""
     tags: Tags = Field(default_factory=list)
     recipe: AnyRecipe
+    parent: Source = ""
+    """What the recipe was made from."""
 
 
 class ChangedExperiment(Body):
@@ -47,6 +60,8 @@ class ExperimentOut(Out):
     notes: str
     tags: list[str]
     recipe: AnyRecipe
+    parent: str
+    """What the recipe was made from, as `run:12` or `experiment:3`; or nothing."""
     created_at: datetime
 
 
@@ -59,8 +74,8 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[Experiment
 @router.post("", status_code=201)
 def create(new: NewExperiment, db: DB) -> ExperimentOut:
     runs.check(db, new.recipe)
-    experiment = experiments.create(db, new.name, new.recipe)
-    experiment.notes, experiment.tags = new.notes, new.tags
+    experiment = experiments.create(db, new.name, new.recipe, notes=new.notes, parent=new.parent)
+    experiment.tags = new.tags
     return ExperimentOut.model_validate(experiment)
 
 

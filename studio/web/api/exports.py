@@ -16,7 +16,7 @@ from studio.services import artifacts, exports, runs
 from studio.web import archive
 from studio.web.api import models
 from studio.web.api.models import ModelOut
-from studio.web.api.runs import ArtifactOut
+from studio.web.api.results import ArtifactOut
 from studio.web.api.shapes import Body, ErrorOut, Listing, Out
 from studio.web.deps import DB, Config
 

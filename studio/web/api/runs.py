@@ -4,27 +4,27 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query
-from fastapi.responses import FileResponse, Response
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.manifest import Manifest
 from studio.methods import AnyRecipe
-from studio.rundir import RunDir
 from studio.services import (
-    artifacts,
     attempts,
     control,
     experiments,
     history,
-    manifests,
-    metrics,
+    labels,
     queue,
     receipts,
+    run_table,
     runs,
+    terms,
+    trash,
 )
 from studio.services.history import Happened
+from studio.services.run_table import View
+from studio.web.api import results
 from studio.web.api.shapes import (
     After,
     Body,
@@ -32,8 +32,10 @@ from studio.web.api.shapes import (
     Limit,
     Listing,
     Name,
+    Notes,
     Out,
     RunOut,
+    Source,
     page_of,
     run_explained,
     run_out,
@@ -42,18 +44,33 @@ from studio.web.deps import DB, Config
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
-Keys = Annotated[str, Query(max_length=1000)]
 Key = Annotated[str, Header(max_length=255)]
-Buckets = Annotated[int, Query(ge=2, le=10_000)]
+
+
+class Asked(BaseModel):
+    """Which runs to list, and in what order."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    q: Annotated[str, Field(max_length=1000)] = ""
+    """A query as the search box takes it: `status:failed eval_loss<0.5 -tag:draft`."""
+    sort: Annotated[str, Field(max_length=200)] = run_table.NEWEST
+    """A field's name, as `eval_loss.best`; with a minus before it, the greatest comes first."""
+    after: Annotated[int, Field(ge=0)] | None = None
+    """The last run of the page before, as its `next_after` says."""
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
 
 
 class NewRun(Body):
     name: Name
     recipe: AnyRecipe
+    notes: Notes = ""
+    parent: Source = ""
+    """What the recipe was made from."""
 
 
 class ChangedRun(Body):
-    """What may be changed of a run; the last three only while it is queued."""
+    """What may be changed of a run; `priority`, `place` and `is_held` only while it is queued."""
 
     name: Name | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
@@ -62,6 +79,12 @@ class ChangedRun(Body):
     """Its place among the waiting runs of its priority, counted from one."""
     is_held: bool | None = None
     """Whether it waits until you let it go."""
+    notes: Annotated[str, Field(max_length=labels.NOTES_LIMIT)] | None = None
+    tags: Annotated[list[Name], Field(max_length=labels.MOST_TAGS)] | None = None
+    is_archived: bool | None = None
+    """Whether lists leave it out."""
+    is_trashed: bool | None = None
+    """Whether it is in the trash. It is removed for good some weeks later."""
 
 
 class ChangedRecipe(Body):
@@ -85,32 +108,6 @@ class AttemptOut(Out):
     exit_code: int | None
 
 
-class SeriesOut(Out):
-    mean: list[float | None]
-    min: list[float | None]
-    max: list[float | None]
-    non_finite: list[float]
-
-
-class CurvesOut(Out):
-    """Metrics along one axis; null where a metric has no number at that place."""
-
-    x: list[float]
-    series: dict[str, SeriesOut]
-    last_id: int
-    """Pass it to the stream as `after` to go on from here."""
-
-
-class LogOut(Out):
-    lines: list[str]
-    next_offset: int
-
-
-class ArtifactOut(Out):
-    name: str
-    bytes: int
-
-
 @router.post("", status_code=201)
 def submit(new: NewRun, db: DB, idempotency_key: Key = "") -> RunOut:
     """Make an experiment of the recipe, and queue its first run.
@@ -120,7 +117,8 @@ def submit(new: NewRun, db: DB, idempotency_key: Key = "") -> RunOut:
     sent = new.model_dump_json().encode()
 
     def make() -> Run:
-        return runs.submit(db, experiments.create(db, new.name, new.recipe))
+        about = {"notes": new.notes, "parent": new.parent}
+        return runs.submit(db, experiments.create(db, new.name, new.recipe, **about))
 
     return run_out(db, receipts.once(db, idempotency_key, sent, make))
 
@@ -128,38 +126,48 @@ def submit(new: NewRun, db: DB, idempotency_key: Key = "") -> RunOut:
 @router.get("")
 def newest(
     db: DB,
+    asked: Annotated[Asked, Query()],
     status: RunStatus | None = None,
     experiment: int | None = None,
     search: Annotated[str, Query(max_length=200)] = "",
-    after: After = None,
-    limit: Limit = 50,
 ) -> Listing[RunOut]:
-    which = runs.Filter(search=search, status=status, experiment_id=experiment)
-    rows = runs.newest(db, which, limit=limit + 1, before=after)
-    return page_of(rows, limit, [run_out(db, row) for row in rows])
+    """List the runs that a query finds; those in archive and trash only where it names them."""
+    parts = (
+        asked.q,
+        f"status:{status}" if status else "",
+        "" if experiment is None else f"experiment:{experiment}",
+        terms.quoted(search) if search else "",
+    )
+    view = View(query=" ".join(filter(None, parts)), sort=asked.sort)
+    rows = run_table.found(db, view, limit=asked.limit + 1, after=asked.after)
+    return page_of(rows, asked.limit, [run_out(db, row) for row in rows])
 
 
 @router.get("/{run_id}")
 def show(run_id: int, db: DB, config: Config) -> FailedRunOut:
     """Tell all of a run; of one that has failed, also how it can be mended."""
-    return run_explained(db, runs.get(db, run_id), _folder(db, config, run_id))
+    return run_explained(db, runs.get(db, run_id), results.folder(db, config, run_id))
 
 
 @router.patch("/{run_id}")
 def change(run_id: int, changed: ChangedRun, db: DB) -> RunOut:
-    if changed.name is not None:
-        runs.rename(db, run_id, changed.name)
+    labels.rewrite(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
     if changed.priority is not None:
         queue.prioritise(db, run_id, changed.priority)
     if changed.place is not None:
         queue.move(db, run_id, changed.place)
     if changed.is_held is not None:
         queue.hold(db, run_id, held=changed.is_held)
+    if changed.is_archived is not None:
+        (trash.archive if changed.is_archived else trash.unarchive)(db, [run_id])
+    if changed.is_trashed is not None:
+        (trash.throw_away if changed.is_trashed else trash.take_back)(db, [run_id])
     return run_out(db, runs.get(db, run_id))
 
 
 @router.delete("/{run_id}", status_code=204)
 def delete(run_id: int, db: DB, config: Config) -> None:
+    """Remove a run for good, with its numbers and files, wherever it is."""
     runs.delete(db, run_id, config.runs)
 
 
@@ -207,59 +215,9 @@ def tries(run_id: int, db: DB) -> Listing[AttemptOut]:
     return Listing(data=found, has_more=False, next_after=None)
 
 
-@router.get("/{run_id}/metrics")
-def curves(
-    run_id: int,
-    db: DB,
-    keys: Keys = "",
-    x: metrics.Axis = "step",
-    buckets: Buckets = 1000,
-) -> CurvesOut:
-    runs.get(db, run_id)
-    wanted = keys.split(",") if keys else metrics.keys(db, [run_id])
-    found = metrics.curves(db, [run_id], wanted, x=x, buckets=buckets)
-    series = {
-        key: SeriesOut.model_validate(one, from_attributes=True)
-        for (_run, key), one in found.series.items()
-    }
-    return CurvesOut(x=found.x, series=series, last_id=found.last_id)
-
-
 @router.get("/{run_id}/events")
 def events(run_id: int, db: DB, after: After = 0, limit: Limit = 200) -> Listing[Happened]:
     """Tell what befell the run, oldest first. Pass over kinds that you do not know."""
     runs.get(db, run_id)
     rows = runs.happenings(db, run_id, after=after or 0, limit=limit + 1)
     return page_of(rows, limit, [history.told(row) for row in rows])
-
-
-@router.get("/{run_id}/log")
-def log(run_id: int, db: DB, config: Config, after: After = None, limit: Limit = 500) -> LogOut:
-    """Lines of the log after a byte offset; without one, the last lines."""
-    part = artifacts.log_part(_folder(db, config, run_id).log, after, limit)
-    return LogOut(lines=part.lines, next_offset=part.next_offset)
-
-
-@router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
-def manifest(run_id: int, db: DB, config: Config) -> Response:
-    """All it takes to repeat the run, and to trust it; what is known so far while it goes on."""
-    told = manifests.of(db, runs.get(db, run_id), _folder(db, config, run_id))
-    return Response(told, media_type="application/json")
-
-
-@router.get("/{run_id}/artifacts")
-def listing(run_id: int, db: DB, config: Config) -> Listing[ArtifactOut]:
-    found = artifacts.listing(_folder(db, config, run_id).artifacts)
-    shown = [ArtifactOut(name=one.name, bytes=one.bytes) for one in found]
-    return Listing(data=shown, has_more=False, next_after=None)
-
-
-@router.get("/{run_id}/artifacts/{name:path}")
-def artifact(run_id: int, name: str, db: DB, config: Config) -> FileResponse:
-    path = artifacts.find(_folder(db, config, run_id).artifacts, name)
-    return FileResponse(path, filename=path.name, media_type="application/octet-stream")
-
-
-def _folder(db: DB, config: Config, run_id: int) -> RunDir:
-    run = runs.get(db, run_id)
-    return RunDir(config.runs / str(run.id))

@@ -20,6 +20,9 @@ T = TypeVar("T")
 Limit = Annotated[int, Query(ge=1, le=500)]
 After = Annotated[int | None, Query(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
+Notes = Annotated[str, Field(max_length=100_000)]
+Source = Annotated[str, Field(pattern=r"^((run|experiment):\d{1,18})?$")]
+"""A run or an experiment, as `run:12`; or nothing."""
 
 
 class Body(BaseModel):
@@ -111,9 +114,15 @@ class RunOut(RunBrief):
     """Everything about a run but its curves."""
 
     experiment_id: int
+    sweep_id: int | None
     recipe: AnyRecipe
     resolved: dict[str, Any]
     phases: Phases
+    notes: str
+    tags: list[str]
+    archived_at: datetime | None
+    deleted_at: datetime | None
+    """When it was put into the trash; it is removed for good some weeks later."""
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -139,9 +148,14 @@ def run_brief(db: Session, run: Run) -> RunBrief:
 def run_out(db: Session, run: Run) -> RunOut:
     whole = {
         "experiment_id": run.experiment_id,
+        "sweep_id": run.sweep_id,
         "recipe": run.recipe,
         "resolved": run.resolved,
         "phases": progress.of(run),
+        "notes": run.notes,
+        "tags": run.tags,
+        "archived_at": run.archived_at,
+        "deleted_at": run.deleted_at,
         "created_at": run.created_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,

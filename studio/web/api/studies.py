@@ -13,7 +13,7 @@ from studio.recipe.precision import PrecisionName
 from studio.services import experiments, reports, studies
 from studio.services.evidence import State, Versus
 from studio.services.timelines import Kind
-from studio.web.api.runs import SeriesOut
+from studio.web.api.results import SeriesOut
 from studio.web.api.shapes import After, Body, Limit, Listing, Out, page_of
 from studio.web.deps import DB
 from studio.web.verdict import verdict

@@ -1,28 +1,38 @@
 """Pages for people, one module a noun."""
 
 from studio.web.pages import (
+    breakages,
     chores,
     compare,
+    comparisons,
     datasets,
     experiments,
     exports,
     failures,
     home,
     imports,
+    manual,
     mappings,
     models,
+    new,
+    palette,
     queue,
     runs,
     settings,
     sight,
     stats,
     studies,
+    style,
+    sweeps,
+    tables,
 )
 
 ROUTERS = tuple(
     module.router
     for module in (
-        *(home, sight, experiments, runs, exports, compare, imports, datasets, stats),
-        *(studies, mappings, models, queue, settings, failures, chores),
+        *(home, tables, sight, new, experiments, breakages, runs, exports, compare),
+        *(comparisons, imports, datasets, stats),
+        *(studies, sweeps, mappings, models, queue, settings, failures, chores),
+        *(manual, palette, style),
     )
 )

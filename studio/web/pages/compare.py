@@ -1,27 +1,31 @@
 """Runs side by side. Everything that is chosen stands in the address."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, get_args
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
 from sqlmodel import Session
 
 from studio.db.tables import Run, Sample
-from studio.services import compare, metrics, progress, runs
-from studio.web import words
-from studio.web.deps import DB, RunIds
+from studio.errors import InvalidError
+from studio.services import compare, comparisons, differences, groups, metrics, progress, runs
+from studio.services.compare import Comparison
+from studio.services.differences import NOISE, Difference
+from studio.web import booklet, lines, relations, words
+from studio.web.deps import DB
 from studio.web.render import go, page
+from studio.web.view import View, brushed
+
+if TYPE_CHECKING:
+    from studio.db.summaries import Comparison as Saved
 
 router = APIRouter(include_in_schema=False)
 
 RECENT = 50
-HUES, DASHES = 8, 4
+Seen = Annotated[View, Query()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,93 +37,113 @@ class Answer:
     by_run: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """How a run's curves are drawn."""
-
-    id: int
-    label: str
-    hue: int
-    """Bound to the run's number, never to its place in a list: a run keeps its colour."""
-    dash: int
-    """Tells apart runs of one colour."""
-
-
-class View(BaseModel):
-    """What the address says besides the runs."""
-
-    run: list[int] = []
-    """Runs ticked in a list, to be added."""
-    base: int | None = None
-    x: metrics.Axis = "step"
-    all: bool = False
-    choose: bool = False
-
-
 @router.get("/compare")
-def show(request: Request, db: DB, runs: RunIds, view: Annotated[View, Query()]) -> Response:
+def show(request: Request, db: DB, view: Seen) -> Response:
     if view.run:
-        return go(request, f"/compare?runs={_joined([*runs, *view.run])}")
-    if view.choose or len(set(runs)) < 2:  # noqa: PLR2004 -- one run compares to nothing
-        return _chooser(request, db, runs)
-    made = compare.compare(db, runs, view.base if view.base in runs else None)
-    ids = [one.id or 0 for one in made.runs]
-    lines = _lines(made.runs)
-    differing = {key: made.settings[key] for key in made.differing}
+        return go(request, f"/compare?runs={_joined([*view.runs, *view.run])}")
+    saved = comparisons.get(db, view.saved) if view.saved else None
+    ids = runs.known(db, view.runs) if saved else view.runs
+    if view.choose or len(ids) < 2:  # noqa: PLR2004 -- one run compares to nothing
+        return _chooser(request, db, ids)
+    gone = [one for one in view.runs if one not in ids]
+    view = view.model_copy(update={"runs": ids})
+    made = compare.compare(db, ids, view.base if view.base in ids else None)
     return page(
         request,
         "compare/show.html",
         made=made,
-        finals={name: made.metrics[name] for name in sorted(made.metrics, key=_rank)},
-        ids=_joined(ids),
-        without=_without(ids, made.base.id, view),
-        keys=sorted(metrics.keys(db, ids), key=_rank),
-        lines=lines,
-        charted=json.dumps([asdict(lines[run_id]) for run_id in ids]),
-        settings=made.settings if view.all else differing,
-        base_place=made.runs.index(made.base),
-        answers=_answers(compare.samples(db, ids)),
-        axes=get_args(metrics.Axis),
         view=view,
+        saved=saved,
+        gone=gone,
+        finals={name: made.metrics[name] for name in sorted(made.metrics, key=_rank)},
+        answers=_answers(compare.samples(db, ids)),
+        judged=booklet.JUDGED,
+        related=json.dumps(relations.axes(made)),
+        **_drawn(db, made, view),
+        **_settings(made, view),
     )
+
+
+@router.get("/compare/picture.svg")
+def picture(db: DB, view: Seen, key: Annotated[str, Query(max_length=100)]) -> Response:
+    """Draw one metric as the view shows it."""
+    made = compare.compare(db, view.runs, view.base)
+    drawn = booklet.charted(db, view.model_copy(update={"m": [key]}), made)
+    if key not in drawn:
+        raise InvalidError(f"These runs have told no {key}.", param="key")
+    return Response(drawn[key], media_type="image/svg+xml")
+
+
+@router.get("/compare/export")
+def export(db: DB, view: Seen) -> Response:
+    """Hand on what is shown, as Markdown with pictures."""
+    saved = comparisons.get(db, view.saved) if view.saved else None
+    content = booklet.zipped(db, view, "comparison", saved)
+    return booklet.download(content, "comparison.zip", "application/zip")
+
+
+def _drawn(db: Session, made: Comparison, view: View) -> dict[str, Any]:
+    """Return what the charts and their legend are drawn from."""
+    ids = [run.id or 0 for run in made.runs]
+    gathered = groups.of(made.runs, view.group) if view.group else []
+    colours = lines.of_groups(gathered) if view.group else lines.of_runs(made.runs)
+    owner = {run: min(group.runs) for group in gathered for run in group.runs}
+    differing = [key for key in made.differing if key not in NOISE]
+    return {
+        "lines": lines.of_runs(made.runs),
+        "drawn_groups": list(colours.values()) if view.group else [],
+        "groupings": sorted({*differing, *([view.group] if "." in view.group else [])}),
+        "charted": json.dumps([asdict(colours[one]) for one in colours]),
+        "owners": json.dumps(owner),
+        "keys": [(key, compare.is_noisy(key)) for key in booklet.keys_of(db, view, made)],
+        "told": sorted(metrics.keys(db, ids), key=_rank),
+        "axes": _axes(db, ids, view.x),
+        "ids": _joined(ids),
+        "shut": {*view.hide},
+        "filtered": brushed(made, view.brush),
+        "without": {one: _without(ids, one, view) for one in ids},
+    }
+
+
+def _settings(made: Comparison, view: View) -> dict[str, Any]:
+    differing = [one for one in made.differences if one.differs]
+    kept = [one for one in differing if view.noise or one.key not in NOISE]
+    shown: Sequence[Difference] = made.differences if view.all else kept
+    return {
+        "sections": differences.in_sections(shown),
+        "left_out": [one.key for one in differing if one not in kept and not view.all],
+        "base_place": made.runs.index(made.base),
+    }
+
+
+def _axes(db: Session, ids: Sequence[int], chosen: str) -> Mapping[str, str]:
+    told = sorted({*metrics.keys(db, ids), chosen} - set(metrics.AXES), key=_rank)
+    return {name: words.axis(name) for name in (*metrics.AXES, *told)}
+
+
+def _without(ids: Sequence[int], left: int, view: View) -> str:
+    """Return the address of the page that leaves a run out."""
+    base = None if view.base == left else view.base
+    return "/compare?" + view.query(runs=[one for one in ids if one != left], base=base)
 
 
 def _chooser(request: Request, db: Session, chosen: Sequence[int]) -> Response:
     recent = runs.newest(db, runs.Filter(), limit=RECENT)
     shown = {run.id for run in recent}
     missing: list[Run] = [runs.get(db, run_id) for run_id in chosen if run_id not in shown]
+    kept: Sequence[Saved] = comparisons.newest(db, limit=RECENT)
     return page(
         request,
         "compare/choose.html",
         runs=[*missing, *recent],
         chosen=set(chosen),
         progress_of=progress.of,
+        kept=kept,
     )
 
 
 def _joined(ids: Sequence[int]) -> str:
     return ",".join(map(str, dict.fromkeys(ids)))
-
-
-def _lines(chosen: Sequence[Run]) -> dict[int, Line]:
-    seen: Counter[int] = Counter()
-    lines: dict[int, Line] = {}
-    for number, name in sorted((run.id or 0, run.name) for run in chosen):
-        hue = number % HUES
-        lines[number] = Line(id=number, label=name, hue=hue, dash=seen[hue] % DASHES)
-        seen[hue] += 1
-    return lines
-
-
-def _without(ids: Sequence[int], base: int | None, view: View) -> dict[int, str]:
-    """Return for each run the address of the page that leaves it out."""
-    kept = view.model_dump(include={"x", "all"}, exclude_defaults=True)
-    return {left: _address([one for one in ids if one != left], base, kept) for left in ids}
-
-
-def _address(ids: Sequence[int], base: int | None, kept: Mapping[str, object]) -> str:
-    based = {"base": base} if base in ids else {}
-    return "/compare?" + urlencode({"runs": _joined(ids), **based, **kept}, safe=",")
 
 
 def _rank(key: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Model
 from studio.errors import StudioError
-from studio.services import advice, consents, downloads, models
+from studio.services import advice, consents, downloads, estimates, models
 from studio.settings import Settings
 from studio.web.deps import DB, Config
 from studio.web.render import asked_by_htmx, block, form_again, go, page
@@ -133,7 +133,14 @@ def _list(
         "name": name,
         "problem": problem,
         "wish": wish or {"repo": "", "revision": "", "refusal": None},
+        **_misses(db),
     }
+
+
+def _misses(db: Session, model: str | None = None) -> dict[str, Any]:
+    """Gather how far estimates were off over all runs, or those of one model."""
+    misses = estimates.errors(db, model)
+    return {"misses": misses, "missed": estimates.median(misses)}
 
 
 def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
@@ -152,6 +159,7 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
         "warning": consents.WARNING,
         "fetching": downloads.code_of(db, model),
         "link": f"{downloads.hub(config).endpoint}/{model.repo}" if model.repo else "",
+        **_misses(db, model.name),
     }
     if not told["is_here"]:
         return told

@@ -28,6 +28,7 @@ from studio.services import (
     repairs,
     rescues,
     runs,
+    trash,
 )
 from studio.web import choices, history, numerics, words
 from studio.web.deps import DB, Config, Posted
@@ -133,7 +134,7 @@ def past(request: Request, run_id: int, db: DB) -> Response:
 @router.get("/{run_id}/row")
 def row(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
-    return block(request, "runs/list.html", "row", run=run, progress_of=progress.of)
+    return block(request, "runs/brief.html", "row", run=run, progress_of=progress.of)
 
 
 @router.get("/{run_id}/numerics")
@@ -152,6 +153,18 @@ def rename(request: Request, run_id: int, db: DB, name: Annotated[str, Form()] =
 def again(request: Request, run_id: int, db: DB, posted: Posted) -> Response:
     """Run the same recipe once more, with whatever values are posted in place of its own."""
     return go(request, f"/runs/{runs.again(db, run_id, posted).id}")
+
+
+@router.post("/{run_id}/trash")
+def throw_away(request: Request, run_id: int, db: DB) -> Response:
+    trash.throw_away(db, [runs.get(db, run_id).id or 0])
+    return go(request, f"/runs/{run_id}")
+
+
+@router.post("/{run_id}/restore")
+def take_back(request: Request, run_id: int, db: DB) -> Response:
+    trash.take_back(db, [run_id])
+    return go(request, f"/runs/{run_id}")
 
 
 @router.post("/{run_id}/delete")

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
 from studio.hardware import Gpu, Hardware, detect, versions
-from studio.services import channels, checks, deliveries, estimates, launcher, workers
+from studio.services import channels, checks, deliveries, launcher, workers
 from studio.settings import Settings
 from studio.web import choices, words
 from studio.web.deps import DB, Config
@@ -30,8 +30,6 @@ def show(request: Request, db: DB, config: Config) -> Response:
         precisions=choices.precisions(detect()),
         places=_places(config),
         checks=list(checks.of_home(config)),
-        misses=(misses := estimates.errors(db)),
-        missed=estimates.median(misses),
         **_notices(db, config),
     )
 

@@ -9,12 +9,10 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
-from studio.db.tables import Experiment
-from studio.errors import InvalidError, NotFoundError
+from studio.errors import InvalidError
 from studio.hardware import detect
-from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
-from studio.services import experiments, reports, runs, studies
+from studio.services import reports, studies
 from studio.services.evidence import REFERENCE
 from studio.web import choices, handout, words
 from studio.web.api.studies import report_out
@@ -85,7 +83,7 @@ def create(
     max_steps: Annotated[str, Form(max_length=20)] = "",
 ) -> Response:
     draft = Draft(source=source, modes=modes, seeds=seeds.strip(), max_steps=max_steps.strip())
-    experiment, recipe = _source(db, source)
+    experiment, recipe = studies.source(db, source)
     try:
         plan = studies.Plan(
             modes=[REFERENCE, *modes],
@@ -134,7 +132,7 @@ def delete(request: Request, study_id: int, db: DB) -> Response:
 def _form(
     request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
 ) -> Response:
-    experiment, recipe = _source(db, draft.source)
+    experiment, recipe = studies.source(db, draft.source)
     options = [
         choices.Option(
             mode=mode,
@@ -164,18 +162,6 @@ def _form(
 def _field(problem: InvalidError) -> str:
     """Name the field of the form where a refused recipe got its value."""
     return problem.param.rpartition(".")[2]
-
-
-def _source(db: Session, source: str) -> tuple[Experiment, AnyRecipe]:
-    """Return what `run:12` or `experiment:3` names, with the recipe that a study would run."""
-    kind, _colon, number = source.partition(":")
-    if kind not in {"run", "experiment"} or not number.isdecimal():
-        raise NotFoundError(f"There is no {source} to study.", hint="Begin from an experiment.")
-    if kind == "run":
-        run = runs.get(db, int(number))
-        return experiments.get(db, run.experiment_id), run.recipe
-    experiment = experiments.get(db, int(number))
-    return experiment, experiment.recipe
 
 
 def _whole(text: str, param: str) -> int:

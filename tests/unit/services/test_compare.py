@@ -18,16 +18,18 @@ def test_only_differing_keys_differ(db: Session) -> None:
 
 
 def test_deltas_are_against_the_baseline(db: Session) -> None:
-    runs = [make_running(db), make_running(db)]
+    runs = [make_running(db), make_running(db, precision="fp32")]
     for run, loss in zip(runs, (2.0, 1.5), strict=True):
         attempts.follow(db, run, [progressed(1, loss=loss, tokens_per_second=loss * 100)], 1)
     made = compare.compare(db, [run.id or 0 for run in runs])
 
     assert made.metrics["loss"] == [
         Cell(value=2.0),
-        Cell(value=1.5, delta=-0.5, verdict="better"),
+        Cell(value=1.5, delta=-0.5, verdict="better", noise="unknown"),
     ]
-    assert made.metrics["tokens_per_second"][1] == Cell(value=150, delta=-50, verdict="worse")
+    assert made.metrics["tokens_per_second"][1] == Cell(
+        value=150, delta=-50, verdict="worse", noise="unknown"
+    )
 
 
 def test_another_baseline_can_be_named(db: Session) -> None:

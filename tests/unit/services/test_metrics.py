@@ -1,6 +1,7 @@
 """Curves: aligned, cut to size, and honest about what is not a number."""
 
 import math
+from datetime import UTC, datetime
 
 import pytest
 from sqlmodel import Session
@@ -90,3 +91,63 @@ def test_news_come_once_and_in_order(db: Session) -> None:
 
     assert [first.values, second.values] == [{"loss": 3.0}, {"loss": "inf"}]
     assert metrics.after(db, run, second.last_id) == []
+
+
+def test_a_relative_step_counts_from_the_runs_own_first(db: Session) -> None:
+    late = make_running(db)
+    attempts.follow(db, late, [progressed(step, loss=1.0) for step in (50, 51)], 1)
+    early = told(db, make_running(db), 3.0, 2.0)
+    curves = metrics.curves(db, [early, 1], ["loss"], x="relative_step")
+
+    assert (curves.x, curves.offsets) == ([0, 1], {2: -1, 1: -50})
+
+
+def test_the_time_of_day_is_that_of_the_first_step(db: Session) -> None:
+    run = make_running(db)
+    run.first_step_at = datetime(2026, 11, 1, tzinfo=UTC)
+    number = told(db, run, 3.0)
+
+    assert metrics.curves(db, [number], ["loss"], x="wall").x == [
+        datetime(2026, 11, 1, tzinfo=UTC).timestamp() + 0.5
+    ]
+
+
+def test_a_metric_is_drawn_along_another_where_both_were_told(db: Session) -> None:
+    run = make_running(db)
+    rows = [progressed(1, loss=3.0, norm=5.0), progressed(2, loss=2.0, norm=4.0)]
+    attempts.follow(db, run, [*rows, progressed(3, loss=1.0)], 1)
+    curves = metrics.curves(db, [run.id or 0], ["loss"], x="norm")
+
+    assert (curves.x, curves.series[run.id or 0, "loss"].mean) == ([4.0, 5.0], [2.0, 3.0])
+
+
+def test_runs_that_learn_at_different_speeds_share_buckets_of_tokens(db: Session) -> None:
+    slow, fast = make_running(db), make_running(db)
+    for run, each in ((slow, 1), (fast, 4)):
+        rows = [
+            progressed(step, loss=float(step)).model_copy(update={"tokens": step * each})
+            for step in range(1, 1001)
+        ]
+        attempts.follow(db, run, rows, 1)
+    curves = metrics.curves(db, [1, 2], ["loss"], x="tokens", buckets=10)
+    means = {run: curves.series[run, "loss"].mean for run in (1, 2)}
+
+    assert len(curves.x) <= 11
+    assert [value is not None for value in means[1]].count(True) == 3
+    assert all(value is not None for value in means[2])
+
+
+def test_the_first_broken_step_is_told_on_every_axis(db: Session) -> None:
+    run = told(db, make_running(db), 3.0, math.nan, math.nan)
+
+    assert metrics.curves(db, [run], ["loss"], x="tokens").series[run, "loss"].first_broken == 2
+
+
+def test_what_several_runs_tell_comes_by_run(db: Session) -> None:
+    first, second = told(db, make_running(db), 3.0), told(db, make_running(db), 2.0)
+    found = metrics.told(db, [first, second], 0)
+
+    assert {run: [row.values for row in rows] for run, rows in found.items()} == {
+        first: [{"loss": 3.0}],
+        second: [{"loss": 2.0}],
+    }

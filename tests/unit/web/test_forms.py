@@ -7,7 +7,9 @@ from annotated_types import Ge, Gt
 from pydantic import Field, ValidationError
 
 from studio.recipe.knobs import Knob, Section
-from studio.web.forms import Fieldset, fieldset, problems_in, tidy
+from studio.web.changes import changes
+from studio.web.fields import Fieldset
+from studio.web.forms import fieldset, problems_in, tidy
 
 
 class Sugar(Section):
@@ -118,10 +120,41 @@ def test_a_text_where_a_group_belongs_is_passed_over() -> None:
     assert shown(fieldset(Tea, {"extra": "nonsense"}))["extra.spoons"] == "2"
 
 
-def test_an_advanced_part_with_a_problem_stands_open() -> None:
+def test_a_problem_stands_at_its_field() -> None:
     form = fieldset(Tea, {}, {"cups": "Too few."})
 
-    assert (form.hides_problem, [item.problem for item in form.advanced]) == (True, ["Too few."])
+    assert form.input("cups").problem == "Too few."
+
+
+def test_what_is_not_as_it_began_is_changed() -> None:
+    base = {"leaf": "mint", "minutes": 3.0, "extra": {"kind": "sugar", "spoons": 1}}
+    typed = {"leaf": "mint", "minutes": "3e0", "extra": {"kind": "sugar", "spoons": "2"}}
+    form = fieldset(Tea, typed, base=base)
+
+    assert [item.name for item in form.all_inputs() if item.is_changed] == ["extra.spoons"]
+
+
+def test_what_nobody_said_stands_at_its_default() -> None:
+    form = fieldset(Tea, {"leaf": "mint", "minutes": "3.0", "cups": "2"})
+
+    assert [item.name for item in form.in_force() if not item.is_default] == ["leaf", "cups"]
+
+
+def test_only_the_alternative_chosen_is_in_force() -> None:
+    form = fieldset(Tea, {"extra": {"kind": "milk"}})
+
+    assert [item.name for item in form.in_force()][-1] == "extra.oat"
+
+
+def test_changes_are_told_with_what_takes_them_back() -> None:
+    base = {"leaf": "mint", "extra": {"kind": "sugar", "spoons": 1}}
+    form = fieldset(Tea, {"leaf": "", "extra": {"kind": "milk", "oat": "true"}}, base=base)
+
+    assert [(one.label, one.before, one.after, one.values) for one in changes(form)] == [
+        ("Leaf", "mint", "empty", '{"leaf": "mint"}'),
+        ("Extra", "Sugar", "Milk, of any kind", '{"extra.kind": "sugar"}'),
+        ("Oat milk", "off", "on", '{"extra.oat": "false"}'),
+    ]
 
 
 def test_an_empty_optional_field_means_none() -> None:

@@ -105,6 +105,25 @@ def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
     ]
 
 
+def test_a_moment_to_come_is_told_by_how_soon_it_will_be() -> None:
+    now = datetime.now(UTC)
+
+    assert [words.ago(now + timedelta(seconds=seconds)) for seconds in (20, 130, 7300)] == [
+        "in a moment",
+        "in 2 min",
+        "in 2 h",
+    ]
+
+
+@pytest.mark.parametrize("at", [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05Z"])
+def test_a_moment_tells_the_exact_time_on_hover(at: datetime | str) -> None:
+    told = words.moment(at)
+
+    assert told.startswith(
+        '<time datetime="2026-01-02T03:04:05+00:00" title="2026-01-02 03:04:05 UTC">'
+    )
+
+
 def test_a_metric_without_a_name_of_its_own_gets_one() -> None:
     assert [words.metric(name) for name in ("eval_loss", "some_other")] == [
         "Validation loss",

@@ -1,0 +1,59 @@
+"""The table of sweeps. What belongs to one of its runs stands with the run."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import JSON, Column
+from sqlmodel import Field, SQLModel
+
+from studio.db.columns import METRICS, NEVER_REUSED, Instant, Validated, now
+from studio.db.states import SweepStatus, plain
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.space import SPACE, Space
+
+
+def _listed() -> Any:  # noqa: ANN401 -- what SQLModel's Field gives has no nameable type
+    return Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+
+
+class Sweep(SQLModel, table=True):
+    """One recipe with some of its knobs varied: many runs, to find the settings that are best."""
+
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    experiment_id: int = Field(foreign_key="experiment.id", index=True, ondelete="CASCADE")
+    name: str
+    recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    """What holds of every run, but for the knobs that vary."""
+    space: Space = Field(sa_column=Column(Validated(SPACE), nullable=False))
+    strategy: str
+    """grid, random or tpe: see `studio.services.prospects`."""
+    count: int
+    """How many runs it comes to."""
+    metric: str = "eval_loss"
+    direction: str = "minimise"
+    seed: int = 0
+    """What is drawn follows from it."""
+    is_pruning: bool = False
+    """Whether a run that looks hopeless is stopped early."""
+    parallel: int = 1
+    """How many of its runs may wait or train at once."""
+    status: SweepStatus = Field(
+        default=SweepStatus.RUNNING,
+        sa_column=Column(plain(SweepStatus), nullable=False, index=True),
+    )
+    submitted: int = 0
+    """How many runs it has queued. Counted, for a run may be deleted and is not made again."""
+    planned: list[dict[str, Any]] = _listed()
+    """What each run will try, by dotted names; empty where it follows from those before."""
+    refused: list[dict[str, Any]] = _listed()
+    """What was to be tried and cannot run here."""
+    importance: dict[str, float] = Field(
+        default_factory=dict, sa_column=Column(Validated(METRICS), nullable=False)
+    )
+    """How much each knob decides; empty until enough runs have ended."""
+    error: str = ""
+    """Why it could not go on."""
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    finished_at: datetime | None = Field(default=None, sa_type=Instant)

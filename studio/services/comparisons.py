@@ -1,0 +1,94 @@
+"""Comparisons that were saved: kept with a name and a text, found again by their number."""
+
+from collections.abc import Sequence
+from urllib.parse import parse_qs
+
+from sqlmodel import Session, col, select
+
+from studio.db.columns import now
+from studio.db.summaries import Comparison
+from studio.errors import InvalidError, NotFoundError
+
+MOST_NAME, MOST_TEXT, MOST_QUERY = 200, 20_000, 8_000
+"""Characters."""
+
+
+def save(db: Session, name: str, text: str, query: str) -> Comparison:
+    """Keep a comparison under a new number.
+
+    Raises:
+        InvalidError: it has no name, no runs, or is too long.
+
+    """
+    made = Comparison(name=_name(name), text=_text(text), query=_query(query))
+    db.add(made)
+    db.flush()
+    return made
+
+
+def change(
+    db: Session,
+    number: int,
+    *,
+    name: str | None = None,
+    text: str | None = None,
+    query: str | None = None,
+) -> Comparison:
+    """Change what is given, and leave the rest.
+
+    Raises:
+        NotFoundError: there is no such comparison.
+        InvalidError: as `save`.
+
+    """
+    found = get(db, number)
+    found.name = found.name if name is None else _name(name)
+    found.text = found.text if text is None else _text(text)
+    found.query = found.query if query is None else _query(query)
+    found.changed_at = now()
+    return found
+
+
+def get(db: Session, number: int) -> Comparison:
+    found = db.get(Comparison, number)
+    if found is None:
+        raise NotFoundError(
+            f"There is no saved comparison {number}.", hint="It may have been deleted."
+        )
+    return found
+
+
+def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[Comparison]:
+    query = select(Comparison).order_by(col(Comparison.id).desc()).limit(limit)
+    if before is not None:
+        query = query.where(col(Comparison.id) < before)
+    return db.exec(query).all()
+
+
+def delete(db: Session, number: int) -> None:
+    db.delete(get(db, number))
+
+
+def _name(name: str) -> str:
+    if not name.strip() or len(name) > MOST_NAME:
+        raise InvalidError(
+            "A comparison needs a name.", hint=f"At most {MOST_NAME} characters.", param="name"
+        )
+    return name.strip()
+
+
+def _text(text: str) -> str:
+    if len(text) > MOST_TEXT:
+        raise InvalidError(f"The text has more than {MOST_TEXT} characters.", param="text")
+    return text.replace("\r\n", "\n").strip()
+
+
+def _query(query: str) -> str:
+    kept = query.strip().removeprefix("/compare").removeprefix("?")
+    if len(kept) > MOST_QUERY or not parse_qs(kept).get("runs"):
+        raise InvalidError(
+            "That is no address of a comparison.",
+            hint="It names its runs, as in runs=1,2.",
+            param="query",
+        )
+    return kept

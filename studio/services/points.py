@@ -1,0 +1,224 @@
+"""Points of curves, read from the database: as they were told, or gathered in parts of an axis.
+
+A spike survives in a part's extremes. Parts are of the steps, which an index knows: whatever else
+a curve is drawn along grows with them, and its parts are laid into those that all curves share.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from sqlalchemy import ColumnElement, literal
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, col, func, select
+
+from studio.db.tables import Metric
+
+Pair = tuple[int, str]
+"""A run and a metric: what one curve is of."""
+
+Point = Any
+"""Run, metric, place, mean, least, greatest, and whether some number there was not finite."""
+
+Offsets = Mapping[int, float]
+"""What is added to the places of a run."""
+
+_Spot = tuple[float, float | None, float | None, float | None, bool]
+"""A point without its run and metric."""
+
+_PLACES = {
+    "step": col(Metric.step),
+    "epoch": col(Metric.epoch),
+    "tokens": col(Metric.tokens),
+    "seconds": col(Metric.seconds),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Equal parts of an axis."""
+
+    low: float
+    width: float
+    count: int
+
+    def middle(self, number: int) -> float:
+        return self.low + (number + 0.5) * self.width
+
+    def number(self, place: float) -> int:
+        return math.floor((place - self.low) / self.width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Where a curve begins and ends, and whether it has more points than can be shown."""
+
+    low: float
+    high: float
+    first: int
+    last: int
+    """Steps."""
+    is_crowded: bool
+
+
+def along(
+    db: Session, pairs: Sequence[Pair], column: str, offsets: Offsets, buckets: int
+) -> tuple[Sequence[Point], bool]:
+    """Return the points of curves along a column, and whether they were gathered in parts."""
+    place = _PLACES[column]
+    extents = {pair: extent for pair in pairs if (extent := _extent(db, pair, place, buckets))}
+    if not extents:
+        return (), False
+    low = min(one.low + offsets.get(run, 0) for (run, _key), one in extents.items())
+    high = max(one.high + offsets.get(run, 0) for (run, _key), one in extents.items())
+    if high <= low or not any(one.is_crowded for one in extents.values()):
+        return _each(db, pairs, place, offsets), False
+    cut = Cut(low=low, width=(high - low) / buckets, count=buckets)
+    if column == "step" and not offsets:
+        return [row for pair in extents for row in _looked_up(db, pair, cut)], True
+    made = [
+        (*pair, *spot)
+        for pair, extent in extents.items()
+        for spot in _folded(_parts(db, pair, extent, place, buckets), offsets.get(pair[0], 0), cut)
+    ]
+    return made, True
+
+
+def against(
+    db: Session, run_ids: Sequence[int], wanted: Sequence[str], metric: str, buckets: int
+) -> tuple[Sequence[Point], bool]:
+    """Return the points of curves along another metric, where both were told at one step."""
+    other = aliased(Metric)
+    joined = (
+        col(Metric.run_id).in_(run_ids),
+        col(Metric.key).in_(wanted),
+        col(other.run_id) == col(Metric.run_id),
+        col(other.step) == col(Metric.step),
+        col(other.key) == metric,
+        col(other.value).is_not(None),
+    )
+    ends = select(func.min(other.value), func.max(other.value), func.count(col(Metric.id)))
+    first, last, count = db.exec(ends.where(*joined)).one()
+    low, high = first or 0.0, last or 0.0
+    crowded = high > low and count > buckets * len(run_ids) * len(wanted)
+    value: Any = other.value
+    width = (high - low) / buckets
+    spot = low + (func.floor((value - low) / width) + 0.5) * width if crowded else value
+    return _grouped(db, spot, joined), crowded
+
+
+def first_broken(db: Session, pairs: Sequence[Pair]) -> dict[Pair, int]:
+    """Return the first step at which a number of a curve was not finite."""
+    first = select(func.min(Metric.step)).where(col(Metric.value).is_(None))
+    found = {pair: db.exec(first.where(*_of(pair))).one() for pair in pairs}
+    return {pair: step for pair, step in found.items() if step is not None}
+
+
+def pairs_of(run_ids: Sequence[int], wanted: Sequence[str]) -> list[Pair]:
+    return list(product(dict.fromkeys(run_ids), dict.fromkeys(wanted)))
+
+
+def _extent(db: Session, pair: Pair, place: Any, buckets: int) -> Extent | None:  # noqa: ANN401 -- a column of any type
+    """Measure a curve without reading it: whatever the axis, it grows with the steps."""
+    of_pair = _of(pair)
+    ends = (col(Metric.step), col(Metric.step).desc())
+    parts = [
+        select(what).where(*of_pair).order_by(end).limit(1)
+        for what in (place, col(Metric.step))
+        for end in ends
+    ]
+    more = select(Metric.step).where(*of_pair).order_by(col(Metric.step)).offset(buckets).limit(1)
+    asked: Any = [part.scalar_subquery() for part in (*parts, more)]
+    low, high, first, last, beyond = db.exec(select(*asked)).one()
+    if low is None:
+        return None
+    return Extent(low=low, high=high, first=first, last=last, is_crowded=beyond is not None)
+
+
+def _each(db: Session, pairs: Sequence[Pair], place: Any, offsets: Offsets) -> list[Point]:  # noqa: ANN401 -- a column of any type
+    """Read all curves at once, each point as it was told."""
+    run_ids, wanted = {run for run, _ in pairs}, {key for _, key in pairs}
+    rows = _grouped(db, place, (col(Metric.run_id).in_(run_ids), col(Metric.key).in_(wanted)))
+    return [(row[0], row[1], row[2] + offsets.get(row[0], 0), *row[3:]) for row in rows]
+
+
+def _grouped(db: Session, spot: Any, chosen: Sequence[ColumnElement[bool]]) -> Sequence[Point]:  # noqa: ANN401 -- a column or a sum, of any type
+    columns: Any = (
+        Metric.run_id,
+        Metric.key,
+        spot.label("spot"),
+        func.avg(Metric.value),
+        func.min(Metric.value),
+        func.max(Metric.value),
+        func.max(func.length(Metric.non_finite)) > 0,
+    )
+    query = select(*columns).where(*chosen)
+    found: Sequence[Point] = db.exec(
+        query.group_by(col(Metric.run_id), col(Metric.key), "spot").order_by("spot")
+    ).all()
+    return found
+
+
+def _looked_up(db: Session, pair: Pair, cut: Cut) -> Iterator[Point]:
+    """Read one curve in parts of its steps.
+
+    Each part looks its points up in an index: a third of the work of sorting them all.
+    """
+    broken = select(Metric.step).where(*_of(pair), col(Metric.value).is_(None))
+    bad = {cut.number(step) for step in db.exec(broken)}
+    for number, *values in _asked(db, pair, cut, ()):
+        if values[0] is not None or number in bad:
+            yield (*pair, cut.middle(number), *values, number in bad)
+
+
+def _parts(db: Session, pair: Pair, extent: Extent, place: Any, buckets: int) -> Iterator[_Spot]:  # noqa: ANN401 -- a column of any type
+    """Read one curve in parts of its own steps, each with where its middle lies on the axis."""
+    broken = select(place).where(*_of(pair), col(Metric.value).is_(None))
+    yield from ((spot, None, None, None, True) for spot in db.exec(broken))
+    if not extent.is_crowded:
+        told = select(place, Metric.value).where(*_of(pair), col(Metric.value).is_not(None))
+        yield from ((spot, value, value, value, False) for spot, value in db.exec(told))
+        return
+    cut = Cut(low=extent.first, width=(extent.last - extent.first) / buckets, count=buckets)
+    ends = (col(Metric.step), col(Metric.step).desc())
+    for _number, mean, least, greatest, first, last in _asked(
+        db, pair, cut, [select(place).order_by(end).limit(1) for end in ends]
+    ):
+        if mean is not None:
+            yield (first + last) / 2, mean, least, greatest, False
+
+
+def _asked(db: Session, pair: Pair, cut: Cut, besides: Sequence[Any]) -> Iterator[Any]:
+    """Ask for mean, least and greatest of each part, and for more of its rows."""
+    bucket = select(literal(0).label("number")).cte("bucket", recursive=True)
+    following = select(bucket.c.number + 1).where(bucket.c.number < cut.count)
+    bucket = bucket.union_all(following)
+    first, beyond = (cut.low + (bucket.c.number + i) * cut.width for i in (0, 1))
+    inside = (*_of(pair), col(Metric.step) >= first, col(Metric.step) < beyond)
+    told: list[Any] = [select(how(Metric.value)) for how in (func.avg, func.min, func.max)]
+    parts = [one.where(*inside).scalar_subquery() for one in (*told, *besides)]
+    yield from db.exec(select(bucket.c.number, *parts))
+
+
+def _folded(spots: Iterator[_Spot], offset: float, cut: Cut) -> Iterator[_Spot]:
+    """Lay the parts of one curve into those that all curves share."""
+    together: dict[int, list[_Spot]] = defaultdict(list)
+    for spot in spots:
+        together[cut.number(spot[0] + offset)].append(spot)
+    for number, inside in sorted(together.items()):
+        means = [one[1] for one in inside if one[1] is not None]
+        yield (
+            cut.middle(number),
+            math.fsum(means) / len(means) if means else None,
+            min((one[2] for one in inside if one[2] is not None), default=None),
+            max((one[3] for one in inside if one[3] is not None), default=None),
+            any(one[4] for one in inside),
+        )
+
+
+def _of(pair: Pair) -> tuple[ColumnElement[bool], ...]:
+    run_id, key = pair
+    return col(Metric.run_id) == run_id, col(Metric.key) == key

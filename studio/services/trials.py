@@ -1,0 +1,92 @@
+"""What became of the runs of a sweep, one by one, and which of them is the best."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlmodel import Session, col, select
+
+from studio.db.states import RunStatus
+from studio.db.sweeps import Sweep
+from studio.db.tables import Metric, Run
+from studio.recipe.dotted import flatten
+from studio.recipe.space import Scalar
+
+ENOUGH = 8
+"""How many runs must have ended before it is said how much each knob decides."""
+
+State = Literal["going", "done", "pruned", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run of a sweep: what it tried, and what came of it."""
+
+    run: Run
+    number: int
+    settings: Mapping[str, Scalar]
+    state: State
+    value: float | None
+    """Of the sweep's metric, the newest; None until there is a finite one."""
+    course: Sequence[float | None] = ()
+    """Every value there was, in order; None where it was not finite. Empty unless asked for."""
+
+
+def of(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Trial]:
+    """Return the trials of a sweep in the order in which they were queued."""
+    query = select(Run).where(Run.sweep_id == sweep.id).order_by(col(Run.trial))
+    rows = db.exec(query).all()
+    told = _courses(db, sweep, rows) if courses else {}
+    return [
+        Trial(
+            run=run,
+            number=run.trial or 0,
+            settings=_settings(sweep, run),
+            state=_state(run),
+            value=_value(sweep, run),
+            course=told.get(run.id or 0, ()),
+        )
+        for run in rows
+    ]
+
+
+def best(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
+    """Return the best of the trials that went to their end."""
+    done = [one for one in trials if one.state == "done" and one.value is not None]
+    sign = 1 if sweep.direction == "minimise" else -1
+    return min(done, key=lambda one: sign * (one.value or 0), default=None)
+
+
+def _settings(sweep: Sweep, run: Run) -> dict[str, Scalar]:
+    values = flatten(run.recipe.model_dump())
+    return {name: values.get(name) for name in sweep.space}
+
+
+def _state(run: Run) -> State:
+    if not run.status.is_final:
+        return "going"
+    if run.status is RunStatus.SUCCEEDED:
+        return "pruned" if run.is_pruned else "done"
+    return "failed"
+
+
+def _value(sweep: Sweep, run: Run) -> float | None:
+    name = sweep.metric
+    if run.recipe.checkpoints.load_best_model_at_end and f"best_{name}" in run.metrics:
+        name = f"best_{name}"  # What its weights are worth is what counts.
+    value = run.metrics.get(name)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _courses(db: Session, sweep: Sweep, rows: Sequence[Run]) -> dict[int, list[float | None]]:
+    found: dict[int, list[float | None]] = defaultdict(list)
+    query = (
+        select(Metric.run_id, Metric.value)
+        .where(col(Metric.run_id).in_([run.id for run in rows]), Metric.key == sweep.metric)
+        .order_by(col(Metric.run_id), col(Metric.step))
+    )
+    for run_id, value in db.exec(query):
+        found[run_id].append(value)
+    return found

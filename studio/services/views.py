@@ -1,0 +1,42 @@
+"""Views of the table of runs that somebody keeps: a name for what stands in the address."""
+
+from collections.abc import Sequence
+
+from sqlmodel import Session, col, select
+
+from studio.db.summaries import SavedView
+from studio.errors import NotFoundError
+from studio.services import experiments
+
+QUERY_LIMIT = 4000
+
+
+def save(db: Session, name: str, query: str) -> SavedView:
+    """Keep a view under a name; one that has this name already is replaced.
+
+    Raises:
+        InvalidError: the name cannot be kept.
+
+    """
+    name = experiments.clean_name(name)
+    known = db.exec(select(SavedView).where(SavedView.name == name)).first()
+    view = known or SavedView(name=name, query=query)
+    view.query = query[:QUERY_LIMIT].removeprefix("?")
+    db.add(view)
+    db.flush()
+    return view
+
+
+def get(db: Session, view_id: int) -> SavedView:
+    view = db.get(SavedView, view_id)
+    if view is None:
+        raise NotFoundError(f"There is no view {view_id}.", hint="It may have been deleted.")
+    return view
+
+
+def listed(db: Session) -> Sequence[SavedView]:
+    return db.exec(select(SavedView).order_by(col(SavedView.name))).all()
+
+
+def delete(db: Session, view_id: int) -> None:
+    db.delete(get(db, view_id))

@@ -1,0 +1,101 @@
+"""How the curves of runs, and of groups of them, are drawn: colour, dash and name of each line."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from studio.db.tables import Run
+from studio.services import groups, metrics
+from studio.services.groups import Group
+from studio.services.metrics import Curves, Series
+
+HUES, DASHES = 8, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """How a run's curves are drawn."""
+
+    id: int
+    label: str
+    hue: int
+    """Bound to the run's number, never to its place in a list: a run keeps its colour."""
+    dash: int
+    """Tells apart runs of one colour."""
+    n: int = 1
+    """How many runs it is the mean of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Along:
+    """What curves are drawn along, and what makes one line of several runs."""
+
+    x: str = "step"
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A line and one metric of it."""
+
+    line: Line
+    series: Series
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Curves laid over each other."""
+
+    curves: Curves
+    lines: dict[int, Line]
+    series: dict[str, dict[int, Series]]
+    """By metric, then by the number of the line."""
+
+    def drawn(self, key: str, lines: Mapping[int, Line]) -> list[Drawn]:
+        """Return the lines that have something to draw of a metric."""
+        found = self.series[key]
+        return [Drawn(line, found[number]) for number, line in lines.items() if number in found]
+
+
+def of_runs(chosen: Sequence[Run]) -> dict[int, Line]:
+    return _numbered((run.id or 0, run.name, 1) for run in chosen)
+
+
+def of_groups(groups: Sequence[Group]) -> dict[int, Line]:
+    """Return a line for each group. Its first run's number is its own, and it keeps its colour."""
+    return _numbered((min(group.runs), group.label, len(group.runs)) for group in groups)
+
+
+def _numbered(named: Iterable[tuple[int, str, int]]) -> dict[int, Line]:
+    seen: Counter[int] = Counter()
+    lines: dict[int, Line] = {}
+    for number, label, n in sorted(named):
+        hue = number % HUES
+        lines[number] = Line(id=number, label=label, hue=hue, dash=seen[hue] % DASHES, n=n)
+        seen[hue] += 1
+    return lines
+
+
+def laid(
+    db: Session, chosen: Sequence[Run], keys: Sequence[str], along: Along, buckets: int = 1000
+) -> Laid:
+    """Read metrics of runs along one axis, each run as a line, or each group of them."""
+    ids = [run.id or 0 for run in chosen]
+    found = metrics.curves(db, ids, keys, x=along.x, buckets=buckets)
+    if not along.group:
+        series: dict[str, dict[int, Series]] = {key: {} for key in keys}
+        for (run_id, key), one in found.series.items():
+            series[key][run_id] = one
+        return Laid(found, of_runs(chosen), series)
+    made = groups.of(chosen, along.group)
+    numbers = [min(group.runs) for group in made]
+    gathered = groups.gathered(found, made, keys)
+    by_key = {key: dict(zip(numbers, lines, strict=True)) for key, lines in gathered.items()}
+    return Laid(found, of_groups(made), by_key)
+
+
+def hidden(lines: Mapping[int, Line], without: Collection[int]) -> dict[int, Line]:
+    """Return the lines that are left."""
+    return {number: line for number, line in lines.items() if number not in without}

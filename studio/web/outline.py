@@ -1,0 +1,135 @@
+"""What stands beside the form of a new experiment: what will run, and what it still lacks."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlmodel import Session
+
+from studio.errors import InvalidError, StudioError
+from studio.methods import AnyRecipe
+from studio.recipe.precision import PRECISIONS
+from studio.services import datasets, experiments, lineage, runs, sight
+from studio.services.lineage import Parent
+from studio.settings import Settings
+from studio.web import changes, starting, words
+from studio.web.changes import Change
+from studio.web.fields import Fieldset
+from studio.web.scripts import Submission
+from studio.web.starting import Draft
+
+
+class Lack(NamedTuple):
+    """Something without which it does not start."""
+
+    id: str
+    """Of the field to mend; empty where there is none."""
+    label: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    sentence: str
+    """What will run; empty while nobody can tell."""
+    parent: Parent | None
+    began: str
+    """What it began with, in words."""
+    changes: list[Change]
+    taken_back: str
+    """What takes all changes back: fields by their dotted names, as JSON."""
+    lacks: list[Lack]
+    button: str
+    """What the Start button says: what is missing, if something is."""
+    row: Mapping[str, Any] | None
+    """The first row it will learn from."""
+    unusual: int
+    """How many settings are not at their defaults."""
+    submission: Submission | None
+    """None while it could not be started."""
+
+
+def outline(db: Session, settings: Settings, draft: Draft, form: Fieldset, address: str) -> Outline:
+    problems = problems_of(db, draft)
+    lacks, recipe = listed(form, problems), None if starting.problems_of(draft) else draft.recipe
+    found, parent = changes.changes(form), lineage.parent(db, draft.parent)
+    return Outline(
+        sentence=_sentence(recipe) if recipe else "",
+        parent=parent,
+        began=parent.title if parent else _began(draft),
+        changes=found,
+        taken_back=changes.taken_back(found),
+        lacks=lacks,
+        button=_button(draft, lacks),
+        row=_first_row(db, settings, form.input("dataset").value),
+        unusual=sum(not one.is_default for one in form.in_force() if one.default),
+        submission=_submission(draft, recipe, address) if recipe and not lacks else None,
+    )
+
+
+def problems_of(db: Session, draft: Draft) -> dict[str, str]:
+    """Say all that keeps a draft from being started, by the names of fields."""
+    problems = starting.problems_of(draft)
+    try:
+        if not problems:
+            runs.check(db, draft.recipe)
+    except InvalidError as error:
+        problems[error.param] = f"{error.message} {error.hint}".strip()
+    try:
+        experiments.clean_name(draft.name)
+    except InvalidError as error:
+        problems["name"] = f"{error.message} {error.hint}".strip()
+    return problems
+
+
+def listed(form: Fieldset, problems: Mapping[str, str]) -> list[Lack]:
+    """Return each problem with its field's id and label, in the order of the form."""
+    places = {"paste": ("paste", "The pasted text"), "name": ("name", "Name")}
+    places |= {one.name: (one.id, one.knob.label) for one in form.all_inputs()}
+    order = [*places, *(name for name in problems if name not in places)]
+    found = [name for name in order if name in problems]
+    return [Lack(*places.get(name, ("", "")), problems[name]) for name in found]
+
+
+def _button(draft: Draft, lacks: list[Lack]) -> str:
+    if not lacks:
+        return "Next: choose precisions" if draft.is_study else "Start"
+    if len(lacks) > 1:
+        return f"To start, mend {len(lacks)} settings"
+    return f"To start, mend {lacks[0].label or 'the recipe'}"
+
+
+def _began(draft: Draft) -> str:
+    titles = {one.name: one.title for one in draft.method.presets}
+    return titles.get(draft.preset, "the defaults")
+
+
+def _sentence(recipe: AnyRecipe) -> str:
+    return ", ".join(_parts(recipe)) + "."
+
+
+def _parts(recipe: AnyRecipe) -> Iterator[str]:
+    adapter, much = recipe.adapter, recipe.optimisation
+    what = "All weights" if adapter.kind == "full" else f"A LoRA adapter of rank {adapter.r}"
+    kept = f" on {adapter.quantised.title} weights" if adapter.quantised else ""
+    yield f"{what} of {recipe.base_model}{kept} learn{'' if adapter.kind == 'full' else 's'}"
+    yield f"from {recipe.dataset}"
+    epochs = (
+        f"{words.number(much.num_train_epochs)} epoch{'' if much.num_train_epochs == 1 else 's'}"
+    )
+    yield f"at most {words.number(much.max_steps)} steps" if much.max_steps else epochs
+    yield f"in {PRECISIONS[recipe.precision].title}"
+
+
+def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:
+    try:
+        place = sight.place(db, datasets.require(db, name), "train", 1)
+        return sight.row(settings.datasets, place)
+    except StudioError:
+        return None
+
+
+def _submission(draft: Draft, recipe: AnyRecipe, address: str) -> Submission:
+    return Submission(
+        address=address, name=draft.name, notes=draft.notes, parent=draft.parent, recipe=recipe
+    )

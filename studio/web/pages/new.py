@@ -1,0 +1,170 @@
+"""The form that makes an experiment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from pydantic import ValidationError
+from sqlmodel import Session
+
+from studio.db.session import reading
+from studio.db.tables import Experiment
+from studio.errors import InvalidError
+from studio.hardware import detect
+from studio.methods import AnyRecipe
+from studio.services import calibrations, experiments, measurements, queue, runs, workers
+from studio.web import choices, outline, preview, starting
+from studio.web.deps import DB, Config, Posted, Reads
+from studio.web.forms import Problems, fieldset
+from studio.web.render import block, go, page
+from studio.web.starting import Draft
+
+router = APIRouter(prefix="/new", include_in_schema=False)
+
+_OWN = {"method", "preset", "model", "from"}
+
+
+@router.get("")
+def new(
+    request: Request,
+    db: DB,
+    method: str = starting.DEFAULT,
+    preset: str = "",
+    model: Annotated[str, Query(max_length=4096)] = "",
+    source: Annotated[str, Query(alias="from", max_length=50)] = "",
+) -> Response:
+    """Begin; any setting may be named in the address: `/new?from=run:12&precision=fp32`."""
+    fresh = starting.fresh(db, starting.method_of(method), preset)
+    draft = starting.copied(db, source) if source else fresh
+    wanted = {name: one for name, one in request.query_params.items() if name not in _OWN}
+    if model:
+        wanted["base_model"] = model
+    return _form(request, db, starting.changed(draft, wanted), {})
+
+
+@router.post("")
+def create(request: Request, posted: Posted, db: DB) -> Response:
+    return _made(request, db, starting.posted(db, posted), _submit)
+
+
+@router.post("/sweep")
+def create_to_sweep(request: Request, posted: Posted, db: DB) -> Response:
+    """Keep the form as an experiment without a run, for its knobs to be varied."""
+    return _made(request, db, starting.posted(db, posted), _vary)
+
+
+@router.get("/draft")
+def again() -> Response:
+    """Lead who loads a form anew, that was begun anew, to one that can be."""
+    return RedirectResponse("/new", status_code=303)
+
+
+@router.post("/draft")
+def anew(request: Request, posted: Posted, db: Reads) -> Response:
+    """Draw the form anew: with another preset, a setting taken back, a text poured in."""
+    wish = str(posted.get("do", ""))
+    draft, problems = starting.anew(db, starting.posted(db, posted), wish)
+    answer = _form(request, db, draft, problems)
+    place = f"/new?from={draft.source}" if draft.source else f"/new?preset={draft.preset}"
+    answer.headers["HX-Push-Url"] = place
+    return answer
+
+
+@router.post("/advice")
+def advise(request: Request, posted: Posted, config: Config) -> Response:
+    """Say what is to be said of a form as it stands; nothing is written, so nobody waits."""
+    with reading(request.app.state.engine) as db:
+        draft = starting.posted(db, posted)
+        told = preview.of(db, draft.method, draft.values)
+        form = fieldset(draft.method.recipe, draft.values, base=draft.base)
+        beside = outline.outline(db, config, draft, form, str(request.base_url))
+    return page(request, "experiments/live.html", preview=told, outline=beside)
+
+
+@router.post("/calibrate")
+def calibrate(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+    """Train a few steps of the form as it stands, for its estimate to go by."""
+    chore = calibrations.ask(db, _filled(db, posted), config)
+    return block(request, "experiments/new.html", "calibration", chore=chore)
+
+
+@router.get("/calibrated")
+def calibrated(request: Request) -> Response:
+    """Have the form ask anew: there is more to go by now."""
+    return block(request, "experiments/new.html", "calibrated")
+
+
+@router.post("/measure")
+def measure(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+    """Go through a step of the form as it stands, for its estimate to be exact."""
+    chore = measurements.ask(db, _filled(db, posted), config)
+    return block(request, "experiments/new.html", "measurement", dry=chore)
+
+
+@router.get("/measured")
+def measured(request: Request) -> Response:
+    """Have the form ask anew: its memory is counted now."""
+    return block(request, "experiments/new.html", "measured")
+
+
+def _made(
+    request: Request, db: Session, draft: Draft, then: Callable[[Session, Draft], str]
+) -> Response:
+    # All that can be refused is looked at before anything is written.
+    if problems := outline.problems_of(db, draft):
+        return _form(request, db, draft, problems)
+    return go(request, then(db, draft))
+
+
+def _submit(db: Session, draft: Draft) -> str:
+    """Queue a run, or lead on to what a study still asks. Return where to go."""
+    experiment = _experiment(db, draft)
+    if draft.is_study:
+        return f"/reports/precision/new?from=experiment:{experiment.id}"
+    return f"/runs/{runs.submit(db, experiment).id}"
+
+
+def _vary(db: Session, draft: Draft) -> str:
+    return f"/sweeps/new?from=experiment:{_experiment(db, draft).id}"
+
+
+def _experiment(db: Session, draft: Draft) -> Experiment:
+    return experiments.create(db, draft.name, draft.recipe, notes=draft.notes, parent=draft.parent)
+
+
+def _filled(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
+    """Return the recipe of a form that could be started as it stands."""
+    try:
+        recipe = starting.posted(db, posted).recipe
+    except ValidationError as error:
+        raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
+    runs.check(db, recipe)
+    return recipe
+
+
+def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Response:
+    if problems and draft.view not in ("simple", "all"):
+        draft = replace(draft, view="all")
+    form = fieldset(draft.method.recipe, draft.values, problems, draft.base)
+    settings, address = request.app.state.settings, str(request.base_url)
+    return page(
+        request,
+        "experiments/new.html",
+        status=422 if problems else 200,
+        draft=draft,
+        form=form,
+        name={"value": draft.name, "problem": problems.get("name", "")},
+        paste={"value": draft.paste, "problem": problems.get("paste", "")},
+        problems=outline.listed(form, problems),
+        preview=preview.of(db, draft.method, draft.values),
+        outline=outline.outline(db, settings, draft, form, address),
+        sight=None,
+        precisions=choices.precisions(detect()),
+        choices={"dataset": choices.dataset_names(db, form.input("dataset").value)},
+        suggestions={"base_model": choices.model_names(db)},
+        more={"base_model": ("/models", "Models here, and on the hub")},
+        ahead=len(queue.waiting(db)) + max(0, len(runs.live(db)) - workers.slots(db) + 1),
+        machine=detect().title,
+    )

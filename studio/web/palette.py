@@ -1,0 +1,79 @@
+"""What the command palette offers for some words: pages, actions, what people made, settings."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from studio.services import lookup
+from studio.web import manual
+from studio.web.places import PLACES
+
+LIMIT = 6
+"""How many of one kind are shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """One line of the palette."""
+
+    label: str
+    about: str = ""
+    href: str = ""
+    """Where it leads; an action that leads nowhere is done in the page."""
+    does: str = ""
+    """The mark of what a script does: the name of a data attribute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    title: str
+    offers: list[Offer]
+
+
+_ACTIONS = (
+    Offer(label="New experiment", href="/new"),
+    Offer(label="Start a quick try", href="/new?preset=quick", about="the starter model and data"),
+    Offer(label="Bring a data set", href="/datasets"),
+    Offer(label="Compare runs", href="/compare"),
+    Offer(label="Change the theme", does="theme-toggle", about="light or dark"),
+    Offer(label="Show the shortcuts", does="shortcuts", about="?"),
+    Offer(label="Take the tour", does="tour-start"),
+)
+
+_KINDS: dict[lookup.Kind, tuple[str, str]] = {
+    "run": ("Runs", "/runs/"),
+    "experiment": ("Experiments", "/experiments/"),
+    "study": ("Precision studies", "/reports/precision/"),
+    "dataset": ("Data sets", "/datasets/"),
+    "model": ("Models", "/models/"),
+}
+
+
+def offers(db: Session, query: str) -> list[Group]:
+    """Return what fits the words, in groups; empty groups are left out."""
+    words = query.casefold().split()
+    made: dict[str, list[Offer]] = {}
+    for found in lookup.find(db, query.strip(), limit=LIMIT):
+        title, home = _KINDS[found.kind]
+        offer = Offer(label=found.name, about=found.about, href=f"{home}{found.id}")
+        made.setdefault(title, []).append(offer)
+    pages = [Offer(label=one.label, href=one.href, about=f"g {one.key}") for one in PLACES]
+    groups = (
+        ("Do", _fitting(_ACTIONS, words)),
+        ("Go to", _fitting(pages, words)),
+        *made.items(),
+        ("Settings of a recipe", list(_knobs(words))[:LIMIT]),
+    )
+    return [Group(title, found) for title, found in groups if found]
+
+
+def _fitting(offered: tuple[Offer, ...] | list[Offer], words: list[str]) -> list[Offer]:
+    return [one for one in offered if all(word in one.label.casefold() for word in words)]
+
+
+def _knobs(words: list[str]) -> Iterator[Offer]:
+    for entry in manual.knobs().values() if words else ():
+        if entry.matches(words):
+            href = f"/help/knobs/{entry.name}"
+            yield Offer(label=entry.label, about=entry.name, href=href)

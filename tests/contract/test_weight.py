@@ -1,0 +1,97 @@
+"""What a browser has to fetch to show a page, at its first visit: the budgets of the house."""
+
+import gzip
+import re
+
+import pytest
+
+from studio import paths
+from studio.web import sheets
+
+KB = 1000
+SCRIPT, STYLE = 60 * KB, 15 * KB
+
+_SOURCE = re.compile(r"""static\(["'](\S+?\.js)["']\)""")
+_AT_ONCE = re.compile(r"""(?:from|new URL\()\s*["'`](\.\S+?\.js)["'`]""")
+_WHEN_USED = re.compile(r"""import\(["'`](\.\S+?\.js)["'`]""")
+_EITHER = re.compile(r"""["'](\w+)["'] : ["'](\w+)["']\}\.js""")
+
+
+def modules() -> list[str]:
+    """Return the module of each page that has one."""
+    asked = re.compile(r"""data-module="\{\{ static\(["'](\S+?)["']\)""")
+    return sorted(
+        {
+            name
+            for path in paths.templates().rglob("*.html")
+            for name in asked.findall(path.read_text("utf-8"))
+        }
+    )
+
+
+def shared() -> set[str]:
+    return set(_SOURCE.findall((paths.templates() / "base.html").read_text("utf-8")))
+
+
+def fetched(names: set[str]) -> set[str]:
+    """Return all that some scripts have fetched as soon as they are."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += _near(name, _AT_ONCE.findall(_text(name)))
+    return found
+
+
+def used(names: set[str]) -> set[str]:
+    """Return what some scripts fetch once a person asks for what it does."""
+    return {
+        one
+        for name in names
+        for one in (
+            *_near(name, _WHEN_USED.findall(_text(name))),
+            *(f"js/{part}.js" for pair in _EITHER.findall(_text(name)) for part in pair),
+        )
+    }
+
+
+def _text(name: str) -> str:
+    return (paths.static() / name).read_text("utf-8")
+
+
+def _near(name: str, written: list[str]) -> list[str]:
+    root = paths.static().resolve()
+    here = (root / name).parent
+    return [(here / one).resolve().relative_to(root).as_posix() for one in written]
+
+
+def gzipped(content: bytes) -> int:
+    return len(gzip.compress(content, 9))
+
+
+@pytest.mark.parametrize("module", modules())
+def test_no_page_asks_for_much_script(module: str) -> None:
+    weights = {
+        name: gzipped((paths.static() / name).read_bytes()) for name in fetched(shared() | {module})
+    }
+    heaviest = sorted(weights.items(), key=lambda item: -item[1])[:8]
+    assert sum(weights.values()) <= SCRIPT, heaviest
+
+
+def test_all_style_is_light() -> None:
+    assert gzipped(sheets.joined()) <= STYLE
+
+
+def test_every_style_sheet_is_sent() -> None:
+    kept = {path.relative_to(paths.static()).as_posix() for path in paths.static().rglob("*.css")}
+
+    assert set(sheets.ORDER) == kept
+
+
+def test_every_script_is_some_page_s() -> None:
+    kept = {path.relative_to(paths.static()).as_posix() for path in paths.static().rglob("*.js")}
+    at_once = fetched(shared() | set(modules()))
+
+    assert at_once | fetched(used(at_once)) == kept

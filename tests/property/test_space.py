@@ -1,0 +1,91 @@
+"""What varies in a sweep: read as it was written, and never drawn from outside."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from studio.recipe.space import Range, Several, Values, read, size, spell, write
+
+WHOLE = st.integers(-1000, 1000)
+REAL = st.floats(1e-6, 1e6).map(lambda one: float(f"{one:.6g}"))
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> Range:
+    numbers = draw(st.sampled_from((WHOLE, REAL)))
+    low, high = sorted(draw(st.lists(numbers, min_size=2, max_size=2, unique=True)))
+    how = draw(st.sampled_from(("", "log", "step")))
+    if how == "log" and low > 0:
+        return Range(low=low, high=high, log=True)
+    step = draw(st.integers(1, 50)) if how == "step" else None
+    return Range(low=low, high=high, step=step)
+
+
+@given(ranges())
+def test_a_range_is_read_as_it_was_written(one: Range) -> None:
+    assert read(write(one)) == one
+
+
+@given(ranges(), st.integers())
+def test_what_is_drawn_lies_within(one: Range, seed: int) -> None:
+    drawn = one.draw(random.Random(seed))  # noqa: S311 -- no secret
+
+    assert isinstance(drawn, int | float)
+    assert one.low <= drawn <= one.high
+    assert isinstance(drawn, int) or not one.is_whole
+
+
+@given(ranges(), st.integers())
+def test_what_is_drawn_by_steps_is_one_of_its_points(one: Range, seed: int) -> None:
+    points = one.points()
+
+    assert points is None or one.draw(random.Random(seed)) in points  # noqa: S311 -- no secret
+
+
+@given(ranges())
+def test_every_point_is_counted(one: Range) -> None:
+    points = one.points()
+
+    assert points is None or len(points) == len(set(points)) == one.size
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("4, 8,16", Values(values=["4", "8", "16"])),
+        ("linear , cosine, linear", Values(values=["linear", "cosine"])),
+        ("1e-5..1e-3 log", Range(low=1e-5, high=1e-3, log=True)),
+        ("8 to 64 STEP 8", Range(low=8, high=64, step=8)),
+        ("0.0…0.5", Range(low=0.0, high=0.5)),
+        ("-3..3", Range(low=-3, high=3)),
+        ("1.5", Values(values=["1.5"])),
+    ],
+)
+def test_what_a_person_types_is_understood(text: str, meant: Several) -> None:
+    assert read(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("5..1", "from the lower to the higher"),
+        ("0..1 log", "begins above zero"),
+        ("1..5 step 0", "above zero"),
+    ],
+)
+def test_a_range_that_makes_no_sense_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read(text)
+
+
+def test_a_range_without_steps_has_no_end_of_combinations() -> None:
+    space: dict[str, Several] = {"a": Values(values=[1, 2]), "b": Range(low=0.0, high=1.0)}
+
+    assert (size(space), size({"a": space["a"], "c": Range(low=1, high=3)})) == (math.inf, 6)
+
+
+def test_nothing_and_truth_are_spelt_as_they_are_typed() -> None:
+    assert [spell(one) for one in (None, True, 4, "cosine")] == ["none", "true", "4", "cosine"]

@@ -1,0 +1,17 @@
+"""Calibrations, as they are asked for."""
+
+from sqlmodel import Session
+
+from studio.rundir import JobSpec
+from studio.services import calibrations, models
+from studio.settings import Settings
+from tests.factories import make_recipe
+
+
+def test_the_steps_may_load_the_code_that_was_allowed(db: Session, settings: Settings) -> None:
+    model = models.named(db, "starter")
+    assert model is not None
+    model.consent = {"sha256": "c0de"}
+    chore = calibrations.ask(db, make_recipe(), settings)
+
+    assert JobSpec.model_validate_json(chore.params["job"]).code == "c0de"

@@ -1,0 +1,78 @@
+"""What a sweep comes to before it starts: its runs, what cannot be, and what is refused."""
+
+import pytest
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.recipe.space import Range, Space, Values
+from studio.services import prospects
+from studio.services.prospects import Plan
+from tests.factories import make_recipe
+
+RATE, RANK = "optimisation.learning_rate", "adapter.r"
+LOG = Range(low=1e-5, high=1e-2, log=True)
+
+
+def several(*values: object) -> Values:
+    return Values.model_validate({"values": list(values)})
+
+
+GRID: Space = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
+
+
+@pytest.mark.parametrize(
+    ("plan", "param", "said"),
+    [
+        (Plan(space={}), "space", "Nothing varies yet."),
+        (Plan(space={RANK: several("8")}), "space", "Nothing varies yet."),
+        (Plan(space={RATE: LOG}), RATE, "A grid needs single values, and this range has none."),
+        (Plan(space={RANK: Range(low=1, high=101)}), RANK, "A grid needs single values"),
+        (Plan(space={RANK: several("4", "x")}), RANK, "x: Input should be a valid integer"),
+        (Plan(space={RATE: several("1", "2")}), RATE, "2: Input should be less than or equal"),
+        (Plan(space={"moon": several(1, 2)}), "moon", "1: Extra inputs are not permitted"),
+        (Plan(space={RANK: Range(low=4, high=9, step=0.5)}), RANK, "Steps of a whole number"),
+        (Plan(space={"optimisation.optim": LOG}), "optimisation.optim", "1e-05: Input should be"),
+        (Plan(space=GRID, strategy="random", count=5), "count", "There are only 4 combinations."),
+        (Plan(space=GRID, strategy="random", count=0), "count", "A sweep has between 1 and 500"),
+        (Plan(space=GRID, is_pruning=True), "is_pruning", "Only a search by TPE"),
+        (Plan(space=GRID, parallel=0), "parallel", "Between 1 and 64 runs go on at once."),
+        (
+            Plan(space={"dataset": several("moon", "mars")}),
+            "space",
+            "None of this can run here. There is no data set called moon.",
+        ),
+    ],
+)
+def test_what_is_no_sweep_is_refused(db: Session, plan: Plan, param: str, said: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        prospects.of(db, make_recipe(), plan)
+
+    assert refused.value.param == param
+    assert refused.value.message.startswith(said)
+
+
+def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
+    space: Space = {"dataset": several("starter", "moon"), RANK: several(4, 8)}
+    found = prospects.of(db, make_recipe(), Plan(space=space))
+
+    assert (found.count, found.looked_at, found.left_out) == (2, 4, 2)
+    assert [(one.message, one.count, one.example) for one in found.refused] == [
+        ("There is no data set called moon.", 2, "dataset=moon r=4")
+    ]
+
+
+def test_without_an_earlier_run_nobody_knows_how_long_it_takes(db: Session) -> None:
+    assert prospects.of(db, make_recipe(), Plan(space=GRID)).seconds is None
+
+
+def test_a_knob_that_may_be_empty_can_be_none() -> None:
+    space = prospects.typed(make_recipe(), {"optimisation.max_steps": several("none", "9")})
+
+    assert space == {"optimisation.max_steps": several(None, 9)}
+
+
+def test_numbers_of_a_range_are_of_the_knobs_kind() -> None:
+    space = prospects.typed(make_recipe(), {RATE: Range(low=0.5, high=1)})
+
+    assert space == {RATE: Range(low=0.5, high=1.0)}
+    assert isinstance(space[RATE].model_dump()["high"], float)

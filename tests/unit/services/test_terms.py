@@ -1,0 +1,57 @@
+"""The signs of the query language, and what is said of a query that cannot be read."""
+
+import pytest
+
+from studio.services.terms import QueryError, parse, quoted, without
+
+
+@pytest.mark.parametrize(
+    ("query", "read"),
+    [
+        ("support tone", [("", ":", ("support",), False), ("", ":", ("tone",), False)]),
+        (
+            '"support tone" -draft',
+            [("", ":", ("support tone",), False), ("", ":", ("draft",), True)],
+        ),
+        ("status:running,queued", [("status", ":", ("running", "queued"), False)]),
+        ('model:"a b",c', [("model", ":", ("a b", "c"), False)]),
+        ("eval_loss<=0.5", [("eval_loss", "<=", ("0.5",), False)]),
+        ("-a.b>1e-4", [("a.b", ">", ("1e-4",), True)]),
+        ("seed!=3", [("seed", "=", ("3",), True)]),
+        ("  ", []),
+    ],
+)
+def test_a_query_is_parted(query: str, read: list[tuple[str, str, tuple[str, ...], bool]]) -> None:
+    assert [(one.field, one.sign, one.values, one.negated) for one in parse(query)] == read
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "place"),
+    [
+        ('tone "half', "The quotation that begins here has no end.", (5, 10)),
+        ("tone status:", "After status: a value is missing.", (5, 12)),
+        ("a " * 31, "A query has at most 30 parts.", (60, 62)),
+    ],
+)
+def test_what_cannot_be_read_is_pointed_at(
+    query: str, message: str, place: tuple[int, int]
+) -> None:
+    with pytest.raises(QueryError) as refused:
+        parse(query)
+
+    assert (refused.value.message, (refused.value.start, refused.value.end)) == (message, place)
+
+
+def test_a_term_can_be_taken_out() -> None:
+    query = 'tone  status:failed "two words"'
+
+    assert [without(query, term) for term in parse(query)] == [
+        'status:failed "two words"',
+        'tone "two words"',
+        "tone status:failed",
+    ]
+
+
+@pytest.mark.parametrize("value", ["plain", "two words", "-dash", "a:b", "1e-4", "models/a"])
+def test_a_quoted_value_is_read_back(value: str) -> None:
+    assert parse(f"model:{quoted(value)}")[0].values == (value,)
