@@ -56,11 +56,15 @@ class Progressed(_Event):
     metrics: dict[str, float]
 
 
+Stage = Literal["before", "during", "after"]
+"""When the model answered, seen from its training."""
+
+
 class Sampled(_Event):
     """The model's answer to one fixed validation prompt."""
 
     kind: Literal["sampled"] = "sampled"
-    stage: Literal["before", "after"]
+    stage: Stage
     step: int
     position: int
     prompt: str

@@ -213,6 +213,8 @@ class Page {
   }
 
   #hear(rows) {
+    const isValidated = Object.values(rows).some((told) => told.some(({ values }) => "eval_loss" in values));
+    if (isValidated) this.root.dispatchEvent(new Event("runs-news"));
     if (this.isGrouped) return this.#again();
     for (const chart of this.charts) {
       if (chart.waitingFor) chart.waitingFor.push(rows);
@@ -250,6 +252,7 @@ class Page {
       if (spot && !spot.classList.contains(status)) {
         spot.className = `status ${status}`;
         spot.textContent = status;
+        this.root.dispatchEvent(new Event("runs-news"));
       }
       if (step < (this.attempts.get(id) ?? 0)) this.load();
       this.attempts.set(id, step);

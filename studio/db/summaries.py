@@ -63,3 +63,12 @@ class Comparison(SQLModel, table=True):
     """What the address of the page said, all of it."""
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
     changed_at: datetime = Field(default_factory=now, sa_type=Instant)
+
+
+class Rating(SQLModel, table=True):
+    """What a person thinks of an answer. It goes where the answer goes."""
+
+    sample_id: int = Field(primary_key=True, foreign_key="sample.id", ondelete="CASCADE")
+    score: int
+    """From 1, of no use, to 5, as good as it can be."""
+    rated_at: datetime = Field(default_factory=now, sa_type=Instant)

@@ -66,10 +66,13 @@ class EarlyStopping(Section):
 
 
 class Samples(Section):
-    """Answers to fixed validation prompts, written before and after training."""
+    """Answers to fixed validation prompts, written before, while and after the model learns."""
 
     prompts: Annotated[int, Ge(0), Le(64), Knob("Sample prompts", advanced=True)] = 4
-    """How many validation prompts the model answers before and after."""
+    """How many validation prompts the model answers."""
+
+    between: Annotated[int, Ge(0), Le(100), Knob("Answers on the way", advanced=True)] = 4
+    """How many times it answers while it learns, at validations spread evenly over the run."""
 
     max_new_tokens: Annotated[
         int, Ge(1), Le(4096), Knob("Longest answer", "tokens", advanced=True)

@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from platform import python_version
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PrinterCallback, Trainer
@@ -15,7 +15,7 @@ from transformers.utils import logging as upstream_logging
 
 from studio import __version__, hardware, manifest
 from studio.errors import TrainingError
-from studio.events import Event, Finished, Phase, Resumed, Sampled, Stopped
+from studio.events import Event, Finished, Phase, Resumed, Sampled, Stage, Stopped
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
@@ -24,6 +24,7 @@ from studio.training import artifacts, card, memory, quantised
 from studio.training.checkpoints import Shelf
 from studio.training.guard import Guard, broken_weights, refuse_broken_weights
 from studio.training.health import Health
+from studio.training.interim import Interim
 from studio.training.job import Job
 from studio.training.precision import PrecisionWatch
 from studio.training.reporter import Reporter
@@ -31,6 +32,7 @@ from studio.training.resuming import Saver
 from studio.training.samples import Sampler
 from studio.training.snapshots import Remembering
 from studio.training.stopping import Stop
+from studio.training.undisturbed import wraps_kept
 from studio.weights import origins
 
 Say = Callable[[Event], None]
@@ -84,7 +86,10 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     gc.freeze()
     gc.enable()
     memory.give_back()
-    return Stages(recipe, job, trainer, reporter, say, stop, start)
+    stages = Stages(recipe, job, trainer, reporter, say, stop, start)
+    answer = partial(stages.answer, "during")
+    trainer.add_callback(Interim(recipe.samples.between, answer, reporter.pace))
+    return stages
 
 
 def recipe_of(run: RunDir) -> AnyRecipe:
@@ -130,7 +135,7 @@ class Stages:
         before = {one.position: one for one in told if one.stage == "before"}
         return [before[position] for position in sorted(before)]
 
-    def answer(self, stage: Literal["before", "after"]) -> list[Sampled]:
+    def answer(self, stage: Stage) -> list[Sampled]:
         knobs = self.recipe.samples
         if not knobs.prompts:
             return []
@@ -138,7 +143,8 @@ class Stages:
         chosen = self.job.validation.rows[: knobs.prompts]
         sampler = Sampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
         step = self.trainer.state.global_step
-        samples = list(sampler.answer(self._model, stage, step))
+        with wraps_kept(self.trainer.model):
+            samples = list(sampler.answer(self._model, stage, step))
         for sample in samples:
             self.say(sample)
         return samples

@@ -6,6 +6,17 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
+_ALONE = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff"
+    r"\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, Chinese, Japanese and their punctuation."""
+
+_WORD = re.compile(rf"(?:[{_ALONE}]|[^\s{_ALONE}]+)\s*")
+
+_LEAST_SHARED = 0.2
+"""Of two answers' letters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -58,7 +69,9 @@ def count(one: Sheet, other: Sheet) -> int:
 def compared(text: str, against: str) -> list[Piece]:
     """Cut an answer into the words that it shares with another and those it does not."""
     mine, theirs = _words(text), _words(against)
-    match = SequenceMatcher(None, [one.strip() for one in theirs], [one.strip() for one in mine])
+    stripped = [one.strip() for one in theirs], [one.strip() for one in mine]
+    # In a long answer the commonest words count as well: they hold its sentences together.
+    match = SequenceMatcher(None, *stripped, autojunk=False)
     pieces: list[Piece] = []
     for kind, start, end, mine_start, mine_end in match.get_opcodes():
         if kind != "equal" and end > start:
@@ -66,6 +79,38 @@ def compared(text: str, against: str) -> list[Piece]:
         if mine_end > mine_start:
             pieces.append(_piece("same" if kind == "equal" else "added", mine[mine_start:mine_end]))
     return pieces
+
+
+def is_rewritten(pieces: Sequence[Piece]) -> bool:
+    """Whether so little is shared that marks on all the rest would only be in the way."""
+    lengths = {"same": 0, "added": 0, "gone": 0}
+    for piece in pieces:
+        lengths[piece.kind] += len(piece.text)
+    return 2 * lengths["same"] < _LEAST_SHARED * sum(lengths.values(), lengths["same"])
+
+
+def cut(pieces: Sequence[Piece], length: int) -> tuple[list[Piece], list[Piece]]:
+    """Part an answer between two words: at most `length` letters before, the rest after."""
+    left = length
+    for place, piece in enumerate(pieces):
+        if len(piece.text) <= left:
+            left -= len(piece.text)
+            continue
+        at = _words_end(piece.text, left)
+        parts = (Piece(piece.kind, piece.text[:at]), Piece(piece.kind, piece.text[at:]))
+        before, after = ([one] if one.text else [] for one in parts)
+        return [*pieces[:place], *before], [*after, *pieces[place + 1 :]]
+    return list(pieces), []
+
+
+def _words_end(text: str, most: int) -> int:
+    """Return where the last whole word ends within so many letters."""
+    end = 0
+    for word in _words(text):
+        if end + len(word) > most:
+            break
+        end += len(word)
+    return end
 
 
 def _row(place: int, reference: Written, others: Mapping[str, Sheet]) -> Row:
@@ -82,8 +127,11 @@ def _row(place: int, reference: Written, others: Mapping[str, Sheet]) -> Row:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of a text, each with the white space after it."""
-    return re.findall(r"\S+\s*", text)
+    """Return the words of a text, each with the white space after it.
+
+    Where a script puts no spaces between words, each of its characters counts as one.
+    """
+    return _WORD.findall(text)
 
 
 def _piece(kind: Literal["same", "added", "gone"], words: Sequence[str]) -> Piece:

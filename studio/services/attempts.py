@@ -250,8 +250,11 @@ def _keep(db: Session, run: Run, event: Sampled | Alarmed) -> None:
         return
     place = (event.stage, event.step, event.position)
     mine = select(Sample).where(Sample.run_id == run.id)
-    known = {(one.stage, one.step, one.position) for one in db.exec(mine)}
-    if place not in known:
+    known = {(one.stage, one.step, one.position): one for one in db.exec(mine)}
+    if place in known:
+        # A further attempt tells again what came after its checkpoint: what it says counts.
+        known[place].answer = event.answer
+    else:
         db.add(Sample(run_id=run.id or 0, **told))
 
 

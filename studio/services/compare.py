@@ -27,6 +27,7 @@ LOWER_IS_BETTER = {
     "train_seconds": True,
     "peak_memory_bytes": True,
     "skipped_steps": True,
+    "rating": False,
 }
 """Metrics with a direction. Any other is neither better nor worse when it changes."""
 
@@ -107,8 +108,9 @@ def is_noisy(metric: str) -> bool:
 
 
 def samples(db: Session, run_ids: Sequence[int]) -> list[Sample]:
-    """Return the answers of runs, by prompt, those before training first."""
-    order = (col(Sample.position), col(Sample.stage).desc(), col(Sample.step), col(Sample.id))
+    """Return the answers of runs, by prompt, in the order in which they were written."""
+    # Of those of one step, "after" comes last: going down the alphabet, it does.
+    order = (col(Sample.position), col(Sample.step), col(Sample.stage).desc(), col(Sample.id))
     return list(db.exec(select(Sample).where(col(Sample.run_id).in_(run_ids)).order_by(*order)))
 
 

@@ -34,6 +34,8 @@ class Load:
     """Examples in all; none where that is not known."""
     row_tokens: float = 0
     """Of an example, on average."""
+    validated: int = 0
+    """Examples to validate by; none where that is not known."""
 
     @property
     def tokens(self) -> int:

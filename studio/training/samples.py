@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from studio.events import Sampled
+from studio.events import Sampled, Stage
 from studio.training.rows import Message, Row, is_learnt
 from studio.training.templates import Template
 from studio.training.undisturbed import undisturbed
@@ -44,9 +43,7 @@ class Sampler:
         self._max_new_tokens = max_new_tokens
         self._stops = template.stops if template else [tokenizer.eos_token_id]
 
-    def answer(
-        self, model: PreTrainedModel, stage: Literal["before", "after"], step: int
-    ) -> Iterator[Sampled]:
+    def answer(self, model: PreTrainedModel, stage: Stage, step: int) -> Iterator[Sampled]:
         """Yield one answer a prompt, in the prompts' order."""
         answers: list[str] = []
         for at in range(0, len(self._tasks), self._batch_size(model)):

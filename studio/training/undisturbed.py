@@ -6,6 +6,23 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+_WRAPS = ("forward", "_original_forward")
+
+
+@contextmanager
+def wraps_kept(model: nn.Module) -> Iterator[None]:
+    """Put back what training has wrapped around a model, however it was unwrapped meanwhile.
+
+    Accelerate's `unwrap_model` takes autocast off for good, and the loss's own head with it.
+    """
+    kept = {name: vars(model)[name] for name in _WRAPS if name in vars(model)}
+    try:
+        yield
+    finally:
+        for name in _WRAPS:
+            vars(model).pop(name, None)
+        vars(model).update(kept)
+
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:

@@ -16,6 +16,7 @@ ORDER = (
     "css/data.css",
     "css/charts.css",
     "css/compare.css",
+    "css/answers.css",
     "css/sight.css",
     "css/table.css",
     "css/print.css",

@@ -52,6 +52,14 @@ class View(BaseModel):
     """Of the plot; empty for as many as differ."""
     brush: Annotated[str, Field(max_length=2000)] = ""
     """Parts of axes, as `eval_loss:1..2;precision:bf16|fp32`."""
+    differs: bool = False
+    """Whether of the answers only those are shown that differ."""
+    find: Annotated[str, Field(max_length=200)] = ""
+    """Words that answers are shown for."""
+    blind: int | None = None
+    """A seed to shuffle answers by, their runs unnamed."""
+    whole: bool = False
+    """Whether all prompts are shown, however many."""
     saved: int | None = None
     choose: bool = False
 

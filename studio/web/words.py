@@ -24,6 +24,7 @@ METRICS: dict[str, str] = {
     "peak_memory_bytes": "Peak memory",
     "loss_scale": "Loss scale",
     "skipped_steps": "Skipped steps",
+    "rating": "Rating, 1 to 5",
     "nonfinite_losses": "Losses that are no number",
     "nonfinite_grads": "Gradients that are no number",
     "grad_underflow_share": "Gradients rounded to zero",

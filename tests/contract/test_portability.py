@@ -51,6 +51,7 @@ PAGES = (
     *("/runs/1", "/runs/1/history", "/runs/3", "/experiments/1", "/reports/precision/1"),
     *("/runs/1/broken?step=2", "/compare?runs=1,3&saved=1"),
     *("/sweeps", "/sweeps/1"),
+    "/compare?runs=1,3&differs=1&blind=1",
 )
 CALLS = (
     *(
@@ -68,7 +69,7 @@ CALLS = (
     *("compare/curves?runs=1,3&keys=loss&x=tokens&buckets=2", "compare/curves?runs=1,3&x=loss"),
     *("runs/1/metrics?buckets=2&x=tokens", "runs/1/metrics?buckets=2", "runs/1/manifest", "models"),
     *("runs/1/attempts", "runs/1/exports", "compare?runs=1,3", "deliveries", "experiments"),
-    *("studies/1", "sweeps", "sweeps/1", "datasets", "datasets/1"),
+    *("runs/1/samples", "studies/1", "sweeps", "sweeps/1", "datasets", "datasets/1"),
 )
 
 
@@ -132,6 +133,10 @@ def _lose(engine: Engine, client: TestClient) -> None:
 
 
 def _look(_engine: Engine, client: TestClient) -> None:
+    rating = "/api/v1/runs/1/samples/0/rating"
+    client.put(rating, json={"score": 4}).raise_for_status()
+    client.delete(rating).raise_for_status()
+    client.post("/samples/1/rating", data={"score": 4}).raise_for_status()
     for path in (*PAGES, *(f"/api/v1/{call}" for call in CALLS)):
         assert client.get(path).is_success, path
 

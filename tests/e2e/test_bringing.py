@@ -18,18 +18,18 @@ def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_pa
     held: list[Route] = []
     seen: list[bool] = []
 
-    def cut_the_second_and_hold_the_next(route: Route) -> None:
+    def cut_the_second_and_wait(route: Route) -> None:
         if route.request.method == "PATCH":
             offsets.append(route.request.headers["upload-offset"])
             if len(offsets) == 2:
                 route.abort()
                 return
-            if not seen and len(offsets) > 2:
-                held.append(route)
-                return
+        if route.request.method == "HEAD" and not seen:
+            held.append(route)
+            return
         route.continue_()
 
-    page.route("**/api/v1/uploads/*", cut_the_second_and_hold_the_next)
+    page.route("**/api/v1/uploads/*", cut_the_second_and_wait)
     page.goto("/datasets")
     page.locator("#file").set_input_files(file)
     page.get_by_role("button", name="Upload").click()

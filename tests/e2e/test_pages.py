@@ -49,6 +49,7 @@ PAGES = (
     "/experiments/1",
     "/compare",
     "/compare?runs=1,2",
+    "/compare?runs=1,2&differs=1&blind=1",
     "/compare?runs=1,2&plot=parallel&group=seed",
     "/compare?runs=1,2,3&plot=scatter&y=log&saved=1",
     "/runs/1/broken?step=3",

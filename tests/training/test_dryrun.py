@@ -103,7 +103,7 @@ def test_a_dry_run_takes_none_of_the_memory_it_counts(tmp_path: Path) -> None:
 
 TOLERANCE = 0.25
 """Of tensors a dry run is exact. What the allocator loses between blocks is estimated beside it, as
-it is beside the closed form: measured here, a run holds up to 24 % more."""
+it is beside the closed form."""
 
 MEASURED: list[dict[str, Any]] = [
     {"precision": mode, "adapter__kind": kind}

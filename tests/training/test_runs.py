@@ -96,14 +96,16 @@ def test_the_last_step_is_always_measured(full: RunDir) -> None:
     assert tiny.said(full, Finished)[0].metrics["eval_loss"] == tiny.series(full, "eval_loss")[-1]
 
 
-def test_prompts_are_answered_before_and_after(full: RunDir) -> None:
+def test_prompts_are_answered_before_after_and_on_the_way(full: RunDir) -> None:
     samples = tiny.said(full, Sampled)
 
     assert [(one.stage, one.step, one.position) for one in samples] == [
-        ("before", 0, 0),
-        ("before", 0, 1),
-        ("after", 4, 0),
-        ("after", 4, 1),
+        (stage, step, position)
+        for stage, step in (
+            *(("before", 0), ("during", 1), ("during", 2), ("during", 3)),
+            ("after", 4),
+        )
+        for position in (0, 1)
     ]
     assert samples[0].prompt == samples[2].prompt == validation(full).rows[0].messages[0]["content"]
 
@@ -118,8 +120,13 @@ def test_one_seed_gives_one_curve(model: Path, tmp_path: Path) -> None:
     assert tiny.series(one, "loss") != tiny.series(other, "loss")
 
 
-def test_samples_leave_no_trace_in_training(model: Path, tmp_path: Path) -> None:
-    knobs = {"adapter__kind": "lora", "adapter__lora_dropout": 0.2}
+@pytest.mark.parametrize("kind", ["lora", "full"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16", "bf16_pure"])
+def test_samples_leave_no_trace_in_training(
+    precision: str, kind: str, model: Path, tmp_path: Path
+) -> None:
+    knobs: dict[str, object] = {"precision": precision, "adapter__kind": kind}
+    knobs |= {"adapter__lora_dropout": 0.2} if kind == "lora" else {}
     without = tiny.train(tmp_path / "without", model, **knobs)
     with_samples = tiny.train(tmp_path / "with", model, **knobs, samples__prompts=3)
 

@@ -118,5 +118,5 @@ def test_a_base_model_without_a_template_learns_text(tmp_path: Path, model: Path
     assert execute(run.root, Stop()) == 0
     samples = tiny.said(run, Sampled)
     assert isinstance(tiny.last(run), Finished)
-    assert [one.stage for one in samples] == ["before", "after"]
+    assert [one.stage for one in samples] == ["before", "during", "during", "after"]
     assert f"{samples[0].prompt} {samples[0].reference}" in [one["text"] for one in texts]

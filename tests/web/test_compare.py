@@ -77,12 +77,6 @@ def test_numbers_are_told_against_the_baseline(client: TestClient, engine: Engin
     assert rows[2:] == [["Validation loss", "1.5 +0.25 worse", "1.25"]]
 
 
-def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
-    two(engine)
-
-    assert table(shown(client, "?runs=1,2"), "Answers of the runs") == [["Q?", "R", "bf16", "fp32"]]
-
-
 def test_a_run_keeps_its_colour_wherever_it_stands(client: TestClient, engine: Engine) -> None:
     two(engine)
     orders = [

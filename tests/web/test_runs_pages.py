@@ -69,9 +69,8 @@ def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.follow(db, make_running(db), told, 10)
 
-    assert rows(shown(client), "Answers before and after training") == [
-        ["Q?", "R", "blah", "<b>A</b>"]
-    ]
+    row = shown(client).one("div", **{"aria-label": "Answers along the steps"}).one("tbody")
+    assert [one.text for one in row.all(class_="words")] == ["Q?", "Wanted R", "blah", "<b>A</b>"]
 
 
 def test_a_failure_tells_what_to_do(client: TestClient, engine: Engine, settings: Settings) -> None:

@@ -17,6 +17,7 @@ from studio.web.pages import (
     new,
     palette,
     queue,
+    ratings,
     runs,
     settings,
     sight,
@@ -30,7 +31,7 @@ from studio.web.pages import (
 ROUTERS = tuple(
     module.router
     for module in (
-        *(home, tables, sight, new, experiments, breakages, runs, exports, compare),
+        *(home, tables, sight, new, experiments, breakages, runs, exports, compare, ratings),
         *(comparisons, imports, datasets, stats),
         *(studies, sweeps, mappings, models, queue, settings, failures, chores),
         *(manual, palette, style),

@@ -2,39 +2,36 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
+from zlib import crc32
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
-from studio.db.tables import Run, Sample
 from studio.errors import InvalidError
-from studio.services import compare, comparisons, differences, groups, metrics, progress, runs
+from studio.services import (
+    compare,
+    comparisons,
+    differences,
+    groups,
+    metrics,
+    progress,
+    ratings,
+    runs,
+)
 from studio.services.compare import Comparison
 from studio.services.differences import NOISE, Difference
-from studio.web import booklet, lines, relations, words
+from studio.web import answers, booklet, lines, relations, words
 from studio.web.deps import DB
 from studio.web.render import go, page
 from studio.web.view import View, brushed
-
-if TYPE_CHECKING:
-    from studio.db.summaries import Comparison as Saved
 
 router = APIRouter(include_in_schema=False)
 
 RECENT = 50
 Seen = Annotated[View, Query()]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What each run wrote to one prompt in the end."""
-
-    prompt: str
-    reference: str
-    by_run: dict[int, str] = field(default_factory=dict)
 
 
 @router.get("/compare")
@@ -56,11 +53,11 @@ def show(request: Request, db: DB, view: Seen) -> Response:
         saved=saved,
         gone=gone,
         finals={name: made.metrics[name] for name in sorted(made.metrics, key=_rank)},
-        answers=_answers(compare.samples(db, ids)),
         judged=booklet.JUDGED,
         related=json.dumps(relations.axes(made)),
         **_drawn(db, made, view),
         **_settings(made, view),
+        **_answers(db, made, view),
     )
 
 
@@ -130,8 +127,8 @@ def _without(ids: Sequence[int], left: int, view: View) -> str:
 def _chooser(request: Request, db: Session, chosen: Sequence[int]) -> Response:
     recent = runs.newest(db, runs.Filter(), limit=RECENT)
     shown = {run.id for run in recent}
-    missing: list[Run] = [runs.get(db, run_id) for run_id in chosen if run_id not in shown]
-    kept: Sequence[Saved] = comparisons.newest(db, limit=RECENT)
+    missing = [runs.get(db, run_id) for run_id in chosen if run_id not in shown]
+    kept = comparisons.newest(db, limit=RECENT)
     return page(
         request,
         "compare/choose.html",
@@ -152,10 +149,19 @@ def _rank(key: str) -> tuple[int, str]:
     return (known.index(key) if key in known else len(known), key)
 
 
-def _answers(samples: Sequence[Sample]) -> list[Answer]:
-    """Lay the last answers of each run beside each other, by prompt."""
-    answers: dict[str, Answer] = {}
-    for sample in samples:
-        blank = Answer(prompt=sample.prompt, reference=sample.reference)
-        answers.setdefault(sample.prompt, blank).by_run[sample.run_id] = sample.answer
-    return list(answers.values())
+def _answers(db: Session, made: Comparison, view: View) -> dict[str, Any]:
+    """Lay the runs' answers side by side, the baseline's first."""
+    ordered = sorted(made.runs, key=lambda run: run is not made.base)
+    ids = [run.id or 0 for run in ordered]
+    wanted = answers.Wanted(
+        differs=view.differs, find=view.find, whole=view.whole, blind=view.blind
+    )
+    said, scores = compare.samples(db, ids), ratings.of(db, ids)
+    return {
+        "said": answers.beside(ordered, said, scores, wanted),
+        "ordered": ordered,
+        "rated": ratings.counts(db, ids),
+        "can_rate": any(one.stage == ratings.FINAL for one in said),
+        # With each rating another, so that nobody meets an order that was once revealed.
+        "seed": crc32(repr((ids, scores)).encode()),
+    }

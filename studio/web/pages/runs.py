@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.db.states import RunStatus
-from studio.db.tables import Run, Sample
+from studio.db.tables import Run
 from studio.hardware import detect
 from studio.recipe import yaml
 from studio.recipe.dotted import flatten
@@ -25,12 +25,13 @@ from studio.services import (
     metrics,
     progress,
     queue,
+    ratings,
     repairs,
     rescues,
     runs,
     trash,
 )
-from studio.web import choices, history, numerics, words
+from studio.web import answers, choices, history, numerics, words
 from studio.web.deps import DB, Config, Posted
 from studio.web.pages import exports
 from studio.web.render import block, go, page
@@ -61,16 +62,6 @@ class Fact:
     asked: str
     ran: str
     differs: bool
-
-
-@dataclass(slots=True, kw_only=True)
-class Answer:
-    """What the model wrote to one prompt."""
-
-    prompt: str
-    reference: str
-    before: str = words.NOTHING
-    after: str = words.NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +106,8 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         **_failure(db, run, folder),
         **_numerics(db, run),
         plots=_plots(metrics.keys(db, [run_id])),
-        answers=_answers(compare.samples(db, [run_id])),
+        said=answers.along(compare.samples(db, [run_id]), ratings.of(db, [run_id])),
+        rated=ratings.counts(db, [run_id]),
         resolved=_resolved(run),
         files=artifacts.listing(folder.artifacts),
         exports=exports.shown(db, run, config.runs),
@@ -251,15 +243,6 @@ def _plots(told: Sequence[str]) -> list[Plot]:
 def _hidden(plot: Plot, told: Sequence[str]) -> Plot:
     absent = not set(plot.keys) & set(told)
     return Plot(title=plot.title, keys=plot.keys, hue=plot.hue, is_hidden=absent)
-
-
-def _answers(samples: Sequence[Sample]) -> list[Answer]:
-    answers: dict[int, Answer] = {}
-    for sample in samples:
-        blank = Answer(prompt=sample.prompt, reference=sample.reference)
-        answer = answers.setdefault(sample.position, blank)
-        setattr(answer, sample.stage, sample.answer)
-    return list(answers.values())
 
 
 def _resolved(run: Run) -> list[Fact]:

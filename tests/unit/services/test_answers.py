@@ -18,6 +18,7 @@ def written(text: str) -> Written:
         ("a b c", "a c", [Piece("same", "a "), Piece("added", "b "), Piece("same", "c")]),
         ("a", "a b", [Piece("same", "a"), Piece("gone", "b")]),
         ("", "a", [Piece("gone", "a")]),
+        ("我要茶", "我要水", [Piece("same", "我要"), Piece("gone", "水"), Piece("added", "茶")]),
         ("", "", []),
     ],
 )
@@ -38,3 +39,40 @@ def test_only_prompts_that_both_answered_are_counted() -> None:
     one, other = {0: written("a"), 1: written("b")}, {0: written("c")}
 
     assert answers.count(one, other) == 1
+
+
+def test_common_words_of_long_answers_are_shared_like_others() -> None:
+    text = "the cat and the dog " * 60
+    pieces = answers.compared(text + "end", text)
+
+    assert [(piece.kind, piece.text) for piece in pieces if piece.kind != "same"] == [
+        ("added", "end")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("length", "before", "after"),
+    [
+        (99, ["one two ", "three four"], []),
+        (8, ["one two "], ["three four"]),
+        (15, ["one two ", "three "], ["four"]),
+        (3, [], ["one two ", "three four"]),
+    ],
+)
+def test_a_long_answer_is_cut_between_words(
+    length: int, before: list[str], after: list[str]
+) -> None:
+    pieces = [Piece("same", "one two "), Piece("added", "three four")]
+
+    parts = answers.cut(pieces, length)
+    assert [[piece.text for piece in part] for part in parts] == [before, after]
+
+
+@pytest.mark.parametrize(
+    ("text", "against", "is_rewritten"),
+    [("one two", "one six", False), ("one two", "three four", True), ("a", "a", False)],
+)
+def test_answers_that_share_next_to_nothing_are_rewritten(
+    text: str, against: str, *, is_rewritten: bool
+) -> None:
+    assert answers.is_rewritten(answers.compared(text, against)) == is_rewritten

@@ -1,0 +1,183 @@
+"""Answers laid beside each other: of several runs to one prompt, or of one run along its steps."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from string import ascii_uppercase
+
+from studio.db.tables import Run, Sample
+from studio.services import answers, ratings
+from studio.services.answers import Piece
+
+LENGTH = 320
+"""Letters of an answer that are shown at once."""
+
+MOST_CELLS, LEAST_ROWS = 240, 5
+"""How much of a table is drawn at first: of few runs many prompts, of many runs few."""
+
+Prompt = tuple[str, str]
+"""What was asked, and what was wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One answer, marked where it differs from the one it is held against."""
+
+    run_id: int = 0
+    sample_id: int = 0
+    """None was given where it is 0."""
+    shown: list[Piece] = field(default_factory=list)
+    rest: list[Piece] = field(default_factory=list)
+    """What a long answer goes on with."""
+    is_same: bool = False
+    is_rewritten: bool = False
+    can_be_rated: bool = False
+    score: int | None = None
+    when: str = ""
+    """Of an answer that is not a run's last: how far the run was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    prompt: str
+    wanted: str
+    cells: list[Cell]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    heads: list[str]
+    rows: list[Row]
+    found: int
+    """How many prompts pass the filter; fewer may be shown."""
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which prompts are shown, and whether the runs' names are."""
+
+    differs: bool = False
+    find: str = ""
+    whole: bool = False
+    """Whether all of them are, however many."""
+    blind: int | None = None
+    """A seed to shuffle by; None names the runs and marks what differs."""
+
+
+def beside(
+    runs: Sequence[Run], samples: Sequence[Sample], scores: Mapping[int, int], wanted: Wanted
+) -> Table:
+    """Lay what runs said last to each prompt side by side; the first of them is the baseline."""
+    last: dict[Prompt, dict[int, Sample]] = {}
+    for one in samples:
+        last.setdefault((one.prompt, one.reference), {})[one.run_id] = one
+    found = [(prompt, said) for prompt, said in last.items() if _is_wanted(prompt, said, wanted)]
+    most = len(found) if wanted.whole else max(LEAST_ROWS, MOST_CELLS // len(runs))
+    rows = [_row(prompt, runs, said, scores) for prompt, said in found[:most]]
+    heads = [run.name for run in runs]
+    if wanted.blind is not None:
+        heads = [f"Answer {_letter(place)}" for place in range(len(runs))]
+        rows = [_shuffled(row, wanted.blind) for row in rows]
+    return Table(heads=heads, rows=rows, found=len(found), total=len(last))
+
+
+def along(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
+    """Lay what one run said to each prompt along its steps, each beside the answer before it."""
+    moments = list(dict.fromkeys((one.stage, one.step) for one in sorted(samples, key=_moment)))
+    said: dict[int, dict[tuple[str, int], Sample]] = {}
+    for one in samples:
+        said.setdefault(one.position, {})[one.stage, one.step] = one
+    rows = [_course(moments, found, scores) for found in said.values()]
+    heads = [_when(*moment) for moment in moments]
+    return Table(heads=heads, rows=rows, found=len(rows), total=len(rows))
+
+
+def _row(
+    prompt: Prompt, runs: Sequence[Run], said: Mapping[int, Sample], scores: Mapping[int, int]
+) -> Row:
+    base = said.get(runs[0].id or 0)
+    cells = [_cell(said.get(run.id or 0), base, scores, run.id or 0) for run in runs]
+    return Row(prompt=prompt[0], wanted=prompt[1], cells=cells)
+
+
+def _course(
+    moments: Sequence[tuple[str, int]],
+    found: Mapping[tuple[str, int], Sample],
+    scores: Mapping[int, int],
+) -> Row:
+    cells: list[Cell] = []
+    before: Sample | None = None
+    for moment in moments:
+        cells.append(_cell(found.get(moment), before, scores))
+        before = found.get(moment, before)
+    first = next(iter(found.values()))
+    return Row(prompt=first.prompt, wanted=first.reference, cells=cells)
+
+
+def _cell(
+    sample: Sample | None, against: Sample | None, scores: Mapping[int, int], run_id: int = 0
+) -> Cell:
+    """Mark an answer where it differs from another; that one itself has no marks."""
+    if sample is None:
+        return Cell(run_id=run_id)
+    plain = [Piece("same", sample.answer)] if sample.answer else []
+    has_other = against is not None and against is not sample
+    pieces = answers.compared(sample.answer, against.answer) if against and has_other else plain
+    is_rewritten = has_other and answers.is_rewritten(pieces)
+    shown, rest = answers.cut(plain if is_rewritten else pieces, LENGTH)
+    is_final = sample.stage == ratings.FINAL
+    return Cell(
+        run_id=sample.run_id,
+        sample_id=sample.id or 0,
+        shown=shown,
+        rest=rest,
+        is_same=has_other and all(piece.kind == "same" for piece in pieces),
+        is_rewritten=is_rewritten,
+        can_be_rated=is_final,
+        score=scores.get(sample.id or 0),
+        when="" if is_final else _when(sample.stage, sample.step),
+    )
+
+
+def _is_wanted(prompt: Prompt, said: Mapping[int, Sample], wanted: Wanted) -> bool:
+    text = "\n".join([*prompt, *(one.answer for one in said.values())])
+    words = wanted.find.casefold().split()
+    differs = len({tuple(one.answer.split()) for one in said.values()}) > 1
+    return all(word in text.casefold() for word in words) and (differs or not wanted.differs)
+
+
+def _shuffled(row: Row, seed: int) -> Row:
+    """Put a row's answers into an order of its own, without a mark that gives the baseline away."""
+    cells = [_plain(cell) for cell in row.cells]
+    random.Random(f"{seed} {row.prompt}").shuffle(cells)  # noqa: S311 -- an order, no secret
+    return Row(prompt=row.prompt, wanted=row.wanted, cells=cells)
+
+
+def _plain(cell: Cell) -> Cell:
+    text = "".join(piece.text for piece in (*cell.shown, *cell.rest) if piece.kind != "gone")
+    shown, rest = answers.cut([Piece("same", text)] if text else [], LENGTH)
+    return Cell(
+        run_id=cell.run_id,
+        sample_id=cell.sample_id,
+        shown=shown,
+        rest=rest,
+        can_be_rated=cell.can_be_rated,
+        score=cell.score,
+    )
+
+
+def _letter(place: int) -> str:
+    """Name a place: A to Z, then AA and on."""
+    many, one = divmod(place, len(ascii_uppercase))
+    return ascii_uppercase[many - 1 : many] * bool(many) + ascii_uppercase[one]
+
+
+def _moment(one: Sample) -> tuple[int, bool, bool]:
+    return one.step, one.stage == ratings.FINAL, one.stage != "before"
+
+
+def _when(stage: str, step: int) -> str:
+    if stage == "before":
+        return "Before training"
+    return "After training" if stage == ratings.FINAL else f"Step {step}"

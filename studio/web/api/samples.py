@@ -1,0 +1,58 @@
+"""The answers of a run, and what people think of them."""
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from studio.db.tables import Sample
+from studio.events import Stage
+from studio.services import compare, ratings, runs
+from studio.web.api.shapes import Body, Listing, Out
+from studio.web.deps import DB
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+
+class SampleOut(Out):
+    """What the model answered to one validation prompt, at one stage of its run."""
+
+    stage: Stage
+    step: int
+    position: int
+    """The number of the prompt: its answer is rated under it."""
+    prompt: str
+    reference: str
+    """How the data set answers it."""
+    answer: str
+    rating: int | None
+    """From 1 to 5; null where nobody has rated it. Only answers after training can be rated."""
+
+
+class NewRating(Body):
+    score: int = Field(ge=ratings.WORST, le=ratings.BEST)
+    """From 1, of no use, to 5, as good as it can be."""
+
+
+@router.get("/{run_id}/samples")
+def listing(run_id: int, db: DB) -> Listing[SampleOut]:
+    """Tell what the run answered, by prompt, in the order in which it was written."""
+    runs.get(db, run_id)
+    scores = ratings.of(db, [run_id])
+    found = [_out(one, scores.get(one.id or 0)) for one in compare.samples(db, [run_id])]
+    return Listing(data=found, has_more=False, next_after=None)
+
+
+@router.put("/{run_id}/samples/{position}/rating")
+def rate(run_id: int, position: int, new: NewRating, db: DB) -> SampleOut:
+    """Rate what the run answered after training. The mean over its answers is a metric of it."""
+    sample = ratings.final(db, run_id, position)
+    ratings.rate(db, sample, new.score)
+    return _out(sample, new.score)
+
+
+@router.delete("/{run_id}/samples/{position}/rating", status_code=204)
+def forget(run_id: int, position: int, db: DB) -> None:
+    ratings.rate(db, ratings.final(db, run_id, position), None)
+
+
+def _out(sample: Sample, score: int | None) -> SampleOut:
+    return SampleOut.model_validate({**sample.model_dump(), "rating": score})
