@@ -87,8 +87,7 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     gc.enable()
     memory.give_back()
     stages = Stages(recipe, job, trainer, reporter, say, stop, start)
-    answer = partial(stages.answer, "during")
-    trainer.add_callback(Interim(recipe.samples.between, answer, reporter.pace))
+    trainer.add_callback(Interim(recipe.samples.between, stages.answer_between, reporter.pace))
     return stages
 
 
@@ -134,6 +133,10 @@ class Stages:
         told = [one for one in self.job.dir.events.read()[0] if isinstance(one, Sampled)]
         before = {one.position: one for one in told if one.stage == "before"}
         return [before[position] for position in sorted(before)]
+
+    def answer_between(self) -> None:
+        if self.answer("during"):
+            self.enter("training")
 
     def answer(self, stage: Stage) -> list[Sampled]:
         knobs = self.recipe.samples

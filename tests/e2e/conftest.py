@@ -11,7 +11,8 @@ from tests.living import Studio
 expect.set_options(timeout=30_000)
 
 
-@pytest.fixture(scope="session")
+# No longer than a file: while it lives, its event loop runs in the thread of all tests.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = find()
     assert path is not None, "Run `python -m tests.browser` first."
