@@ -271,12 +271,12 @@ def test_rest_writes_on_runs_and_puts_them_away(client: TestClient) -> None:
 
 def test_rest_lists_all_fields(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [progressed(1, rating=1.0)], 1)
+        attempts.follow(db, make_running(db), [progressed(1, luck=1.0)], 1)
     told = {one["name"]: one for one in client.get("/api/v1/fields").json()["data"]}
 
     assert told["precision"] == {"name": "precision", "title": "Precision", "kind": "choice"}
-    assert {"rating", "rating.max", "eval_loss.best", "optimisation.learning_rate"} <= set(told)
-    assert "rating.best" not in told
+    assert {"luck", "luck.max", "eval_loss.best", "optimisation.learning_rate"} <= set(told)
+    assert "luck.best" not in told
 
 
 def test_rest_keeps_views(client: TestClient) -> None:

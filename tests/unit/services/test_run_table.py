@@ -56,11 +56,11 @@ def test_a_new_run_does_not_shift_the_pages(db: Session, losses: list[float | No
 
 
 def test_columns_are_those_chosen_with_the_name_first(db: Session) -> None:
-    attempts.follow(db, make_running(db, "one"), [progressed(1, rating=4.0)], 1)
-    view = View(columns=("rating.max", "adapter.r", "name", "unheard.of", "rating.best"))
+    attempts.follow(db, make_running(db, "one"), [progressed(1, luck=4.0)], 1)
+    view = View(columns=("luck.max", "adapter.r", "name", "unheard.of", "luck.best"))
     page = run_table.page(db, view, limit=9)
 
-    assert [one.name for one in page.columns] == ["name", "rating.max", "adapter.r"]
+    assert [one.name for one in page.columns] == ["name", "luck.max", "adapter.r"]
     assert [page.lines[0].value(one) for one in page.columns] == ["one", 4.0, 16]
 
 
