@@ -15,6 +15,7 @@ async function boot() {
     element.dataset.booted = "";
     const { default: start } = await import(element.dataset.module);
     if (element.isConnected) running.set(element, start(element));
+    element.dataset.booted = "done";
   }
 }
 

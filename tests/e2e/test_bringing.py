@@ -31,6 +31,8 @@ def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_pa
 
     page.route("**/api/v1/uploads/*", cut_the_second_and_wait)
     page.goto("/datasets")
+    # Before that, the form is sent as forms are, all at once.
+    expect(page.locator("form[data-module]")).to_have_attribute("data-booted", "done")
     page.locator("#file").set_input_files(file)
     page.get_by_role("button", name="Upload").click()
 
