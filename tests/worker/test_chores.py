@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from studio.worker.loop import Loop
 from studio.worker.trades import LIGHT, Commands
 from tests.factories import make_run
 from tests.patience import until as wait_until
+from tests.worker.crew import dismiss, settled, until
 
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 30
@@ -50,9 +50,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
     yield begin
     for loop in loops:
-        for followed in loop.trades.chores.followed.values():
-            followed.process.kill()
-            _ = followed.process.child and followed.process.child.wait()
+        dismiss(loop)
 
 
 @pytest.fixture
@@ -96,23 +94,6 @@ def ask(engine: Engine, subject: str, source: Path) -> int:
 
 def folder(settings: Settings, chore_id: int) -> ChoreDir:
     return ChoreDir(settings.chores / str(chore_id))
-
-
-def until(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chore:
-    """Let the worker tick until something is so of a chore."""
-    pause = threading.Event()
-    for _ in range(PATIENCE_SECONDS * 100):
-        loop.tick()
-        with reading(loop.engine) as db:
-            chore = chores.get(db, chore_id)
-        if is_so(chore):
-            return chore
-        pause.wait(0.01)
-    raise AssertionError(f"Still {chore}.")
-
-
-def settled(loop: Loop, chore_id: int = 1) -> Chore:
-    return until(loop, lambda one: one.status.is_final and one.pid is None, chore_id)
 
 
 def begun(chore: Chore) -> bool:

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,13 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
 from studio.services import chores, consents, downloads, endings, models
 from studio.settings import Settings
 from studio.worker.local import Local
 from studio.worker.loop import Loop
 from tests.hub import Hub, Repo
 from tests.unit.weights import folders
+from tests.worker.crew import dismiss, settled, until
 
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 60
@@ -37,9 +36,7 @@ def loop(
     loop = Loop(engine, asked, Local(command=runner))
     loop.adopt(alone=True)
     yield loop
-    for followed in loop.trades.chores.followed.values():
-        followed.process.kill()
-        _ = followed.process.child and followed.process.child.wait()
+    dismiss(loop)
 
 
 @pytest.fixture
@@ -55,23 +52,6 @@ def ask(loop: Loop, repo: Repo) -> None:
     found = downloads.look(loop.settings, repo.id, "")
     with unit_of_work(loop.engine) as db:
         downloads.ask(db, found)
-
-
-def until(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chore:
-    """Let the worker tick until something is so of a chore."""
-    pause = threading.Event()
-    for _ in range(PATIENCE_SECONDS * 100):
-        loop.tick()
-        with reading(loop.engine) as db:
-            chore = chores.get(db, chore_id)
-        if is_so(chore):
-            return chore
-        pause.wait(0.01)
-    raise AssertionError(f"Still {chore}.")
-
-
-def settled(loop: Loop, chore_id: int = 1) -> Chore:
-    return until(loop, lambda one: one.status.is_final and one.pid is None, chore_id)
 
 
 def part(settings: Settings) -> int:

@@ -20,6 +20,7 @@ from studio.worker.local import Local
 from studio.worker.loop import Loop
 from studio.worker.trades import Commands
 from tests.factories import make_done, make_run
+from tests.worker.crew import dismiss
 
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 30
@@ -43,9 +44,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
     yield begin
     for loop in loops:
-        for followed in loop.trades.exports.followed.values():
-            followed.process.kill()
-            _ = followed.process.child and followed.process.child.wait()
+        dismiss(loop)
 
 
 @pytest.fixture

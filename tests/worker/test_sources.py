@@ -13,13 +13,13 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus, WorkStatus
 from studio.db.tables import Dataset
 from studio.db.work import Chore
-from studio.services import chores, datasets, sources, uploads
+from studio.services import datasets, sources, uploads
 from studio.settings import Settings
 from studio.sources import Folder, Sent, Source, Url
 from studio.worker.local import Local
 from studio.worker.loop import Loop
-from tests.patience import until
 from tests.site import Site
+from tests.worker.crew import dismiss, settled
 
 ROWS = b"".join(b'{"prompt": "What is %d?", "completion": "%d."}\n' % (i, i) for i in range(500))
 
@@ -38,25 +38,14 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     loop = Loop(engine, settings, Local())
     yield loop
-    for followed in loop.trades.chores.followed.values():
-        followed.process.kill()
-        _ = followed.process.child and followed.process.child.wait()
+    dismiss(loop)
 
 
 def bring(loop: Loop, source: Source, name: str = "") -> Chore:
     """Have a file brought, and wait for what becomes of it."""
     with unit_of_work(loop.engine) as db:
         asked = sources.bring(db, loop.settings, source, name).id or 0
-
-    def has_ended() -> bool:
-        loop.tick()
-        with reading(loop.engine) as db:
-            one = chores.get(db, asked)
-        return one.status.is_final and one.pid is None
-
-    until(has_ended)
-    with reading(loop.engine) as db:
-        return chores.get(db, asked)
+    return settled(loop, asked)
 
 
 def made(loop: Loop, chore: Chore) -> Dataset:

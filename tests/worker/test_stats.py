@@ -21,7 +21,7 @@ from studio.settings import Settings
 from studio.worker.local import Local
 from studio.worker.loop import Loop
 from tests import desks
-from tests.patience import until
+from tests.worker.crew import dismiss, settled
 
 
 @pytest.fixture
@@ -29,9 +29,7 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     loop = Loop(engine, settings, Local())
     yield loop
-    for followed in loop.trades.chores.followed.values():
-        followed.process.kill()
-        _ = followed.process.child and followed.process.child.wait()
+    dismiss(loop)
 
 
 @pytest.fixture
@@ -45,16 +43,7 @@ def counted(loop: Loop) -> Chore:
     """Have the tokens counted, and wait for what comes of it."""
     with unit_of_work(loop.engine) as db:
         asked = stats.ask(db, loop.settings, which(loop)).id or 0
-
-    def has_ended() -> bool:
-        loop.tick()
-        with reading(loop.engine) as db:
-            one = chores.get(db, asked)
-        return one.status.is_final and one.pid is None
-
-    until(has_ended)
-    with reading(loop.engine) as db:
-        return chores.get(db, asked)
+    return settled(loop, asked)
 
 
 def which(loop: Loop) -> Which:

@@ -1,0 +1,37 @@
+"""Workers that a test makes: let tick until something is so, and their processes sent home."""
+
+import threading
+from collections.abc import Callable
+
+from studio.db.session import reading
+from studio.db.work import Chore
+from studio.services import chores
+from studio.worker.loop import Loop
+
+PATIENCE_SECONDS = 60
+
+
+def until(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chore:
+    """Let the worker tick until something is so of a chore."""
+    pause = threading.Event()
+    for _ in range(PATIENCE_SECONDS * 100):
+        loop.tick()
+        with reading(loop.engine) as db:
+            chore = chores.get(db, chore_id)
+        if is_so(chore):
+            return chore
+        pause.wait(0.01)
+    raise AssertionError(f"Still {chore}.")
+
+
+def settled(loop: Loop, chore_id: int = 1) -> Chore:
+    """Let the worker tick until a chore has ended, and its process with it."""
+    return until(loop, lambda one: one.status.is_final and one.pid is None, chore_id)
+
+
+def dismiss(loop: Loop) -> None:
+    """Leave none of a worker's exports and chores running."""
+    for shop in (loop.trades.exports, loop.trades.chores):
+        for followed in shop.followed.values():
+            followed.process.kill()
+            _ = followed.process.child and followed.process.child.wait()
