@@ -47,7 +47,9 @@ class Run(SQLModel, table=True):
 
     # Rows are wide: what lists look through and the census adds up stands in indexes as a whole.
     __table_args__ = (
-        Index("run_by_status", "status", "id", "name", "notes", "archived_at", "deleted_at"),
+        Index("run_by_status", "status", "id", "archived_at", "deleted_at"),
+        Index("run_in_words", "id", "name", "notes", "archived_at", "deleted_at"),
+        Index("run_by_tags", "tags", "deleted_at"),
         Index("run_took", "finished_at", "claimed_at", "tokens"),
         # No trial of a sweep is made twice, whoever makes it.
         Index("run_of_sweep", "sweep_id", "trial", unique=True),

@@ -1,9 +1,12 @@
 """What people write on runs: names, notes and tags."""
 
+import json
 from collections.abc import Iterable, Sequence
 
+from sqlalchemy import String, type_coerce
 from sqlmodel import Session, col, select
 
+from studio.db.distinct import each
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.services import experiments, runs
@@ -61,9 +64,10 @@ def of(db: Session, run_ids: Sequence[int]) -> Sequence[Run]:
 
 def known_tags(db: Session) -> list[str]:
     """Return the tags there are."""
-    # Most runs have none, and many have the same: few lists are read.
-    lists = db.exec(select(Run.tags).where(col(Run.deleted_at).is_(None)).distinct())
-    return sorted({one for some in lists for one in some})
+    # Most runs have none, and many have the same: few lists are read, as the text they are.
+    kept = type_coerce(col(Run.tags), String)
+    lists = db.scalars(each(kept, col(Run.deleted_at).is_(None)))
+    return sorted({one for some in lists if some for one in json.loads(some)})
 
 
 def clean_notes(notes: str) -> str:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Engine, union_all
-from sqlmodel import Session, col, delete, exists, func, select
+from sqlmodel import Session, col, delete, exists, select
 from sqlmodel.sql.expression import SelectOfScalar
 
+from studio.db.distinct import each
 from studio.db.session import reading, unit_of_work
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run
@@ -76,13 +77,7 @@ def of(
 
 def keys(db: Session) -> list[str]:
     """Return the metrics that any run has told."""
-    # Each is looked up after the one before: the index holds all runs' numbers.
-    first = select(func.min(MetricSummary.key).label("key")).cte("told", recursive=True)
-    further = select(func.min(MetricSummary.key)).where(col(MetricSummary.key) > first.c.key)
-    chain = first.union_all(
-        select(further.scalar_subquery()).select_from(first).where(first.c.key.is_not(None))
-    )
-    return [key for key in db.exec(select(chain.c.key)) if key is not None]
+    return [key for key in db.scalars(each(col(MetricSummary.key))) if key is not None]
 
 
 def catch_up(engine: Engine) -> None:

@@ -7,11 +7,13 @@ the server, a hidden tab) goes on where it stopped: nothing is lost and nothing 
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine
+from starlette.concurrency import run_in_threadpool
 
 from studio.db.changes import watched
 
@@ -20,6 +22,8 @@ LOOK_SECONDS = 0.2
 
 HEARTBEAT_SECONDS = 15.0
 """A viewer that hears nothing for longer takes the connection for dead."""
+
+T = TypeVar("T")
 
 
 class Hub:
@@ -30,6 +34,7 @@ class Hub:
         self._changed = asyncio.Condition()
         self._version = 0
         self._closing = False
+        self._read: dict[Hashable, asyncio.Future[Any]] = {}
 
     @property
     def is_closing(self) -> bool:
@@ -40,11 +45,21 @@ class Hub:
         """Counts the commits seen so far."""
         return self._version
 
+    async def read(self, asked: Hashable, read: Callable[[], T]) -> T:
+        """Read in a thread, once for all who ask the same between two commits."""
+        if asked not in self._read:
+            self._read[asked] = asyncio.ensure_future(run_in_threadpool(read))
+        # Whoever goes away takes only itself along.
+        found: T = await asyncio.shield(self._read[asked])
+        return found
+
     async def wait(self, seen: int, seconds: float = HEARTBEAT_SECONDS) -> int:
         """Return the version as soon as it differs from `seen`, or after some seconds as it is."""
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(seconds), self._changed:
                 await self._changed.wait_for(lambda: self._version != seen or self._closing)
+        except TimeoutError:
+            self._read.clear()  # Logs grow without a commit.
         return self._version
 
     @asynccontextmanager
@@ -71,6 +86,7 @@ class Hub:
     async def _tell(self) -> None:
         async with self._changed:
             self._version += 1
+            self._read.clear()
             self._changed.notify_all()
 
     def _begin_close(self) -> None:

@@ -130,7 +130,7 @@ def _bare(home: Path) -> float:
 
 
 def _script(home: Path, steps: int) -> list[str]:
-    rows = next((home / "datasets").glob("*/train.jsonl"))
+    rows = next((home / "datasets").rglob("train.jsonl"))
     command = [sys.executable, "-m", "tests.bench.bare", str(home / "models" / "starter")]
     return [*command, str(rows), str(steps), "bf16", str(BATCH)]
 

@@ -1,6 +1,7 @@
 """The hub: a commit by anybody wakes every viewer, and the end reaches all of them."""
 
 import asyncio
+import threading
 
 from sqlalchemy import Engine
 
@@ -39,3 +40,49 @@ def test_the_end_wakes_everybody(engine: Engine) -> None:
         return hub.is_closing
 
     assert asyncio.run(end())
+
+
+def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> None:
+    looks: list[str] = []
+
+    def look() -> int:
+        looks.append("a look")
+        return len(looks)
+
+    async def watch() -> list[list[int]]:
+        hub, seen = Hub(engine), []
+        async with hub.running():
+            version = await hub.wait(hub.version)
+            seen.append(await asyncio.gather(*(hub.read("a run", look) for _ in range(50))))
+            await asyncio.to_thread(submit)
+            await hub.wait(version)
+            seen.append(await asyncio.gather(*(hub.read("a run", look) for _ in range(50))))
+        return seen
+
+    def submit() -> None:
+        with unit_of_work(engine) as db:
+            make_run(db, "a")
+
+    assert asyncio.run(watch()) == [[1] * 50, [2] * 50]
+
+
+def test_a_viewer_that_leaves_takes_no_other_along(engine: Engine) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def look() -> str:
+        asked.set()
+        answer.wait(30)
+        return "news"
+
+    async def watch() -> str:
+        hub = Hub(engine)
+        async with hub.running():
+            first = asyncio.create_task(hub.read("a run", look))
+            await asyncio.to_thread(asked.wait, 30)
+            second = asyncio.create_task(hub.read("a run", look))
+            await asyncio.sleep(0)
+            first.cancel()
+            answer.set()
+            return await second
+
+    assert asyncio.run(watch()) == "news"

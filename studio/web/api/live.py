@@ -7,13 +7,13 @@ read to.
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 from sqlalchemy import Engine
-from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import reading
 from studio.rundir import RunDir
@@ -74,7 +74,8 @@ async def of_run(
     viewer = Viewer(run_id, place_of(last_event_id or after))
     while not state.hub.is_closing:
         seen = state.hub.version
-        viewer, events = await run_in_threadpool(news, state.engine, state.settings, viewer)
+        what = partial(news, state.engine, state.settings, viewer)
+        viewer, events = await state.hub.read(viewer, what)
         for event in events:
             yield event
         if viewer.has_seen_all:
@@ -92,7 +93,7 @@ async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
     known: dict[int, str] = {}
     while not state.hub.is_closing:
         seen = state.hub.version
-        briefs = await run_in_threadpool(_recent, state.engine)
+        briefs = await state.hub.read("recent", partial(_recent, state.engine))
         changed = [brief for brief in briefs if known.get(brief.id) != _facts(brief)]
         known = {brief.id: _facts(brief) for brief in briefs}
         if changed:
