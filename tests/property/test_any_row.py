@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.errors import InvalidError
@@ -52,7 +52,6 @@ rows = st.dictionaries(st.sampled_from(COLUMNS) | st.text(max_size=3), values, m
 shapes = [shape for shape in get_args(ShapeName) if shape != "thread"]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize("shape", shapes)
 def test_any_values_make_a_row_that_can_be_written_or_are_refused(
@@ -68,7 +67,6 @@ def test_any_values_make_a_row_that_can_be_written_or_are_refused(
         assert isinstance(lesson(made), Lesson | None)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows, min_size=1, max_size=6))
 def test_any_rows_are_detected_seen_and_kept_or_refused_in_words(found: list[Any]) -> None:
     with TemporaryDirectory() as folder, suppress(InvalidError):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.methods import METHODS, RECIPES, AnyRecipe
@@ -66,7 +66,6 @@ def _sent(form: Fieldset) -> list[tuple[str, str]]:
     return [*kinds, *((item.name, item.value) for item in form.all_inputs())]
 
 
-@settings(deadline=None)
 @given(recipes)
 def test_a_recipe_survives_yaml(recipe: AnyRecipe) -> None:
     again = RECIPES.validate_python(yaml.load(yaml.dump(recipe)), strict=False)
@@ -74,7 +73,6 @@ def test_a_recipe_survives_yaml(recipe: AnyRecipe) -> None:
     assert again == recipe
 
 
-@settings(deadline=None)
 @given(recipes)
 def test_a_recipe_survives_its_form(recipe: AnyRecipe) -> None:
     sent = nest([("method", recipe.method), *_sent(fieldset(type(recipe), recipe.model_dump()))])

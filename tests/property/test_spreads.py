@@ -32,7 +32,7 @@ def test_few_numbers_are_known_to_the_last(numbers: list[int], at: int) -> None:
 
 
 @given(NUMBERS, st.one_of(st.integers(1, EXACT), CUTS.map(lambda at: -(-at // STEP) * STEP)))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_many_are_known_where_they_are_gathered(numbers: list[int], at: int) -> None:
     every = [*range(1, EXACT, 9), *range(EXACT, 40 * MOST, 39), *numbers]
     found = spread(every)
