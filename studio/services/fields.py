@@ -18,7 +18,6 @@ from studio.db.states import RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
 from studio.methods import METHODS
-from studio.recipe.dotted import flatten
 from studio.recipe.knobs import Section, knob_of, sections_in
 from studio.services import progress
 from studio.services.compare import LOWER_IS_BETTER
@@ -181,7 +180,10 @@ def _options(annotation: object) -> tuple[Any, ...]:
 
 
 def _set(name: str, run: Run, _sums: Sums) -> Any:  # noqa: ANN401 -- whatever the recipe holds
-    return flatten(run.recipe.model_dump()).get(name)
+    value: Any = run.recipe
+    for part in name.split("."):
+        value = getattr(value, part, None)  # Another kind of adapter has other settings.
+    return value
 
 
 @cache

@@ -15,6 +15,7 @@ from sqlmodel import col, select
 from studio.db.states import LIVE, RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
+from studio.db.words import hold
 from studio.services import fields
 from studio.services.fields import Field
 from studio.services.terms import QueryError, Term, parse, quoted
@@ -100,8 +101,7 @@ def _condition(term: Term, told: Collection[str]) -> Condition:
 def _words(value: str) -> Condition:
     if re.fullmatch(r"#\d{1,15}", value):
         return col(Run.id) == int(value[1:])
-    inside = (one.icontains(value, autoescape=True) for one in (col(Run.name), col(Run.notes)))
-    return or_(*inside)
+    return or_(hold(col(Run.name), value), hold(col(Run.notes), value))
 
 
 def _flag(term: Term, value: str) -> Condition:

@@ -31,7 +31,7 @@ from tests.statements import Asked, asked
 KNOWN = {"avg", "coalesce", "count", "floor", "length", "lower", "max", "min", "sum"}
 """Functions that both databases have, and mean the same by."""
 
-OURS = {"seconds_between"}
+OURS = {"holds", "seconds_between"}
 """Functions that `studio/db` writes for each."""
 
 POSTGRES: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call] # upstream's own
