@@ -101,7 +101,7 @@ def test_a_dry_run_takes_none_of_the_memory_it_counts(tmp_path: Path) -> None:
     assert sum(told["at_peak"].values()) > 100 * 10**9
 
 
-TOLERANCE = 0.25
+TOLERANCE = 0.4
 """Of tensors a dry run is exact. What the allocator loses between blocks is estimated beside it, as
 it is beside the closed form."""
 
