@@ -1,17 +1,13 @@
 """The outbox: what is to be told to the outside, and each try to tell it."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import JSON, Column, Index, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import NEVER_REUSED, Instant
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
+from studio.db.columns import NEVER_REUSED, Instant, now
 
 
 class Channel(StrEnum):
@@ -40,9 +36,9 @@ class Delivery(SQLModel, table=True):
     data: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """The run in brief, as it was at that moment."""
     status: str = DeliveryStatus.WAITING
-    due_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    due_at: datetime = Field(default_factory=now, sa_type=Instant)
     """When to try next; while a try goes on, when it is taken for lost."""
-    created_at: datetime = Field(default_factory=_now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
 class Try(SQLModel, table=True):

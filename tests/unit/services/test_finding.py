@@ -41,6 +41,8 @@ def found(db: Session, query: str) -> str:
         ("ALPHA", "a"),
         ("calm", "a"),
         ("%", "d"),
+        ("_", ""),
+        ("/", ""),
         ("#2", "b"),
         ("-tone", "bdg"),
         ('"calm tone"', "a"),
