@@ -4,9 +4,10 @@
 #
 #   docker run --gpus all -p 127.0.0.1:8000:8000 -v mantissa:/data mantissa-studio
 #
-# It listens to all addresses because a container's own loopback is reachable from nowhere. Publish
-# the port on 127.0.0.1, as above, or put a proxy with sign-in before it. Who reaches the studio by
-# another name than localhost gives that name in STUDIO_ALLOWED_HOSTS.
+# It listens to all addresses because a container's own loopback is reachable from nowhere, so people
+# sign in with accounts: the log has a link for the first of them. Publish the port on 127.0.0.1, as
+# above, or put a proxy with TLS before it: see docs/security.md. Who reaches the studio by another
+# name than localhost gives that name in STUDIO_ALLOWED_HOSTS.
 
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /source
@@ -16,7 +17,9 @@ RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
 FROM python:3.11-slim-bookworm AS web
 ENV PYTHONUNBUFFERED=1 \
-    STUDIO_HOME=/data
+    STUDIO_HOME=/data \
+    STUDIO_SIGN_IN=accounts \
+    STUDIO_ALLOWED_HOSTS=localhost,127.0.0.1,[::1]
 RUN useradd --uid 10001 --create-home studio \
  && install --directory --mode 0700 --owner studio --group studio /data
 COPY constraints.txt /etc/studio/

@@ -5,9 +5,16 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import outbox, summaries, sweeps, tables, work
+from studio.db import outbox, receipts, summaries, sweeps, tables, work
 
-TABLES = (outbox.Delivery, summaries.SavedView, sweeps.Sweep, tables.Run, work.Chore)
+TABLES = (
+    outbox.Delivery,
+    receipts.Receipt,
+    summaries.SavedView,
+    sweeps.Sweep,
+    tables.Run,
+    work.Chore,
+)
 """One of each file: all share what knows every table, once their files are loaded."""
 
 

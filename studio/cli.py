@@ -1,4 +1,7 @@
-"""The `studio` command: serve · worker · train · backup · restore · doctor."""
+"""The `studio` command: serve · link · accounts · worker · train · runs · datasets ….
+
+What a command needs is imported by it: help, and what only asks the API, come at once.
+"""
 
 import signal
 import sys
@@ -9,16 +12,8 @@ from typing import Annotated, NoReturn
 import typer
 
 import studio
-from studio import logs
-from studio.commands import backup as keeping
-from studio.commands import docs, doctor
-from studio.commands import serve as serving
-from studio.commands import train as training
-from studio.errors import StudioError
-from studio.services import home, locks
-from studio.services.backups import Choice
-from studio.settings import Settings
-from studio.worker.loop import Loop
+from studio.commands import accounts, datasets, runs
+from studio.errors import StudioError, UnavailableError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -26,11 +21,21 @@ app = typer.Typer(
     help="Fine-tune language models in the browser, in the precision you choose.",
 )
 
+UNREACHABLE = 3
+"""How the command ends when something it needs is not there; 1 says that it was refused."""
+
+app.add_typer(accounts.app, name="accounts")
+app.add_typer(runs.app, name="runs")
+app.add_typer(datasets.app, name="datasets")
+
 Port = Annotated[int, typer.Option(help="Where to listen.", min=1, max=65535)]
 Host = Annotated[
     str, typer.Option(help="Which address to listen on; only this machine by default.")
 ]
 OpenPage = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
+NoSignIn = Annotated[
+    bool, typer.Option("--no-sign-in", help="Let every program and person of this machine in.")
+]
 OwnWorker = Annotated[bool, typer.Option("--worker/--no-worker", help="Train here, too.")]
 RecipeFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A recipe as YAML.")]
 Changes = Annotated[
@@ -53,14 +58,34 @@ def serve(
     *,
     open_page: OpenPage = False,
     worker: OwnWorker = True,
+    no_sign_in: NoSignIn = False,
 ) -> None:
     """Serve the pages and the API, and run the queue beside them."""
-    serving.serve(Settings(), serving.Address(host, port), open_page=open_page, worker=worker)
+    from studio.commands import entry  # noqa: PLC0415 -- heavy import
+    from studio.commands import serve as serving  # noqa: PLC0415 -- heavy import
+    from studio.settings import Settings  # noqa: PLC0415 -- heavy import
+
+    settings = Settings(sign_in="none") if no_sign_in else Settings()
+    serving.serve(settings, entry.Address(host, port), open_page=open_page, worker=worker)
+
+
+@app.command()
+def link() -> None:
+    """Print a new link into the studio that runs here. It works once."""
+    from studio.commands import entry  # noqa: PLC0415 -- heavy import
+    from studio.settings import Settings  # noqa: PLC0415 -- heavy import
+
+    entry.link(Settings())
 
 
 @app.command()
 def worker() -> None:
     """Run the queue, until told to stop; training goes on without it."""
+    from studio import logs  # noqa: PLC0415 -- heavy import
+    from studio.services import home, locks  # noqa: PLC0415 -- heavy import
+    from studio.settings import Settings  # noqa: PLC0415 -- heavy import
+    from studio.worker.loop import Loop  # noqa: PLC0415 -- heavy import
+
     logs.configure("worker")
     settings = Settings()
     engine = home.open_home(settings)
@@ -74,12 +99,19 @@ def worker() -> None:
 @app.command()
 def train(recipe: RecipeFile, changes: Changes = [], name: RunName = "") -> None:  # noqa: B006 -- typer reads it, nobody changes it
     """Queue a recipe, follow it to its end, and say what came of it."""
+    from studio.commands import train as training  # noqa: PLC0415 -- heavy import
+    from studio.settings import Settings  # noqa: PLC0415 -- heavy import
+
     sys.exit(training.train(Settings(), recipe, changes, name or recipe.stem))
 
 
 @app.command()
 def backup(to: BackupFile, *, models: Models = True, checkpoints: Checkpoints = True) -> None:
     """Copy everything the studio keeps to one file or folder; it may go on meanwhile."""
+    from studio.commands import backup as keeping  # noqa: PLC0415 -- heavy import
+    from studio.services.backups import Choice  # noqa: PLC0415 -- heavy import
+    from studio.settings import Settings  # noqa: PLC0415 -- heavy import
+
     packed = to.suffix.lower() == ".zip"
     choice = Choice(models=models, checkpoints=checkpoints, packed=packed)
     keeping.back_up(Settings(), to, choice)
@@ -88,6 +120,9 @@ def backup(to: BackupFile, *, models: Models = True, checkpoints: Checkpoints = 
 @app.command()
 def restore(source: Backup, into: Into = None, *, force: Force = False) -> None:
     """Bring a backup back, here or on another machine; checked whole before anything changes."""
+    from studio.commands import backup as keeping  # noqa: PLC0415 -- heavy import
+    from studio.settings import Settings  # noqa: PLC0415 -- heavy import
+
     settings = Settings(home=into) if into else Settings()
     keeping.restore(settings, source, force=force)
 
@@ -95,12 +130,17 @@ def restore(source: Backup, into: Into = None, *, force: Force = False) -> None:
 @app.command("doctor")
 def examine() -> None:
     """Say what this machine can do and what is missing."""
+    from studio.commands import doctor  # noqa: PLC0415 -- heavy import
+    from studio.settings import Settings  # noqa: PLC0415 -- heavy import
+
     sys.exit(doctor.examine(Settings()))
 
 
 @app.command("docs", hidden=True)
 def write_docs() -> None:
     """Write docs/knobs.md and docs/openapi.json from the code."""
+    from studio.commands import docs  # noqa: PLC0415 -- heavy import
+
     docs.write(Path("docs"))
 
 
@@ -125,4 +165,4 @@ def _fail(error: StudioError) -> NoReturn:
     typer.secho(error.message, fg="red", err=True)
     if error.hint:
         typer.echo(error.hint, err=True)
-    sys.exit(1)
+    sys.exit(UNREACHABLE if isinstance(error, UnavailableError) else 1)

@@ -4,14 +4,13 @@ The desk is a process of the worker's side (`python -m studio.runner.desk`) that
 loaded, so that a page can show a row as a model will see it, and need not load any itself.
 """
 
-import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from studio import sockets
 
 MODULE = "studio.runner.desk"
 
@@ -27,11 +26,8 @@ SHOWN_TOKENS = 2000
 SHOWN_TEXT = 2000
 """Characters of a template's preview."""
 
-_LONGEST_ADDRESS = 100
-"""Bytes of a socket's path that every system takes."""
-
 Source = Literal["model", "chatml", "plain"]
-Kind = Literal["tokens", "templates"]
+Kind = Literal["tokens", "templates", "prompt"]
 
 
 class _Said(BaseModel):
@@ -108,6 +104,14 @@ class Templates(_Said):
     choices: list[Written]
 
 
+class Prompt(_Said):
+    """What a model goes on with: turns as its chat template writes them, or a text."""
+
+    ids: list[int]
+    stops: list[int]
+    """The tokens that end an answer."""
+
+
 class Failure(_Said):
     code: str
     message: str
@@ -119,6 +123,7 @@ class Answer(_Said):
 
     tokens: Tokens | None = None
     templates: Templates | None = None
+    prompt: Prompt | None = None
     failure: Failure | None = None
 
 
@@ -126,48 +131,11 @@ def path(home: Path) -> Path:
     return home / "desk.sock"
 
 
-@contextmanager
-def address(home: Path) -> Iterator[str]:
-    """Give the socket's address. One too long for the system is gone round by an open folder."""
-    plain = str(path(home))
-    if len(os.fsencode(plain)) <= _LONGEST_ADDRESS:
-        yield plain
-        return
-    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{folder}/{path(home).name}"
-    finally:
-        os.close(folder)
-
-
 def connect(home: Path, timeout: float) -> socket.socket:
-    """Connect to whoever listens there.
+    """Connect to the desk of a home.
 
     Raises:
-        OSError: nobody does.
+        OSError: there is nobody.
 
     """
-    line = socket.socket(socket.AF_UNIX)
-    line.settimeout(timeout)
-    try:
-        with address(home) as where:
-            line.connect(where)
-    except OSError:
-        line.close()
-        raise
-    return line
-
-
-def hear(line: socket.socket, most: int) -> bytes:
-    """Read what is said until the other side has said all.
-
-    Raises:
-        OSError: it says too much, or takes too long.
-
-    """
-    heard = bytearray()
-    while part := line.recv(2**16):
-        heard += part
-        if len(heard) > most:
-            raise OSError(f"More than {most:,} bytes were said.")
-    return bytes(heard)
+    return sockets.connect(path(home), timeout)

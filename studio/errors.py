@@ -2,7 +2,12 @@
 
 StudioError
 ├── NotFoundError       nothing by that name
+├── AccessError         it is not for whoever asks
+│   ├── UnknownPersonError  nobody has said who that is
+│   ├── ForbiddenError      they may not do this
+│   └── TooManyError        they asked too often; later it will be answered
 ├── ConflictError       it exists, but not in a state that allows this
+│   └── StaleError      it was changed by somebody else meanwhile
 ├── InvalidError        the input cannot be accepted, and never will be
 ├── TooLargeError       the input is bigger than the studio takes
 ├── UnavailableError    a resource is missing now: a GPU, the hub, the training packages
@@ -32,6 +37,10 @@ class ConflictError(StudioError):
     code = "conflict"
 
 
+class StaleError(ConflictError):
+    code = "stale"
+
+
 class InvalidError(StudioError):
     code = "invalid"
 
@@ -42,6 +51,22 @@ class TooLargeError(StudioError):
 
 class UnavailableError(StudioError):
     code = "unavailable"
+
+
+class AccessError(StudioError):
+    """A refusal of a person, and of nothing that a run does."""
+
+
+class UnknownPersonError(AccessError):
+    code = "unauthorized"
+
+
+class ForbiddenError(AccessError):
+    code = "forbidden"
+
+
+class TooManyError(AccessError):
+    code = "too_many_requests"
 
 
 class DiskFullError(UnavailableError):

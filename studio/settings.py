@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     """What a worker does with its runs when it is told to end: leave them training for the next
     worker to find, or have each write a checkpoint and wait in the queue."""
 
+    answer_idle_seconds: float = 300
+    """How long a model that was asked something stays loaded for the next question."""
+
     warm_launcher: bool = True
     """Whether to keep the training packages loaded, so that runs start at once. Linux only."""
 
@@ -64,6 +67,25 @@ class Settings(BaseSettings):
 
     allowed_hosts: str = "localhost,127.0.0.1,[::1]"
     """Names this studio answers to, parted by commas. Others are refused (DNS rebinding)."""
+
+    sign_in: Literal["link", "accounts", "none"] = "link"
+    """Who is let in: whoever opens a link that the studio prints when it starts; people with an
+    account; or everybody, which is only for a machine of one's own."""
+
+    trusted_proxies: str = ""
+    """Addresses and networks of proxies, parted by commas, that are believed where a request came
+    from; whatever anybody else says of that is not heard."""
+
+    proxy_user_header: str = ""
+    """The header in which such a proxy names who has signed in there, as X-Forwarded-User. It must
+    take away what visitors send under this name. Only with accounts."""
+
+    new_people: Literal["", "viewer", "member"] = ""
+    """What somebody may do whom a proxy names for the first time; by default, nothing: only people
+    with an account get in."""
+
+    audit_days: int = Field(default=90, ge=1)
+    """How long it is kept who changed what."""
 
     public_url: str = ""
     """Where people reach this studio, as in https://studio.example.org: messages link to it."""
@@ -139,6 +161,11 @@ class Settings(BaseSettings):
     def cache(self) -> Path:
         """What may be deleted at any time: it only saves making it again."""
         return self.home / "cache"
+
+    @property
+    def api_token(self) -> Path:
+        """What programs of the same user show when they ask for something."""
+        return self.home / "api_token"
 
     @property
     def environment(self) -> dict[str, str]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from studio import desk as line
 from studio.settings import Settings
-from studio.worker.desk import Desk
+from studio.worker.post import Post
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content "
@@ -39,9 +40,9 @@ def write_model(folder: Path, template: str = CHATML) -> Path:
 
 
 @contextmanager
-def tended(settings: Settings) -> Iterator[Desk]:
+def tended(settings: Settings) -> Iterator[Post]:
     """Tend a desk as a worker does, tick after tick, until the test is through with it."""
-    desk, stop = Desk(settings), threading.Event()
+    desk, stop = Post(line.path(settings.home), line.MODULE), threading.Event()
     desk.tend()
 
     def tick() -> None:

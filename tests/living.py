@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,17 @@ class Api:
     """A studio's REST interface, each call on a connection of its own."""
 
     base: str
+    headers: dict[str, str] = field(default_factory=dict)
 
     def get(self, path: str, **given: Any) -> httpx2.Response:  # noqa: ANN401 -- httpx2's own
-        return httpx2.get(self.base + path, timeout=30, trust_env=False, **given)
+        return httpx2.get(self.base + path, **self._given(given))
 
     def post(self, path: str, **given: Any) -> httpx2.Response:  # noqa: ANN401 -- httpx2's own
-        return httpx2.post(self.base + path, timeout=30, trust_env=False, **given)
+        return httpx2.post(self.base + path, **self._given(given))
+
+    def _given(self, given: dict[str, Any]) -> dict[str, Any]:
+        headers = self.headers | given.pop("headers", {})
+        return {"timeout": 30, "trust_env": False, "headers": headers} | given
 
 
 @dataclass(slots=True)
@@ -53,6 +58,8 @@ class Studio:
     """Whether it keeps a warm launcher: seconds of two cores that most tests need not spend."""
     development: bool = False
     """Whether it shows the page of styles."""
+    sign_in: str = "none"
+    """Whom it lets in."""
 
     @classmethod
     def copied(cls, folder: Path, to: Path) -> "Studio":
@@ -66,7 +73,9 @@ class Studio:
 
     @property
     def api(self) -> "Api":
-        return Api(f"{self.url}/api/v1")
+        token = Settings(home=self.home).api_token
+        shown = f"Bearer {token.read_text().strip()}" if token.exists() else ""
+        return Api(f"{self.url}/api/v1", {"Authorization": shown} if shown else {})
 
     def start(self) -> None:
         self.begin()
@@ -82,7 +91,7 @@ class Studio:
             ],
             env=os.environ
             | {"STUDIO_HOME": str(self.home), "STUDIO_WARM_LAUNCHER": str(self.warm)}
-            | {"STUDIO_DEVELOPMENT": str(self.development)},
+            | {"STUDIO_DEVELOPMENT": str(self.development), "STUDIO_SIGN_IN": self.sign_in},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -147,9 +156,9 @@ def starter_model() -> Path:
 def make_studio(starter_home: Path, tmp_path: Path) -> Iterator[Callable[..., Studio]]:
     made: list[Studio] = []
 
-    def make(*, warm: bool = False) -> Studio:
+    def make(*, warm: bool = False, sign_in: str = "none") -> Studio:
         studio = Studio.copied(starter_home, tmp_path / f"home-{len(made)}")
-        studio.warm = warm
+        studio.warm, studio.sign_in = warm, sign_in
         made.append(studio)
         studio.start()
         return studio

@@ -1,6 +1,7 @@
 // What every page needs: the theme button, page modules, and focus after navigation.
 // A page module exports `default(element)` and returns a function that ends what it began.
 
+import { tick } from "./clock.js";
 import { listen } from "./shortcuts.js";
 
 /** @type {Map<Element, () => void>} */
@@ -101,6 +102,7 @@ function stayOnRefusal(event) {
 }
 
 listen();
+tick();
 document.addEventListener("click", toggleTheme);
 document.addEventListener("click", repair);
 document.addEventListener("click", copy);

@@ -47,6 +47,14 @@ export class Chart {
     this.refresh();
   }
 
+  /** Show more of what is zoomed to, unless that has changed meanwhile; the line drawn stays till then. */
+  refine(range, x, byName) {
+    if (this.zoom?.min !== range.min || this.zoom.max !== range.max) return;
+    this.curves.refine(range, x, byName);
+    this.drawnAt = -Infinity;
+    this.refresh();
+  }
+
   push(place, values) {
     this.curves.push(place, values);
     this.refresh();
@@ -168,13 +176,13 @@ export class Chart {
           x: { time: this.unit === "wall", distr: isXLog ? 3 : 1 },
           y: { distr: isLog ? 3 : 1, ...(this.look.isClipped && { range: () => this.#inner() }) },
         },
-        axes: ink.axes(this.unit),
+        axes: ink.axes(this.unit, /(^|,)\w+_bytes/.test(this.host.dataset.keys ?? this.host.dataset.key) ? "bytes" : ""),
         series: [{}, ...this.series.flatMap((one) => this.#lines(one))],
         bands: this.hasBands ? ink.bands(this.series) : [],
         hooks: {
           setCursor: [(plot) => this.reading.point(plot)],
           setSelect: [(plot) => this.#onSelect(plot)],
-          draw: [(plot) => ink.mark(plot, this.curves.broken, this.broken)],
+          draw: [(plot) => this.#drawn(plot)],
         },
       },
       this.#data(),
@@ -239,10 +247,14 @@ export class Chart {
     location.assign(this.brokenAt(run ?? this.series[k].key, step));
   }
 
+  #drawn(plot) {
+    const { min, max } = plot.scales.x;
+    this.host.dataset.seen = `${min}..${max}`;
+    ink.mark(plot, this.curves.broken, this.broken);
+  }
+
   #tellDrawn() {
     this.host.dataset.points = this.plot.data[0].length;
-    const { min, max } = this.plot.scales.x;
-    this.host.dataset.seen = `${min}..${max}`;
     const places = this.curves.broken;
     if (!this.count || !places.length) return;
     const first = `${this.unit} ${short(places[0])}`;

@@ -2,7 +2,7 @@
 // address.
 import { Chart } from "./chart.js";
 import { follow } from "./stream.js";
-import { put, span } from "./view.js";
+import { Finer, put, span } from "./view.js";
 
 const FIELDS = { relative_step: "step", wall: "seconds" };
 const AXES = new Set(["step", "relative_step", "epoch", "tokens", "seconds", "wall"]);
@@ -25,6 +25,8 @@ class Page {
     this.runs = root.dataset.runs.split(",");
     this.isGrouped = root.dataset.group !== "";
     this.ended = new AbortController();
+    const part = (range) => this.charts.forEach((chart) => this.#refine(chart, range));
+    this.finer = new Finer(this.ended.signal, { whole: () => this.load(), part });
     this.charts = [...root.querySelectorAll("[data-chart]")].map((card) => this.#draw(card));
     this.#listen();
     this.#relate();
@@ -59,14 +61,34 @@ class Page {
     const answer = await fetch(this.#address(key), { signal }).catch(() => null);
     // Asked for again meanwhile: the newer answer counts.
     if (chart.waitingFor !== missed) return;
-    chart.waitingFor = null;
+    if (!answer?.ok) chart.waitingFor = null;
     if (!answer?.ok) return;
     const { x, curves, last_id: last, offsets } = await answer.json();
-    // A group is numbered by its first run; without that run it is the same group still.
-    const owned = Object.entries(curves[key] ?? {}).map(([id, one]) => [this.owners[id] ?? id, one]);
-    chart.load(x, Object.fromEntries(owned));
+    const { zoom } = chart;
+    const finer = zoom && (await this.finer.fetch(this.#address(key), zoom));
+    if (chart.waitingFor !== missed) return;
+    chart.waitingFor = null;
+    chart.load(x, this.#owned(curves[key]));
+    if (finer) chart.refine(zoom, finer.x, this.#owned(finer.curves[key]));
     this.offsets = offsets;
     this.last ||= last;
+    missed.forEach((rows) => this.#add(chart, rows));
+  }
+
+  /** A group is numbered by its first run; without that run it is the same group still. */
+  #owned(curves = {}) {
+    return Object.fromEntries(Object.entries(curves).map(([id, one]) => [this.owners[id] ?? id, one]));
+  }
+
+  /** Show more of the part that a chart is zoomed to. */
+  async #refine(chart, range) {
+    const { key } = chart.host.dataset;
+    const missed = [];
+    chart.waitingFor ??= missed;
+    const told = await this.finer.fetch(this.#address(key), range);
+    if (told) chart.refine(range, told.x, this.#owned(told.curves[key]));
+    if (chart.waitingFor !== missed) return;
+    chart.waitingFor = null;
     missed.forEach((rows) => this.#add(chart, rows));
   }
 
@@ -130,6 +152,7 @@ class Page {
   #zoomed(range) {
     put(this.root, "zoom", range ? `${range.min.toPrecision(8)}..${range.max.toPrecision(8)}` : "");
     this.root.querySelector("[data-unzoom]").hidden = !range;
+    this.finer.zoomed(range);
   }
 
   async #point({ target, detail }) {

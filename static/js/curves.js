@@ -22,6 +22,25 @@ export class Curves {
     });
   }
 
+  /** Take a part of the axis anew, in finer buckets; what lies outside stays as it was. */
+  refine({ min, max }, x, byName) {
+    if (!x.length) return;
+    // What was told since they were asked for stays, too.
+    const end = Math.min(max, x.at(-1));
+    const before = this.x.findIndex((place) => place >= min);
+    const after = this.x.findLastIndex((place) => place <= end) + 1;
+    const start = before < 0 ? this.x.length : before;
+    const lay = (kept, fresh) => [...kept.slice(0, start), ...fresh, ...kept.slice(Math.max(start, after))];
+    const gap = x.map(() => null);
+    this.series = this.names.map((name, k) => {
+      const [one, found] = [this.series[k], byName[name]];
+      const broken = found ? [...one.non_finite.filter((place) => place < min || place > end), ...found.non_finite] : one.non_finite;
+      const lists = ["mean", "min", "max"].map((list) => [list, lay(one[list], found?.[list] ?? gap)]);
+      return { ...one, ...Object.fromEntries(lists), non_finite: broken };
+    });
+    this.x = lay(this.x, x);
+  }
+
   /** Add what was told at one place; numbers for a place already known join it. */
   push(place, values) {
     if (!this.names.some((name) => name in values)) return;

@@ -1,5 +1,5 @@
 // What charts are drawn with: colours of the theme, lines, bands, axes, and marks.
-import { place as written, short } from "./numbers.js";
+import { place as written, tick } from "./numbers.js";
 
 const DASHES = [[], [6, 3], [2, 2], [8, 3, 2, 3]];
 const probe = document.createElement("span");
@@ -39,7 +39,8 @@ export function bands(series) {
   }));
 }
 
-export function axes(unit) {
+/** The axes of a plot; `up` is bytes where that is what is drawn. */
+export function axes(unit, up) {
   const axis = {
     stroke: colour("--ink-2"),
     grid: { stroke: colour("--line"), width: 1 },
@@ -51,7 +52,7 @@ export function axes(unit) {
     unit === "wall"
       ? { ...axis, size: 40 }
       : { ...axis, size: 28, values: told((one) => written(one, unit)) };
-  return [below, { ...axis, size: 52, values: told(short) }];
+  return [below, { ...axis, size: 52, values: told((one) => tick(one, up)) }];
 }
 
 /** Red triangles on the upper edge: here a number was not finite. */

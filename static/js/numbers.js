@@ -10,6 +10,16 @@ export function short(value) {
   return String(Number(value.toPrecision(4)));
 }
 
+const SIZES = [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [0, "B"]];
+const LARGE = [[1e12, "T"], [1e9, "G"], [1e6, "M"]];
+
+/** Write a number beside an axis, where there is room for a few signs. */
+export function tick(value, unit) {
+  const size = Math.abs(value);
+  const [by, sign] = (unit === "bytes" ? SIZES : LARGE).find(([least]) => size >= least) ?? [];
+  return by ? `${Number((value / by).toPrecision(4))}\u202f${sign}` : short(value);
+}
+
 /** Write seconds with the two units that matter. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "";

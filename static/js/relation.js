@@ -5,7 +5,7 @@ import { put } from "./view.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 /** Room at both ends of an axis, so that no mark lies on the frame. */
-const ROOM = 0.04;
+export const ROOM = 0.04;
 
 export class Relation {
   /** @param {HTMLElement} section @param page what shows runs and hides them */

@@ -4,6 +4,7 @@ import { Chart } from "./chart.js";
 import { Log } from "./log.js";
 import { span } from "./numbers.js";
 import { follow } from "./stream.js";
+import { Finer } from "./view.js";
 
 export default function start(root) {
   const charts = [...root.querySelectorAll("[data-keys]")].map(draw);
@@ -14,6 +15,9 @@ export default function start(root) {
   slider.addEventListener("input", smoothing);
   smoothing();
 
+  const ended = new AbortController();
+  const finer = new Finer(ended.signal, { part: (range) => refine(root, charts, finer, range) });
+  root.addEventListener("chart-zoom", ({ detail }) => finer.zoomed(detail), { signal: ended.signal });
   let stop = () => {};
   let isOver = false;
   load(root, charts).then((last) => {
@@ -21,6 +25,7 @@ export default function start(root) {
   });
   return () => {
     isOver = true;
+    ended.abort();
     stop();
     bell.dispose();
     charts.forEach((chart) => chart.dispose());
@@ -50,6 +55,12 @@ async function load(root, charts) {
   charts.forEach((chart) => chart.load(x, series));
   reveal(charts);
   return String(last);
+}
+
+/** Show more of the part that the charts are zoomed to. */
+async function refine(root, charts, finer, range) {
+  const told = await finer.fetch(root.dataset.metrics, range);
+  if (told) charts.forEach((chart) => chart.refine(range, told.x, told.series));
 }
 
 function listen(root, { charts, log, bell }, last) {

@@ -1,5 +1,5 @@
 // A scatter: one mark a run, one setting or number against another; a rectangle brushes both.
-import { Relation, shape } from "./relation.js";
+import { Relation, ROOM, shape } from "./relation.js";
 
 const HEIGHT = 340;
 const LEFT = 84;
@@ -20,13 +20,14 @@ export default class Scatter extends Relation {
       width: this.width,
       height: HEIGHT,
       role: "img",
-      "aria-label": `Scatter of ${this.runs.length} runs: ${this.up.label} against ${this.across.label}`,
+      "aria-label": `Scatter of ${this.runs.length} runs: ${this.up.label} against ${this.across.label}. The sliders above it brush.`,
     });
     this.box = shape("rect", { class: "brush", width: 0, height: 0 });
     svg.append(...this.#axes(), this.box, ...this.runs.map((run, i) => this.#mark(run, i)));
     this.#drag(svg);
-    this.#show();
+    this.ends = new Map();
     this.host.replaceChildren(this.#choice(), svg);
+    this.#show();
   }
 
   #x(share) {
@@ -89,7 +90,9 @@ export default class Scatter extends Relation {
   }
 
   #show() {
+    this.#tellEnds();
     const [across, up] = [this.across, this.up].map(({ key }) => this.brushes.get(key));
+    this.box.toggleAttribute("hidden", !across && !up);
     if (!across && !up) return;
     const [left, right] = across ?? [0, 1];
     const [low, high] = up ?? [0, 1];
@@ -112,9 +115,38 @@ export default class Scatter extends Relation {
         this.choose([this.across, this.up]);
       });
       label.append(words, select);
-      box.append(label);
+      box.append(label, ...this.#ends(this[name]));
     }
     return box;
+  }
+
+  /** The ends of the brush on an axis, for those who do not draw it with a pointer. */
+  #ends(axis) {
+    const ends = ["from", "to"].map((word, i) => {
+      const end = document.createElement("input");
+      Object.assign(end, { type: "range", className: "end", min: ROOM, max: 1 - ROOM, step: 0.01 });
+      end.setAttribute("aria-label", `${axis.label}, ${word}`);
+      end.addEventListener("input", () => {
+        const range = ends.map((one) => Number(one.value));
+        if (range[0] > range[1]) range[1 - i] = range[i];
+        this.brush(axis, range[0] <= ROOM && range[1] >= 1 - ROOM ? null : range);
+        this.#show();
+      });
+      return end;
+    });
+    this.ends.set(axis, ends);
+    return ends.flatMap((end, i) => [["from", "to"][i], end]);
+  }
+
+  #tellEnds() {
+    for (const [axis, ends] of this.ends) {
+      const range = this.brushes.get(axis.key) ?? [0, 1];
+      const said = this.brushes.has(axis.key) ? axis.said(range).split("..") : ["all"];
+      ends.forEach((end, i) => {
+        end.value = range[i];
+        end.setAttribute("aria-valuetext", said[i] ?? said[0]);
+      });
+    }
   }
 }
 

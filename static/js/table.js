@@ -7,11 +7,15 @@ export default function start(root) {
   root.addEventListener("change", (event) => event.target.matches(TICK) && table.count(), { signal });
   root.addEventListener("change", (event) => table.tickAll(event), { signal });
   root.addEventListener("click", (event) => table.click(event), { signal });
+  for (const begins of ["focusin", "input"]) root.addEventListener(begins, (event) => table.help(event.target), { signal });
   document.addEventListener("keydown", (event) => table.key(event), { signal });
-  document.addEventListener("htmx:after:swap", () => table.count(), { signal });
+  document.addEventListener("htmx:after:swap", () => table.grow(), { signal });
   document.addEventListener("click", (event) => closeMenus(root, event.target), { signal });
   table.count();
-  return () => watch.abort();
+  return () => {
+    watch.abort();
+    table.completion?.dispose();
+  };
 }
 
 const TICK = 'input[name="run"][type="checkbox"]';
@@ -23,6 +27,13 @@ class Table {
     this.last = null;
   }
 
+  /** Offer what can be typed, from the first time on that somebody goes to the search. */
+  async help(field) {
+    if (!field.dataset.completions || this.completion) return;
+    const { start } = await import("./complete.js");
+    this.completion ??= start(field);
+  }
+
   get ticks() {
     return [...this.root.querySelectorAll(TICK)];
   }
@@ -31,11 +42,12 @@ class Table {
   count() {
     const ticks = this.ticks;
     const ticked = ticks.filter((one) => one.checked).length;
-    this.bar.hidden = ticked === 0;
-    this.bar.querySelector("[data-single]").hidden = ticked !== 1;
-    const words = `${ticked} run${ticked === 1 ? "" : "s"} selected`;
+    const many = this.match(ticks.length, ticked) ?? ticked;
+    this.bar.querySelector("[data-single]").hidden = many !== 1;
+    const words = `${many.toLocaleString("en")} run${many === 1 ? "" : "s"}`;
     const spot = this.bar.querySelector("[data-count]");
-    if (spot.textContent !== words) spot.textContent = words;
+    if (spot.textContent !== `${words} selected`) spot.textContent = `${words} selected`;
+    this.root.querySelector("[data-many]").textContent = words;
     const all = this.root.querySelector("[data-tick-all]");
     if (!all) return;
     all.hidden = ticks.length === 0;
@@ -43,9 +55,30 @@ class Table {
     all.indeterminate = ticked > 0 && ticked < ticks.length;
   }
 
+  /** Rows have come: where all that match are chosen, so are they. */
+  grow() {
+    const { total, q } = this.root.querySelector("[data-total]").dataset;
+    const { matching, q: asked } = this.bar.elements;
+    if (matching.checked && matching.value === total && asked.value === q) this.set(this.ticks, true);
+    else this.count();
+  }
+
+  /** Offer all that match, where these are more than are shown. Return how many if they are chosen. */
+  match(shown, ticked) {
+    const { total, q } = this.root.querySelector("[data-total]").dataset;
+    const label = this.bar.querySelector("[data-matching]");
+    const box = label.querySelector("input");
+    // What was chosen were the runs of another search, or no longer all of them.
+    if (ticked < shown || box.value !== total || this.bar.elements.q.value !== q) box.checked = false;
+    label.hidden = Number(total) <= ticked;
+    label.querySelector("span").textContent = Number(total).toLocaleString("en");
+    box.value = total;
+    this.bar.elements.q.value = q;
+    return box.checked ? Number(total) : null;
+  }
+
   tickAll(event) {
-    if (!event.target.matches("[data-tick-all]")) return;
-    this.set(this.ticks, event.target.checked);
+    if (event.target.matches("[data-tick-all], [name=matching]")) this.set(this.ticks, event.target.checked);
   }
 
   set(ticks, checked) {
@@ -72,6 +105,7 @@ class Table {
   }
 
   key(event) {
+    if (event.key === "Enter" && event.ctrlKey && event.target.closest("[data-editing]")) event.target.form.requestSubmit();
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") return this.escape(event.target);
     if (event.target.matches("input:not([type=checkbox]), select, textarea")) return;

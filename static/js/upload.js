@@ -67,7 +67,7 @@ export default function start(form) {
     try {
       show("Sending…");
       const upload = await parts.send(file, { signal: sending.signal, show });
-      const answer = await fetch("/api/v1/imports", {
+      const answer = await fetch("/api/v1/datasets", {
         method: "POST",
         headers: { "Content-Type": "application/json" },
         body: JSON.stringify({ source: { kind: "upload", upload }, name: form.elements.name.value }),

@@ -32,3 +32,29 @@ export function span(words) {
   const [min, max] = words.split("..").map(Number);
   return words && Number.isFinite(min) && Number.isFinite(max) ? { min, max } : null;
 }
+
+/** How many buckets of a part of an axis are asked for: as many as there are pixels. */
+const FINE = 800;
+/** Of a part that is being chosen still, nothing is asked. */
+const SETTLED_MS = 250;
+
+/** Ask for finer curves of what charts are zoomed to, once it stays so; `whole` when it is lifted. */
+export class Finer {
+  constructor(signal, { whole = () => {}, part }) {
+    Object.assign(this, { signal, whole, part });
+    signal.addEventListener("abort", () => clearTimeout(this.waiting));
+  }
+
+  zoomed(range) {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => (range ? this.part(range) : this.whole()), SETTLED_MS);
+  }
+
+  /** Fetch an address for a part of its axis. */
+  async fetch(address, { min, max }) {
+    const part = new URL(address, location.href);
+    for (const [name, value] of [["from", min], ["to", max], ["buckets", FINE]]) part.searchParams.set(name, value);
+    const answer = await fetch(part, { signal: this.signal }).catch(() => null);
+    return answer?.ok ? answer.json() : null;
+  }
+}

@@ -10,12 +10,13 @@ import threading
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import typer
 import uvicorn
 
 from studio import logs, paths
+from studio.commands import entry
+from studio.commands.entry import Address
 from studio.errors import ConflictError, UnavailableError
 from studio.services import checks, home, locks
 from studio.settings import Settings
@@ -23,22 +24,10 @@ from studio.web.app import create_app, settle
 
 log = logging.getLogger(__name__)
 
-LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 GRACE_SECONDS = 1.5
 """How long open requests may take at shutdown; streams are told to end at once."""
 LEAVE_SECONDS = 60.0
 """How long a worker may take to leave: longer than it waits for a database that is busy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-
-    @property
-    def url(self) -> str:
-        shown = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 -- compared, not bound
-        return f"http://{shown}:{self.port}/"
 
 
 def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool) -> None:
@@ -46,10 +35,12 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
 
     Raises:
         ConflictError: the port or the folder is taken.
+        InvalidError: others could reach it, and it would let them in.
         UnavailableError: the folder cannot be used, or files of the page are missing.
 
     """
     logs.configure("web")
+    entry.check(settings, address)
     _require_scripts()
     listening = _listen(address)
     with locks.only_one(settings.home, "web", address.url):
@@ -58,13 +49,14 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         home.furnish(engine, settings, typer.echo)
         _warn(settings)
         with _beside(settings if worker else None):
-            _announce(address, open_page=open_page)
+            _announce(entry.prepare(engine, settings, address.url), open_page=open_page)
             app = create_app(engine, settings)
             settle()
             config = uvicorn.Config(
                 app,
                 log_config=None,
                 access_log=False,
+                proxy_headers=False,  # `studio.web.proxies` reads them, and asks from whom
                 timeout_graceful_shutdown=int(GRACE_SECONDS) or 1,
             )
             uvicorn.Server(config).run(sockets=[listening])
@@ -133,10 +125,11 @@ def _listen(address: Address) -> socket.socket:
     return listening
 
 
-def _announce(address: Address, *, open_page: bool) -> None:
-    typer.secho(f"\n  Mantissa Studio is at {address.url}\n  Ctrl-C ends it.\n", bold=True)
+def _announce(url: str, *, open_page: bool) -> None:
+    once = "\n  This link lets one browser in; `studio link` prints another." if "?" in url else ""
+    typer.secho(f"\n  Mantissa Studio is at {url}{once}\n  Ctrl-C ends it.\n", bold=True)
     has_screen = sys.platform == "darwin" or bool(
         os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     )
     if open_page and has_screen:
-        threading.Timer(0.5, webbrowser.open, [address.url]).start()
+        threading.Timer(0.5, webbrowser.open, [url]).start()

@@ -5,17 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from pydantic import ValidationError
 from sqlalchemy import Engine
 
 from studio import logs
+from studio.commands import recipes
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.errors import ConflictError, InvalidError
-from studio.methods import RECIPES, AnyRecipe
-from studio.recipe import yaml
-from studio.recipe.dotted import merge, nest
+from studio.errors import ConflictError
 from studio.services import experiments, home, locks, metrics, runs
 from studio.settings import Settings
 from studio.worker.loop import Loop
@@ -30,7 +27,7 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
         InvalidError: the file is no recipe, or a change names no field.
 
     """
-    recipe = read(file, changes)
+    recipe = recipes.read(file, changes)
     engine = home.open_home(settings)
     home.furnish(engine, settings, typer.echo)
     with unit_of_work(engine) as db:
@@ -45,20 +42,6 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
         stop.set()
         worker.join()
     return _sum_up(ended, settings)
-
-
-def read(file: Path, changes: Sequence[str]) -> AnyRecipe:
-    """Read a recipe file, with `key=value` changes laid over it."""
-    values = yaml.load(file.read_text(encoding="utf-8"))
-    pairs = [change.partition("=") for change in changes]
-    if bad := [key for key, sign, _value in pairs if not sign]:
-        raise InvalidError(f"{bad[0]} is no change.", hint="Write --set key=value.")
-    changed = merge(values, nest((key, value) for key, _sign, value in pairs))
-    try:
-        return RECIPES.validate_python(changed, strict=False)
-    except ValidationError as error:
-        told = [f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
-        raise InvalidError(f"{file} is not a recipe:\n" + "\n".join(told)) from error
 
 
 def _work(engine: Engine, settings: Settings, stop: threading.Event) -> None:

@@ -6,6 +6,7 @@ from sqlalchemy import JSON, Column, Index
 from sqlmodel import Field, SQLModel
 
 from studio.db.columns import NEVER_REUSED, Instant, now
+from studio.db.owners import owner
 
 
 class MetricSummary(SQLModel, table=True):
@@ -48,6 +49,7 @@ class SavedView(SQLModel, table=True):
     name: str = Field(unique=True)
     query: str
     """What stands in the address behind the question mark."""
+    owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
@@ -61,6 +63,7 @@ class Comparison(SQLModel, table=True):
     text: str = ""
     query: str
     """What the address of the page said, all of it."""
+    owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
     changed_at: datetime = Field(default_factory=now, sa_type=Instant)
 

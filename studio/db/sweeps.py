@@ -7,6 +7,7 @@ from sqlalchemy import JSON, Column
 from sqlmodel import Field, SQLModel
 
 from studio.db.columns import METRICS, NEVER_REUSED, Instant, Validated, now
+from studio.db.owners import owner
 from studio.db.states import SweepStatus, plain
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.space import SPACE, Space
@@ -55,5 +56,6 @@ class Sweep(SQLModel, table=True):
     """How much each knob decides; empty until enough runs have ended."""
     error: str = ""
     """Why it could not go on."""
+    owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
     finished_at: datetime | None = Field(default=None, sa_type=Instant)

@@ -6,8 +6,10 @@ from typing import Any
 from sqlalchemy import JSON, Column, Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
+import studio.db.openai
 import studio.db.sweeps  # noqa: F401 -- a run refers to its sweep
 from studio.db.columns import METRICS, NEVER_REUSED, InHome, Instant, Validated, now
+from studio.db.owners import owner
 from studio.db.states import Ask, DatasetStatus, RunStatus, plain
 from studio.methods import RECIPES, AnyRecipe
 
@@ -24,6 +26,7 @@ class Experiment(SQLModel, table=True):
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
     parent: str = Field(default="", sa_column_kwargs={"server_default": ""})
     """What its recipe was made from, as `run:12` or `experiment:3`; it may be gone by now."""
+    owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
@@ -39,6 +42,7 @@ class Study(SQLModel, table=True):
     seeds: list[int] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     max_steps: int | None = None
     """How long each run is; None leaves that to the recipe."""
+    owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
@@ -126,6 +130,7 @@ class Run(SQLModel, table=True):
     """When it was put out of sight; lists show it when asked."""
     deleted_at: datetime | None = Field(default=None, sa_type=Instant)
     """When it was put into the trash, from which it can be taken back for some weeks."""
+    owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
     claimed_at: datetime | None = Field(default=None, sa_type=Instant)
     started_at: datetime | None = Field(default=None, sa_type=Instant)
@@ -149,16 +154,6 @@ class Attempt(SQLModel, table=True):
     """The run's status after it, or `lost` when its process was gone without a word."""
     exit_code: int | None = None
     """None where nobody could know it; negative for a signal."""
-
-
-class Receipt(SQLModel, table=True):
-    """What was answered to a submission under a key: sent again, it is answered alike."""
-
-    key: str = Field(primary_key=True)
-    sha256: str
-    """Of what was sent."""
-    run_id: int = Field(foreign_key="run.id", index=True)
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
 _BROKEN: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("value IS NULL"))
@@ -233,6 +228,7 @@ class Dataset(SQLModel, table=True):
     """The number of the version in use; None while there is none."""
     detected: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """What was seen in it: `studio.intake.shapes.Detected`. Empty where nothing was looked at."""
+    owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
@@ -285,6 +281,7 @@ class Model(SQLModel, table=True):
     """Who allowed its own code to run, when, and which: see `studio.services.consents`."""
     run_id: int | None = Field(default=None, foreign_key="run.id")
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import JSON, Column
 from sqlmodel import Field, SQLModel
 
 from studio.db.columns import METRICS, NEVER_REUSED, Instant, Validated, now
+from studio.db.owners import owner
 from studio.db.states import WorkStatus, plain
 
 
@@ -58,3 +59,4 @@ class Chore(Work, table=True):
     params: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     result: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """What its process has returned; empty until it has succeeded."""
+    owner_id: int | None = owner()

@@ -4,18 +4,19 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import ANSWER_BYTES, REQUEST_BYTES, Answer, Asked, Failure, hear
+from studio.desk import ANSWER_BYTES, REQUEST_BYTES, Answer, Asked, Failure, Kind
 from studio.errors import StudioError, TooLargeError
 from studio.runner.cage import CHILDREN, LOADING, SHOWING, Child, fork, is_gone
 from studio.runner.shelf import Shelf, load
-from studio.training import sight
+from studio.sockets import hear
+from studio.training import prompts, sight
 
 IDLE_SECONDS = 600.0
 _LOADED = b"\n"
@@ -126,16 +127,20 @@ def _load_and_answer(asked: Asked) -> Iterator[bytes]:
 def _answer(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> bytes:
     """Answer in a child: nothing that is changed here stays."""
     try:
-        if asked.kind == "tokens":
-            answer = Answer(tokens=sight.tokens(asked, tokenizer))
-        else:
-            answer = Answer(templates=sight.choices(asked, tokenizer))
+        answer = _ANSWERS[asked.kind](asked, tokenizer)
     except StudioError as error:
         return _failed(error)
     said = answer.model_dump_json().encode()
     if len(said) > ANSWER_BYTES:
         return _failed(TooLargeError("This row is too long to be shown."))
     return said
+
+
+_ANSWERS: dict[Kind, Callable[[Asked, PreTrainedTokenizerBase], Answer]] = {
+    "tokens": lambda asked, it: Answer(tokens=sight.tokens(asked, it)),
+    "templates": lambda asked, it: Answer(templates=sight.choices(asked, it)),
+    "prompt": lambda asked, it: Answer(prompt=prompts.of(asked, it)),
+}
 
 
 def _failed(error: StudioError) -> bytes:

@@ -17,6 +17,13 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    name: str
+    step: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogPart:
     lines: list[str]
     next_offset: int
@@ -28,6 +35,16 @@ def listing(folder: Path) -> list[File]:
         return []
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
     return [File(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+
+
+def checkpoints(folder: Path) -> list[Checkpoint]:
+    """Return the checkpoints that were written to their end, newest first."""
+    found = (path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal())
+    whole = [
+        Checkpoint(path.name, int(path.name[11:]), sum(file.bytes for file in listing(path)))
+        for path in found
+    ]
+    return sorted(whole, key=lambda one: -one.step)
 
 
 def find(folder: Path, name: str) -> Path:

@@ -67,7 +67,7 @@ def bring(db: Session, folder: Path, upload: Upload) -> Dataset:
         folders.sync(first)
         folders.sync(stage)
         # The first statement takes the database's write lock: all slow work is done by now.
-        dataset.name = datasets.free(db, dataset.name)
+        dataset.name = datasets.free(db, dataset.name, is_chosen=not upload.may_rename)
         drafts.insert(db, folder, stage, dataset)
         _insert(db, dataset, made)
     return dataset
@@ -122,6 +122,19 @@ def is_large(size: int, filename: str) -> bool:
 def of(db: Session, dataset_id: int) -> Chore | None:
     """Return the newest chore that reads, or has read, the file of a data set."""
     return next((one for one in chores.of(db, _subject(dataset_id)) if one.kind == KIND), None)
+
+
+def ask(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Chore:
+    """Have a chore read the file of a data set in another way, however small it is.
+
+    Raises:
+        ConflictError: it is being read already.
+        InvalidError: the data set came without a file.
+
+    """
+    dataset = datasets.get(db, dataset_id)
+    job = _again(db, folder, dataset, mapping, limits)
+    return _ask(db, dataset, folder / str(dataset_id), job)
 
 
 def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:

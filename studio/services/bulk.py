@@ -6,7 +6,7 @@ from typing import Literal
 
 from sqlmodel import Session
 
-from studio.services import labels, trash
+from studio.services import labels, owners, trash
 
 Act = Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
 
@@ -27,10 +27,12 @@ def act(db: Session, what: Act, run_ids: Sequence[int], tag: str, folder: Path) 
     """Do something to runs, all or none. Return those that it changed.
 
     Raises:
+        ForbiddenError: one of them is another's.
         ConflictError: one of them waits or trains, and shall be thrown away.
         InvalidError: the tag cannot be kept.
 
     """
+    owners.require(db, "runs", run_ids)
     match what:
         case "tag":
             return labels.tag(db, run_ids, tag)

@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlmodel import Session
 
+from studio.db.owners import actor
 from studio.db.tables import Model
 from studio.errors import ConflictError, InvalidError
 from studio.weights import code, origins
@@ -20,9 +21,6 @@ WARNING = (
     "read, change and send away whatever it can. Allow it only if you have read them, or trust "
     "who made them."
 )
-
-LOCAL = "the local user"
-"""Who uses a studio without accounts, and administers it."""
 
 
 def of(model: Model) -> Code:
@@ -65,7 +63,7 @@ def give(db: Session, model: Model, agreed: str) -> None:
             param="revision",
         )
     at = datetime.now(UTC).isoformat()
-    model.consent = {"revision": agreed, "sha256": _hash(wanted), "by": LOCAL, "at": at}
+    model.consent = {"revision": agreed, "sha256": _hash(wanted), "by": actor().name, "at": at}
     db.add(model)
 
 

@@ -5,8 +5,8 @@ import threading
 
 from pydantic import ValidationError
 
-from studio import desk
-from studio.desk import Answer, Asked, Failure, Templates, Tokens
+from studio import desk, sockets
+from studio.desk import Answer, Asked, Failure, Prompt, Templates, Tokens
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
 from studio.settings import Settings
 
@@ -16,7 +16,7 @@ TIMEOUT_SECONDS = 15.0
 _AT_ONCE = threading.BoundedSemaphore(8)
 """How many threads may wait for it: the others answer other pages meanwhile."""
 
-_CLASSES: dict[str, type[StudioError]] = {
+CLASSES: dict[str, type[StudioError]] = {
     "too_large": TooLargeError,
     "unavailable": UnavailableError,
 }
@@ -47,6 +47,19 @@ def templates(settings: Settings, asked: Asked) -> Templates:
     answer = ask(settings, asked)
     assert answer.templates is not None  # noqa: S101 -- what was asked for
     return answer.templates
+
+
+def prompt(settings: Settings, asked: Asked) -> Prompt:
+    """Return the tokens that a model is to go on with: those of a conversation, or of a text.
+
+    Raises:
+        InvalidError: the chat template cannot write it, or there is none.
+        UnavailableError: there is nobody to ask now.
+
+    """
+    answer = ask(settings, asked)
+    assert answer.prompt is not None  # noqa: S101 -- what was asked for
+    return answer.prompt
 
 
 def ask(settings: Settings, asked: Asked) -> Answer:
@@ -82,7 +95,7 @@ def _answer(settings: Settings, asked: Asked) -> Answer:
         with line:
             line.sendall(said)
             line.shutdown(socket.SHUT_WR)
-            return Answer.model_validate_json(desk.hear(line, desk.ANSWER_BYTES))
+            return Answer.model_validate_json(sockets.hear(line, desk.ANSWER_BYTES))
     except (OSError, ValidationError) as error:
         raise UnavailableError(
             "How a model sees this row could not be told.",
@@ -91,6 +104,6 @@ def _answer(settings: Settings, asked: Asked) -> Answer:
 
 
 def _error(failure: Failure) -> StudioError:
-    error = _CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
+    error = CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
     error.code = failure.code
     return error

@@ -31,6 +31,8 @@ class Upload:
     filename: str
     name: str = ""
     """Nothing means: as the file is called."""
+    may_rename: bool = False
+    """Whether a name like it will do where its own is taken."""
     source: str = "upload"
     """Where it came from, in words."""
     validation: Path | None = None

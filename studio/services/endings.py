@@ -2,21 +2,29 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlmodel import Session
 
+from studio.db.owners import Actor, acting
 from studio.db.work import Chore
 from studio.errors import StudioError
 from studio.events import Failed
-from studio.services import builds, chores, downloads, findings, sources, work
+from studio.services import builds, chores, downloads, findings, openai_jobs, sources, work
 
 Ended = Callable[[Session, Chore, dict[str, Any]], None]
 """Takes a chore that has succeeded, failed or been cancelled, and what it came to: nothing unless
 it has succeeded. What it refuses to take, the chore fails of."""
 
+
+def _built(db: Session, chore: Chore, result: dict[str, Any]) -> None:
+    builds.ended(db, chore, result)
+    openai_jobs.files_read(db, Path(chore.params["home"]).parent, chore)
+
+
 ENDED: dict[str, Ended] = {
-    builds.KIND: builds.ended,
+    builds.KIND: _built,
     downloads.KIND: downloads.ended,
     findings.KIND: findings.ended,
     "fetch": sources.ended,
@@ -32,7 +40,7 @@ def told(db: Session, chore: Chore) -> Iterator[None]:
     if tell is None or had_ended or not chore.status.is_final:
         return
     try:
-        with db.begin_nested():
+        with acting(Actor(account_id=chore.owner_id)), db.begin_nested():
             tell(db, chore, chore.result)
     except StudioError as error:
         chore.result = {}

@@ -22,6 +22,8 @@ LARGEST = 4096
 """The largest batch a recipe may name."""
 
 _LEAST_LENGTH = 64
+_UPDATES = 32
+"""An epoch of fewer updates than these teaches little: larger batches are not recommended."""
 
 Fits = Callable[[AnyRecipe], bool]
 
@@ -76,17 +78,18 @@ def smallest(recipe: AnyRecipe, fits: Fits) -> Way | None:
 
 
 def largest(recipe: AnyRecipe, fits: Fits, rows: int) -> Way | None:
-    """Return the largest batch that fits; no larger than the data set."""
-    least, most = 0, max(1, min(LARGEST, rows))
-    while least < most:
-        middle = (least + most + 1) // 2
-        if _changed(recipe, _batch(middle), fits):
-            least = middle
-        else:
-            most = middle - 1
-    if least in (0, recipe.optimisation.per_device_train_batch_size):
+    """Return the largest batch that fits, a power of two as devices like them best.
+
+    None where the recipe's own is as large, or where an epoch would have too few updates.
+    """
+    own = recipe.optimisation.per_device_train_batch_size
+    most = min(LARGEST, rows // _UPDATES)
+    sizes = [2**power for power in range(LARGEST.bit_length()) if own < 2**power <= most]
+    size = next((one for one in reversed(sizes) if _changed(recipe, _batch(one), fits)), None)
+    if size is None:
         return None
-    return Way(title=f"Use batches of {least}, the largest that fit", change=_batch(least))
+    why = "they fit as well" if size == sizes[-1] else "the largest that fit"
+    return Way(title=f"Use batches of {size}, {why}", change=_batch(size))
 
 
 def _changed(recipe: AnyRecipe, change: Mapping[str, Any], fits: Fits) -> bool:

@@ -137,14 +137,14 @@ def _lock_file(home: Path, role: Role) -> TextIO:
 
 
 def _taken(home: Path) -> ConflictError:
-    told = "; ".join(f"{role}: {who}" for role in ROLES if (who := _holder(home, role)))
+    told = "; ".join(f"{role}: {who}" for role in ROLES if (who := holder(home, role)))
     return ConflictError(
         f"Another studio already uses {home} ({told or 'it is being changed or copied'}).",
         hint="Open that one, or end it, or choose another folder with STUDIO_HOME.",
     )
 
 
-def _holder(home: Path, role: Role) -> str:
+def holder(home: Path, role: Role) -> str:
     """Return what the process that holds a lock says of itself, or nothing if nobody does."""
     path = home / f"{role}.lock"
     if not path.exists():

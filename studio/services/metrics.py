@@ -5,6 +5,7 @@ spike survives, and a curve does not jump about when it is asked for again. All 
 answer share their buckets, so that runs can be laid over each other.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,9 @@ AXES = ("step", "relative_step", "epoch", "tokens", "seconds", "wall")
 A relative step counts from the run's own first one. Seconds are of training, pauses left out; wall
 is those after the moment of the first step, in seconds since 1970.
 """
+
+WHOLE = (-math.inf, math.inf)
+"""From where to where an axis is read, if nobody says."""
 
 COLUMNS = {"relative_step": "step", "wall": "seconds"}
 """The column of an axis that has another name."""
@@ -88,18 +92,20 @@ def curves(
     *,
     x: str = "step",
     buckets: int = 1000,
+    part: tuple[float, float] = WHOLE,
 ) -> Curves:
     """Return metrics of runs along an axis, in at most `buckets` shared buckets of equal width.
 
+    `part` is from where to where on the axis: of a part as many buckets show more than of all.
     Where every curve has fewer points than that, each point stands for itself. An axis is one of
     `AXES` or another metric: then a point is where both were told at one step.
     """
     offsets = _offsets(db, run_ids, x)
     if x in AXES:
         pairs = points.pairs_of(run_ids, wanted)
-        rows, crowded = points.along(db, pairs, COLUMNS.get(x, x), offsets, buckets)
+        rows, crowded = points.along(db, pairs, COLUMNS.get(x, x), offsets, (buckets, part))
     else:
-        rows, crowded = points.against(db, run_ids, wanted, x, buckets)
+        rows, crowded = points.against(db, run_ids, wanted, x, (buckets, part))
     # Of many points in one no screen shows more digits, and digits are most of the answer.
     written = _short if crowded else _whole
     made = _aligned(rows, written)

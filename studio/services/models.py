@@ -26,8 +26,11 @@ _GENERATIONS = 50
 _FACTS = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "vocab_size", "dtype")
 
 
-def newest(db: Session) -> Sequence[Model]:
-    return db.exec(select(Model).order_by(col(Model.id).desc())).all()
+def newest(db: Session, *, limit: int | None = None, before: int | None = None) -> Sequence[Model]:
+    query = select(Model).order_by(col(Model.id).desc()).limit(limit)
+    if before is not None:
+        query = query.where(col(Model.id) < before)
+    return db.exec(query).all()
 
 
 def get(db: Session, model_id: int) -> Model:

@@ -11,8 +11,15 @@ from studio.weights.facts import ModelFacts
 
 def of(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
     """Return why a recipe cannot run, worst first; nothing if it can."""
+    return [*refusals.refusals(recipe, facts, detect()), *of_data(db, recipe)]
+
+
+def of_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+    """Return why it cannot learn from its data.
+
+    That goes by its method, model, data set and what it does to the rows, and by nothing else.
+    """
     return [
-        *refusals.refusals(recipe, facts, detect()),
         *spoken.refusals(db, recipe),
         *findings.refusals(db, recipe),
         *stats.refusals(db, recipe),

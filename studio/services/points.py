@@ -26,6 +26,9 @@ Point = Any
 Offsets = Mapping[int, float]
 """What is added to the places of a run."""
 
+Shown = tuple[int, tuple[float, float]]
+"""How many parts a screen shows, and from where to where; infinities for all of an axis."""
+
 _Spot = tuple[float, float | None, float | None, float | None, bool]
 """A point without its run and metric."""
 
@@ -35,6 +38,24 @@ _PLACES = {
     "tokens": col(Metric.tokens),
     "seconds": col(Metric.seconds),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of an axis, and how it is read of each run."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    place: Any
+    """The column of the axis."""
+    offsets: Offsets
+
+    def of(self, pair: Pair) -> tuple[ColumnElement[bool], ...]:
+        """Say of a number that it is of a curve, and inside the part."""
+        offset = self.offsets.get(pair[0], 0)
+        ends = ((self.place.__ge__, self.low), (self.place.__le__, self.high))
+        inside = (holds(end - offset) for holds, end in ends if math.isfinite(end))
+        return (*_of(pair), *inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,32 +86,34 @@ class Extent:
 
 
 def along(
-    db: Session, pairs: Sequence[Pair], column: str, offsets: Offsets, buckets: int
+    db: Session, pairs: Sequence[Pair], column: str, offsets: Offsets, shown: Shown
 ) -> tuple[Sequence[Point], bool]:
     """Return the points of curves along a column, and whether they were gathered in parts."""
-    place = _PLACES[column]
-    extents = {pair: extent for pair in pairs if (extent := _extent(db, pair, place, buckets))}
+    buckets, (first, last) = shown
+    part = Part(low=first, high=last, place=_PLACES[column], offsets=offsets)
+    extents = {pair: extent for pair in pairs if (extent := _extent(db, pair, part, buckets))}
     if not extents:
         return (), False
     low = min(one.low + offsets.get(run, 0) for (run, _key), one in extents.items())
     high = max(one.high + offsets.get(run, 0) for (run, _key), one in extents.items())
     if high <= low or not any(one.is_crowded for one in extents.values()):
-        return _each(db, pairs, place, offsets), False
+        return _each(db, list(extents), part), False
     cut = Cut(low=low, width=(high - low) / buckets, count=buckets)
     if column == "step" and not offsets:
-        return [row for pair in extents for row in _looked_up(db, pair, cut)], True
+        return [row for pair in extents for row in _looked_up(db, pair, part, cut)], True
     made = [
         (*pair, *spot)
         for pair, extent in extents.items()
-        for spot in _folded(_parts(db, pair, extent, place, buckets), offsets.get(pair[0], 0), cut)
+        for spot in _folded(_parts(db, pair, extent, part, buckets), offsets.get(pair[0], 0), cut)
     ]
     return made, True
 
 
 def against(
-    db: Session, run_ids: Sequence[int], wanted: Sequence[str], metric: str, buckets: int
+    db: Session, run_ids: Sequence[int], wanted: Sequence[str], metric: str, shown: Shown
 ) -> tuple[Sequence[Point], bool]:
     """Return the points of curves along another metric, where both were told at one step."""
+    buckets, (least, most) = shown
     other = aliased(Metric)
     joined = (
         col(Metric.run_id).in_(run_ids),
@@ -99,6 +122,8 @@ def against(
         col(other.step) == col(Metric.step),
         col(other.key) == metric,
         col(other.value).is_not(None),
+        col(other.value) >= least,
+        col(other.value) <= most,
     )
     ends = select(func.min(other.value), func.max(other.value), func.count(col(Metric.id)))
     first, last, count = db.exec(ends.where(*joined)).one()
@@ -121,13 +146,13 @@ def pairs_of(run_ids: Sequence[int], wanted: Sequence[str]) -> list[Pair]:
     return list(product(dict.fromkeys(run_ids), dict.fromkeys(wanted)))
 
 
-def _extent(db: Session, pair: Pair, place: Any, buckets: int) -> Extent | None:  # noqa: ANN401 -- a column of any type
+def _extent(db: Session, pair: Pair, part: Part, buckets: int) -> Extent | None:
     """Measure a curve without reading it: whatever the axis, it grows with the steps."""
-    of_pair = _of(pair)
+    of_pair = part.of(pair)
     ends = (col(Metric.step), col(Metric.step).desc())
     parts = [
         select(what).where(*of_pair).order_by(end).limit(1)
-        for what in (place, col(Metric.step))
+        for what in (part.place, col(Metric.step))
         for end in ends
     ]
     more = select(Metric.step).where(*of_pair).order_by(col(Metric.step)).offset(buckets).limit(1)
@@ -138,11 +163,10 @@ def _extent(db: Session, pair: Pair, place: Any, buckets: int) -> Extent | None:
     return Extent(low=low, high=high, first=first, last=last, is_crowded=beyond is not None)
 
 
-def _each(db: Session, pairs: Sequence[Pair], place: Any, offsets: Offsets) -> list[Point]:  # noqa: ANN401 -- a column of any type
-    """Read all curves at once, each point as it was told."""
-    run_ids, wanted = {run for run, _ in pairs}, {key for _, key in pairs}
-    rows = _grouped(db, place, (col(Metric.run_id).in_(run_ids), col(Metric.key).in_(wanted)))
-    return [(row[0], row[1], row[2] + offsets.get(row[0], 0), *row[3:]) for row in rows]
+def _each(db: Session, pairs: Sequence[Pair], part: Part) -> list[Point]:
+    """Read curves, each point as it was told."""
+    rows = (row for pair in pairs for row in _grouped(db, part.place, part.of(pair)))
+    return [(row[0], row[1], row[2] + part.offsets.get(row[0], 0), *row[3:]) for row in rows]
 
 
 def _grouped(db: Session, spot: Any, chosen: Sequence[ColumnElement[bool]]) -> Sequence[Point]:  # noqa: ANN401 -- a column or a sum, of any type
@@ -162,42 +186,43 @@ def _grouped(db: Session, spot: Any, chosen: Sequence[ColumnElement[bool]]) -> S
     return found
 
 
-def _looked_up(db: Session, pair: Pair, cut: Cut) -> Iterator[Point]:
+def _looked_up(db: Session, pair: Pair, part: Part, cut: Cut) -> Iterator[Point]:
     """Read one curve in parts of its steps.
 
     Each part looks its points up in an index: a third of the work of sorting them all.
     """
-    broken = select(Metric.step).where(*_of(pair), col(Metric.value).is_(None))
+    broken = select(Metric.step).where(*part.of(pair), col(Metric.value).is_(None))
     bad = {cut.number(step) for step in db.exec(broken)}
-    for number, *values in _asked(db, pair, cut, ()):
+    for number, *values in _asked(db, part.of(pair), cut, ()):
         if values[0] is not None or number in bad:
             yield (*pair, cut.middle(number), *values, number in bad)
 
 
-def _parts(db: Session, pair: Pair, extent: Extent, place: Any, buckets: int) -> Iterator[_Spot]:  # noqa: ANN401 -- a column of any type
+def _parts(db: Session, pair: Pair, extent: Extent, part: Part, buckets: int) -> Iterator[_Spot]:
     """Read one curve in parts of its own steps, each with where its middle lies on the axis."""
-    broken = select(place).where(*_of(pair), col(Metric.value).is_(None))
+    place = part.place
+    broken = select(place).where(*part.of(pair), col(Metric.value).is_(None))
     yield from ((spot, None, None, None, True) for spot in db.exec(broken))
     if not extent.is_crowded:
-        told = select(place, Metric.value).where(*_of(pair), col(Metric.value).is_not(None))
+        told = select(place, Metric.value).where(*part.of(pair), col(Metric.value).is_not(None))
         yield from ((spot, value, value, value, False) for spot, value in db.exec(told))
         return
     cut = Cut(low=extent.first, width=(extent.last - extent.first) / buckets, count=buckets)
     ends = (col(Metric.step), col(Metric.step).desc())
     for _number, mean, least, greatest, first, last in _asked(
-        db, pair, cut, [select(place).order_by(end).limit(1) for end in ends]
+        db, part.of(pair), cut, [select(place).order_by(end).limit(1) for end in ends]
     ):
         if mean is not None:
             yield (first + last) / 2, mean, least, greatest, False
 
 
-def _asked(db: Session, pair: Pair, cut: Cut, besides: Sequence[Any]) -> Iterator[Any]:
+def _asked(db: Session, of_pair: Sequence[Any], cut: Cut, besides: Sequence[Any]) -> Iterator[Any]:
     """Ask for mean, least and greatest of each part, and for more of its rows."""
     bucket = select(literal(0).label("number")).cte("bucket", recursive=True)
     following = select(bucket.c.number + 1).where(bucket.c.number < cut.count)
     bucket = bucket.union_all(following)
     first, beyond = (cut.low + (bucket.c.number + i) * cut.width for i in (0, 1))
-    inside = (*_of(pair), col(Metric.step) >= first, col(Metric.step) < beyond)
+    inside = (*of_pair, col(Metric.step) >= first, col(Metric.step) < beyond)
     told: list[Any] = [select(how(Metric.value)) for how in (func.avg, func.min, func.max)]
     parts = [one.where(*inside).scalar_subquery() for one in (*told, *besides)]
     yield from db.exec(select(bucket.c.number, *parts))

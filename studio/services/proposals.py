@@ -33,7 +33,7 @@ from optuna.trial import Trial as Handle
 
 from studio.db.sweeps import Sweep
 from studio.recipe.space import Range, Scalar, Several
-from studio.services.prospects import TRIES, Settings, draws
+from studio.services.prospects import TRIES, Settings, counting, draws
 from studio.services.trials import ENOUGH, Trial
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -131,7 +131,7 @@ def _frozen(trial: Trial, distributions: Mapping[str, BaseDistribution]) -> Froz
         datetime_start=at,
         datetime_complete=at if state.is_finished() else None,
         params=dict(trial.settings),
-        distributions=dict(distributions),
+        distributions={name: distributions[name] for name in trial.settings},
         user_attrs={"run": trial.run.id},
         system_attrs={},
         intermediate_values=_course(trial),
@@ -188,7 +188,8 @@ def _fresh(sweep: Sweep, study: optuna.Study, seen: Sequence[Settings]) -> Itera
     distributions = {name: _distribution(one) for name, one in sweep.space.items()}
     for _ in range(TRIES):
         asked = study.ask(distributions)
-        settings = {name: _rounded(sweep.space[name], asked.params[name]) for name in sweep.space}
+        drawn = {name: _rounded(sweep.space[name], asked.params[name]) for name in sweep.space}
+        settings = counting(sweep.recipe, drawn)
         if settings not in seen:
             yield settings
         study.tell(asked, state=TrialState.FAIL)
@@ -197,7 +198,8 @@ def _fresh(sweep: Sweep, study: optuna.Study, seen: Sequence[Settings]) -> Itera
 def _other(sweep: Sweep, seen: Sequence[Settings], number: int) -> Settings:
     """Return what was never tried, at random: the search has closed in on what it knows."""
     drawn = islice(draws(sweep.space, _seed(sweep.seed, number)), len(seen) + 1)
-    found = [settings for settings in drawn if settings not in seen]
+    counted = (counting(sweep.recipe, settings) for settings in drawn)
+    found = [settings for settings in counted if settings not in seen]
     return found[0] if found else dict(seen[-1])
 
 

@@ -1,8 +1,9 @@
 """What a sweep comes to before it starts: its runs, how long they take, and which cannot be."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import islice, product
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
+from studio.recipe import kinds
 from studio.recipe.dotted import flatten, merge, nest
 from studio.recipe.space import Range, Scalar, Several, Space, Values, size, spell
 from studio.services import estimates, precedents, runs, timing, versions, workers
@@ -88,19 +90,23 @@ def of(db: Session, recipe: AnyRecipe, plan: Plan) -> Prospect:
     wanted = SAMPLED if plan.strategy == "tpe" else count
     drawn = _points(space) if plan.strategy == "grid" else draws(space, plan.seed)
     sound: list[Settings] = []
+    recipes: list[AnyRecipe] = []
     reasons: dict[tuple[str, str], list[Settings]] = {}
     limit = count if plan.strategy == "grid" else wanted * 4
-    for settings in islice(drawn, limit):
-        if why := refusal(db, recipe, settings):
+    refusal = runs.judge(db)
+    for settings in _distinct(recipe, islice(drawn, limit)):
+        tried = laid_over(recipe, settings)
+        if why := refusal(tried):
             reasons.setdefault((why.message, why.hint), []).append(settings)
         else:
             sound.append(settings)
+            recipes.append(tried)
         if len(sound) == wanted:
             break
     if not sound:
         message, hint = next(iter(reasons))
         raise InvalidError(f"None of this can run here. {message}", hint=hint, param="space")
-    known = _lasting(db, recipe, sound, count if plan.strategy == "tpe" else len(sound))
+    known = _lasting(db, recipes, count if plan.strategy == "tpe" else len(sound))
     at_once = max(1, min(plan.parallel, workers.slots(db)))
     return Prospect(
         count=count if plan.strategy == "tpe" else len(sound),
@@ -121,10 +127,12 @@ def typed(recipe: AnyRecipe, space: Mapping[str, Several]) -> Space:
     """
     made: Space = {}
     for name, one in space.items():
+        beside = _kind(recipe, space, name)
         if isinstance(one, Values):
-            made[name] = Values(values=[_typed(recipe, name, value) for value in one.values])
+            values = [_typed(recipe, name, value, beside) for value in one.values]
+            made[name] = Values(values=values)
             continue
-        ends = [_typed(recipe, name, end) for end in (one.low, one.high)]
+        ends = [_typed(recipe, name, end, beside) for end in (one.low, one.high)]
         about = one.model_dump() | dict(zip(("low", "high"), ends, strict=True))
         try:
             ranged = Range.model_validate(about)
@@ -137,17 +145,13 @@ def typed(recipe: AnyRecipe, space: Mapping[str, Several]) -> Space:
     return made
 
 
-def refusal(db: Session, recipe: AnyRecipe, settings: Settings) -> InvalidError | None:
-    """Return why settings cannot run here; None if they can."""
-    try:
-        runs.check(db, laid_over(recipe, settings))
-    except InvalidError as error:
-        return error
-    return None
-
-
 def laid_over(recipe: AnyRecipe, settings: Settings) -> AnyRecipe:
-    return runs.with_overrides(recipe, nest(settings.items()))
+    return runs.with_overrides(recipe, nest(counting(recipe, settings).items()))
+
+
+def counting(recipe: AnyRecipe, settings: Settings) -> Settings:
+    """Return the settings that count: a rank is none where no adapter is trained."""
+    return kinds.in_force(type(recipe), flatten(recipe.model_dump()), settings)
 
 
 def draws(space: Space, seed: int) -> Iterator[Settings]:
@@ -222,10 +226,42 @@ def _points(space: Space) -> Iterator[Settings]:
         yield dict(zip(space, values, strict=True))
 
 
-def _typed(recipe: AnyRecipe, name: str, value: Scalar) -> Scalar:
+def _distinct(recipe: AnyRecipe, drawn: Iterable[Settings]) -> Iterator[Settings]:
+    """Yield what counts of settings, each only once."""
+    seen: set[frozenset[tuple[str, Scalar]]] = set()
+    for settings in drawn:
+        told = counting(recipe, settings)
+        if (key := frozenset(told.items())) not in seen:
+            seen.add(key)
+            yield told
+
+
+def _kind(recipe: AnyRecipe, space: Mapping[str, Several], name: str) -> list[tuple[str, str]]:
+    """Return what else must be set for a knob to count, as far as the sweep can.
+
+    Raises:
+        InvalidError: the sweep never tries what the knob belongs to.
+
+    """
+    one = kinds.belongings(type(recipe)).get(name)
+    if one is None:
+        return []
+    varied = space.get(one.switch)
+    tried = varied.values if isinstance(varied, Values) else []
+    there = tried or [flatten(recipe.model_dump())[one.switch]]
+    fitting = [kind for kind in one.kinds if kind in there]
+    if not fitting:
+        message = f"No run of this sweep has it: it belongs to {one.switch} {one.kinds[0]}."
+        raise InvalidError(message, hint=f"Vary {one.switch}, too.", param=name)
+    return [(one.switch, fitting[0])]
+
+
+def _typed(
+    recipe: AnyRecipe, name: str, value: Scalar, beside: Sequence[tuple[str, str]]
+) -> Scalar:
     meant = None if value == "none" else value
     try:
-        changed = merge(recipe.model_dump(), nest([(name, meant)]))
+        changed = merge(recipe.model_dump(), nest([*beside, (name, meant)]))
         found: Scalar = flatten(runs.with_overrides(recipe, changed, strict=False).model_dump())[
             name
         ]
@@ -240,19 +276,17 @@ def _told(message: str, hint: str, settings: Sequence[Settings]) -> Refused:
     return Refused(message=message, hint=hint, count=len(settings), example=in_words(settings[0]))
 
 
-def _lasting(
-    db: Session, recipe: AnyRecipe, settings: Sequence[Settings], count: int
-) -> dict[str, float]:
+def _lasting(db: Session, recipes: Sequence[AnyRecipe], count: int) -> dict[str, float]:
     """Return the seconds that all runs take one after the other, and between which; or nothing."""
     known = estimates.known(db)
+    version = cache(partial(versions.require, db))
     total: dict[str, float] = {}
-    for one in settings:
-        tried = laid_over(recipe, one)
+    for tried in recipes:
         alike = precedents.like(known.precedents, tried)
-        made = timing.of(tried, versions.require(db, tried.dataset), known.lengths(tried), alike)
+        made = timing.of(tried, version(tried.dataset), known.lengths(tried), alike)
         for name in ("seconds", "least_seconds", "most_seconds"):
             value = getattr(made, name)
             if value is None:
                 return {}
-            total[name] = total.get(name, 0.0) + value * count / len(settings)
+            total[name] = total.get(name, 0.0) + value * count / len(recipes)
     return total

@@ -56,6 +56,12 @@ def used(db: Session, worker: str) -> int:
     return int(db.exec(query.where(col(Run.status).in_(LIVE), Run.worker == worker)).one())
 
 
+def wanted(db: Session) -> int:
+    """Return how many slots the first run that waits needs; none if none does."""
+    first: Run | None = db.exec(_waiting().where(~col(Run.is_held)).limit(1)).first()
+    return first.slots if first else 0
+
+
 def waiting(db: Session) -> Sequence[Run]:
     """Return the queued runs in the order in which they will start."""
     found: Sequence[Run] = db.exec(_waiting()).all()

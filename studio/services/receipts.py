@@ -1,41 +1,74 @@
-"""Submitting under a key: what is sent again, because the answer was lost, is not done again."""
+"""What was answered under a key: sent again, because the answer was lost, it is not done again."""
 
-import hashlib
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, delete
 
-from studio.db.tables import Receipt, Run
-from studio.errors import InvalidError
-from studio.services import runs
+from studio.db.receipts import Receipt
+from studio.errors import ConflictError, InvalidError
 
 KEPT = timedelta(days=1)
 """How long a key is remembered: longer than any program goes on trying."""
 
+NAME = "Idempotency-Key"
+LONGEST = 255
 
-def once(db: Session, key: str, sent: bytes, submit: Callable[[], Run]) -> Run:
-    """Submit a run, or return the one that was submitted under this key before.
 
-    An empty key stands for none. The receipt is stored with the run or not at all.
+def name(key: str, account_id: int | None) -> str:
+    """Return what a key is kept under: two people may choose the same.
+
+    Raises:
+        InvalidError: it is none.
+
+    """
+    if not 1 <= len(key) <= LONGEST:
+        raise InvalidError(f"A key has 1 to {LONGEST} characters.", param=NAME)
+    return key if account_id is None else f"{account_id}:{key}"
+
+
+def forget(db: Session, key: str) -> None:
+    """Forget a key: what is sent next under it is wanted anew."""
+    db.exec(delete(Receipt).where(col(Receipt.key) == key))
+
+
+def recall(db: Session, key: str, sha256: str) -> Receipt | None:
+    """Return what was answered under this key, if it was used.
 
     Raises:
         InvalidError: the key was used for something else.
 
     """
-    if not key:
-        return submit()
-    sha256 = hashlib.sha256(sent).hexdigest()
     known = db.get(Receipt, key)
-    if known is not None and known.sha256 != sha256:
+    if known is None or known.created_at < _oldest():
+        return None
+    if known.sha256 != sha256:
         raise InvalidError(
             "This Idempotency-Key was used for another request.",
-            hint="Use a new key for each run.",
-            param="Idempotency-Key",
+            hint="Use a new key for each thing to make.",
+            param=NAME,
         )
-    if known is not None:
-        return runs.get(db, known.run_id)
-    db.exec(delete(Receipt).where(col(Receipt.created_at) < datetime.now(UTC) - KEPT))
-    run = submit()
-    db.add(Receipt(key=key, sha256=sha256, run_id=run.id or 0))
-    return run
+    return known
+
+
+def keep(db: Session, receipt: Receipt) -> None:
+    """Keep an answer together with what it tells of.
+
+    Raises:
+        ConflictError: another request with the key was faster; nothing of this one may stay.
+
+    """
+    db.exec(delete(Receipt).where(col(Receipt.created_at) < _oldest()))
+    db.add(receipt)
+    try:
+        db.flush()
+    except IntegrityError as error:
+        raise ConflictError(
+            "Another request with this Idempotency-Key was just answered.",
+            hint="Send it again for that answer.",
+            param=NAME,
+        ) from error
+
+
+def _oldest() -> datetime:
+    return datetime.now(UTC) - KEPT

@@ -96,6 +96,18 @@ def found(db: Session, view: View, *, limit: int, after: int | None = None) -> l
     return [line.run for line in lines(db, ids, ())]
 
 
+def matching(db: Session, query: str) -> list[int]:
+    """Return the numbers of all runs that a query finds.
+
+    Raises:
+        QueryError: the query cannot be understood.
+
+    """
+    which = finding.conditions(query, summaries.keys(db))
+    found = db.exec(select(Run.id).where(*which).order_by(col(Run.id)))
+    return [one for one in found if one is not None]
+
+
 def columns(view: View, told: Collection[str]) -> list[Field]:
     """Return the columns of a view, names first; what no field is called is passed over."""
     named = dict.fromkeys(("name", *view.columns[:MOST_COLUMNS]))

@@ -1,8 +1,9 @@
-"""Runs, as people see them: submit, find, rename, delete."""
+"""Runs, as people see them: submit, find, delete."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,26 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 from sqlmodel import delete as remove
 
+from studio.db.owners import whose
 from studio.db.states import LIVE, RunStatus
 from studio.db.summaries import MetricSummary
-from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Receipt, Run, Sample
+from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Run, Sample
 from studio.db.work import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.conflicts import conflict
+from studio.recipe.conflicts import Conflict, conflict
 from studio.recipe.dotted import merge
 from studio.services import (
     advice,
     datasets,
     estimates,
     obstacles,
+    refusals,
     states,
     versions,
 )
+from studio.services.refusals import Refusal
 
 ALARM = "alarm"
 """The kind of happening that says that a run's numbers break."""
@@ -63,6 +68,7 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
         recipe=recipe,
         estimate=estimates.keep(db, recipe),
         dataset_version_id=versions.require(db, recipe.dataset).id,
+        owner_id=whose() or experiment.owner_id,
     )
     db.add(run)
     db.flush()
@@ -91,13 +97,41 @@ def again(
 
 def check(db: Session, recipe: AnyRecipe) -> None:
     """Refuse a recipe that could not run, before it waits in the queue for nothing."""
-    facts = advice.facts_of(db, recipe.base_model)
-    datasets.require(db, recipe.dataset)
-    if found := conflict(recipe):
-        raise InvalidError(found.message, hint=found.hint, param=found.param)
-    if refused := obstacles.of(db, recipe, facts):
-        worst = refused[0]
-        raise InvalidError(worst.message, hint=worst.hint, param=worst.param)
+    if refused := judge(db)(recipe):
+        raise refused
+
+
+def judge(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
+    """Return what says of recipes, at one moment, why they could not run; None of those that can.
+
+    What many of them have in common is asked of the database once.
+    """
+    hardware = detect()
+    facts = cache(partial(advice.facts_of, db))
+    known = cache(partial(datasets.require, db))
+    told: dict[object, Sequence[Refusal]] = {}
+
+    def look(recipe: AnyRecipe) -> Iterator[Conflict | Refusal]:
+        model = facts(recipe.base_model)
+        known(recipe.dataset)
+        if found := conflict(recipe):
+            yield found
+        yield from refusals.refusals(recipe, model, hardware)
+        shared = (recipe.method, recipe.base_model, recipe.dataset, recipe.data)
+        if shared not in told:
+            told[shared] = obstacles.of_data(db, recipe)
+        yield from told[shared]
+
+    def refusal(recipe: AnyRecipe) -> InvalidError | None:
+        try:
+            worst = next(look(recipe), None)
+        except InvalidError as error:
+            return error
+        if worst is None:
+            return None
+        return InvalidError(worst.message, hint=worst.hint, param=worst.param)
+
+    return refusal
 
 
 def with_overrides(
@@ -156,12 +190,6 @@ def live(db: Session) -> Sequence[Run]:
     return db.exec(select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))).all()
 
 
-def rename(db: Session, run_id: int, name: str) -> Run:
-    run = get(db, run_id)
-    run.name = name
-    return run
-
-
 def delete(db: Session, run_id: int, folder: Path) -> None:
     """Delete a run that has ended, with its numbers and files.
 
@@ -172,7 +200,7 @@ def delete(db: Session, run_id: int, folder: Path) -> None:
     run = get(db, run_id)
     if run.status is RunStatus.QUEUED or run.status.is_live:
         raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
-    for table in (Metric, MetricSummary, Sample, Happening, Model, Export, Attempt, Receipt):
+    for table in (Metric, MetricSummary, Sample, Happening, Model, Export, Attempt):
         db.exec(remove(table).where(col(table.run_id) == run_id))
     db.delete(run)
     shutil.rmtree(folder / str(run_id), ignore_errors=True)

@@ -5,7 +5,7 @@
      │ │ └────────┘  └▶ stopping ────▶ cancelled ────┤
      │ └── paused ◀────────┘  (or succeeded, failed) │
      │ └──────────────── tried again ◀───────────────┘
-     └▶ cancelled
+     └▶ cancelled (or failed, where its files cannot be read)
 
 A live run whose process is lost goes back to `queued`, to go on from its newest checkpoint.
 """
@@ -24,7 +24,7 @@ _Q, _S, _R, _X = RunStatus.QUEUED, RunStatus.STARTING, RunStatus.RUNNING, RunSta
 _OVER = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED})
 
 MOVES: dict[RunStatus, frozenset[RunStatus]] = {
-    _Q: frozenset({_S, RunStatus.CANCELLED}),
+    _Q: frozenset({_S, RunStatus.CANCELLED, RunStatus.FAILED}),
     _S: frozenset({_Q, _R, _X, RunStatus.FAILED}),
     _R: frozenset({_Q, _X, RunStatus.PAUSED}) | _OVER,
     _X: frozenset({_Q, RunStatus.PAUSED, RunStatus.CANCELLED}) | _OVER,

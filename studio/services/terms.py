@@ -11,7 +11,8 @@ What fields there are, and what they hold, `studio.services.fields` knows.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from studio.errors import InvalidError
 
@@ -65,6 +66,33 @@ def parse(query: str) -> list[Term]:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """What is being written at a place of a query."""
+
+    start: int
+    """Where the word that is written begins: a field's name, or the value after its sign."""
+    end: int
+    word: str
+    """As much of it as stands before the place."""
+    field: str = ""
+    """Whose value it is; nothing while it is a name, or a word to look for."""
+
+
+def unfinished(query: str, place: int) -> Unfinished:
+    """Return what is being written at a place, whether or not the query can be understood."""
+    start = _begin(query, place, str.isspace)
+    start += query[start : start + 1] == "-"
+    field = _FIELD.match(query[:place], start)
+    if field is None:
+        rest = re.match(r"[\w.#]*[:=<>!]*", query[place:])
+        return _written(query, start, place, rest)
+    begin = max(field.end(), _begin(query, place, ",".__eq__))
+    rest = re.match(r'[^\s",]*"?', query[place:])
+    found = _written(query, begin, place, rest)
+    return replace(found, field=field.group(1), word=found.word.removeprefix('"'))
+
+
 def without(query: str, term: Term) -> str:
     """Return the query as it is without one of its terms."""
     return " ".join((query[: term.start] + query[term.end :]).split())
@@ -74,6 +102,20 @@ def quoted(value: str) -> str:
     """Write a value so that it is read back as it is; no value holds a quotation mark."""
     plain = re.fullmatch(r"[\w.#/+-]+", value) and not value.startswith("-")
     return value if plain else '"' + value.replace('"', "") + '"'
+
+
+def _begin(query: str, place: int, parts: Callable[[str], bool]) -> int:
+    """Return where the piece at a place begins; what stands in quotation marks parts nothing."""
+    start, is_quoted = 0, False
+    for i, sign in enumerate(query[:place]):
+        is_quoted ^= sign == '"'
+        if parts(sign) and not is_quoted:
+            start = i + 1
+    return start
+
+
+def _written(query: str, start: int, place: int, rest: re.Match[str] | None) -> Unfinished:
+    return Unfinished(start=start, end=place + (rest.end() if rest else 0), word=query[start:place])
 
 
 def _term(query: str, start: int) -> Term:

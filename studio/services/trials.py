@@ -27,6 +27,7 @@ class Trial:
     run: Run
     number: int
     settings: Mapping[str, Scalar]
+    """Of the knobs that vary those that count for it."""
     state: State
     value: float | None
     """Of the sweep's metric, the newest; None until there is a finite one."""
@@ -61,7 +62,7 @@ def best(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
 
 def _settings(sweep: Sweep, run: Run) -> dict[str, Scalar]:
     values = flatten(run.recipe.model_dump())
-    return {name: values.get(name) for name in sweep.space}
+    return {name: values[name] for name in sweep.space if name in values}
 
 
 def _state(run: Run) -> State:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from sqlalchemy import Engine
@@ -11,25 +12,37 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import studio
 from studio.settings import Settings
-from studio.web import errors, files
+from studio.web import document, errors, files
 from studio.web.api import ROUTERS as API
 from studio.web.deps import Seats
+from studio.web.door import LOOK_AGAIN_SECONDS, Door
 from studio.web.pages import ROUTERS as PAGES
+from studio.web.proxies import Behind
 from studio.web.security import Gate
 from studio.web.stream import Hub
 from studio.web.traffic import Counter, Traffic
+from studio.web.tries import Tries
+from studio.web.ways import Ways
 
 _ABOUT = "Fine-tune language models: experiments, runs and their numbers."
 
 
+class _App(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        if self.openapi_schema is None:
+            self.openapi_schema = document.completed(super().openapi())
+        return self.openapi_schema
+
+
 def create_app(engine: Engine, settings: Settings) -> FastAPI:
     traffic = Traffic()
+    ways = Ways((*PAGES, *API))
     gate = Middleware(
         Gate,
         hosts=settings.allowed_hosts.lower().split(","),
         upload_limit=settings.upload_limit_bytes,
     )
-    app = FastAPI(
+    app = _App(
         title="Mantissa Studio",
         version=studio.__version__,
         description=_ABOUT,
@@ -37,8 +50,10 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         middleware=[
+            Middleware(Behind, settings=settings),
             Middleware(Counter, traffic=traffic),
             gate,
+            Middleware(Door, ways=ways, settings=settings),
             Middleware(GZipMiddleware, minimum_size=1000),
         ],
     )
@@ -47,6 +62,8 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.state.hub = Hub(engine)
     app.state.traffic = traffic
     app.state.seats = Seats()
+    app.state.tries = Tries()
+    app.state.look_again_seconds = LOOK_AGAIN_SECONDS
     errors.install(app)
     for router in (*PAGES, *API):
         app.include_router(router)

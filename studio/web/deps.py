@@ -1,5 +1,6 @@
 """What a route may ask for."""
 
+import re
 from asyncio import Semaphore
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
@@ -10,6 +11,9 @@ from sqlmodel import Session
 from studio.db.session import reading, unit_of_work
 from studio.recipe.dotted import nest
 from studio.settings import Settings
+
+_DIGITS = re.compile(r"\s*[0-9]{1,18}\s*")
+"""A number that the database can count to."""
 
 FIELDS = 500
 """More fields than any form of ours has; a request with more is no form of ours."""
@@ -43,7 +47,13 @@ def _session(
     request: Request, _seat: Annotated[None, Depends(_seat, scope="function")]
 ) -> Iterator[Session]:
     engine = request.app.state.engine
-    with reading(engine) if _only_reads(request) else unit_of_work(engine) as session:
+    if _only_reads(request):
+        with reading(engine) as session:
+            yield session
+        return
+    with unit_of_work(engine) as session:
+        # Whoever must write with the answer in hand does it before this commits.
+        request.state.unit_of_work = session
         yield session
 
 
@@ -75,7 +85,7 @@ async def _posted(request: Request) -> dict[str, Any]:
 
 
 def _numbers(runs: Annotated[str, Query(max_length=1000)] = "") -> list[int]:
-    return [int(part) for part in runs.split(",") if part.strip().isdecimal()]
+    return [int(part) for part in runs.split(",") if _DIGITS.fullmatch(part)]
 
 
 # "function" scope commits before the answer leaves: the page we send the browser to exists.

@@ -12,28 +12,43 @@ from starlette.exceptions import HTTPException
 from studio.errors import (
     ConflictError,
     DiskFullError,
+    ForbiddenError,
     InvalidError,
     NotFoundError,
+    StaleError,
     StudioError,
     TooLargeError,
+    TooManyError,
     UnavailableError,
+    UnknownPersonError,
 )
+from studio.web import envelope
 from studio.web.render import asked_by_htmx, block, page
 from studio.web.safety import HEADERS
 
 log = logging.getLogger(__name__)
 
 STATUS: dict[type[StudioError], int] = {
+    UnknownPersonError: 401,
+    ForbiddenError: 403,
     NotFoundError: 404,
     ConflictError: 409,
+    StaleError: 412,
     TooLargeError: 413,
     InvalidError: 422,
+    TooManyError: 429,
     UnavailableError: 503,
     DiskFullError: 507,
 }
 
 RETRY_SECONDS = 5
 """When to come back after a 503. Asked sooner, a busy database is only busier."""
+
+HEADERS_OF: dict[int, dict[str, str]] = {
+    HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
+    HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": "60"},
+    HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": str(RETRY_SECONDS)},
+}
 
 UNEXPECTED = StudioError(
     "Something went wrong in the studio itself.",
@@ -65,10 +80,13 @@ def status_of(error: StudioError) -> int:
 
 async def _expected(request: Request, error: Exception) -> Response:
     assert isinstance(error, StudioError)  # noqa: S101 -- registered for nothing else
+    return told(request, error)
+
+
+def told(request: Request, error: StudioError) -> Response:
+    """Answer with an error: a page for people, JSON for programs."""
     status = status_of(error)
-    is_passing = status == HTTPStatus.SERVICE_UNAVAILABLE
-    headers = {"Retry-After": str(RETRY_SECONDS)} if is_passing else None
-    return _answer(request, error, status, headers)
+    return _answer(request, error, status, HEADERS_OF.get(status))
 
 
 async def _malformed(request: Request, error: Exception) -> Response:
@@ -112,6 +130,8 @@ def _answer(
     status: int,
     headers: Any = None,  # noqa: ANN401 -- as Starlette has it
 ) -> Response:
+    if envelope.is_wanted(request.scope["path"]):
+        return envelope.answer(error, status, headers)
     if request.scope["path"].startswith("/api/"):
         return JSONResponse(body(error), status, headers=headers)
     draw = block if asked_by_htmx(request) else None

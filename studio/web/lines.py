@@ -34,6 +34,8 @@ class Along:
 
     x: str = "step"
     group: str = ""
+    part: tuple[float, float] = metrics.WHOLE
+    """From where to where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def laid(
 ) -> Laid:
     """Read metrics of runs along one axis, each run as a line, or each group of them."""
     ids = [run.id or 0 for run in chosen]
-    found = metrics.curves(db, ids, keys, x=along.x, buckets=buckets)
+    found = metrics.curves(db, ids, keys, x=along.x, buckets=buckets, part=along.part)
     if not along.group:
         series: dict[str, dict[int, Series]] = {key: {} for key in keys}
         for (run_id, key), one in found.series.items():

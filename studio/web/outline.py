@@ -63,7 +63,9 @@ def outline(db: Session, settings: Settings, draft: Draft, form: Fieldset, addre
         button=_button(draft, lacks),
         row=_first_row(db, settings, form.input("dataset").value),
         unusual=sum(not one.is_default for one in form.in_force() if one.default),
-        submission=_submission(draft, recipe, address) if recipe and not lacks else None,
+        submission=_submission(db, settings, draft, recipe, address)
+        if recipe and not lacks
+        else None,
     )
 
 
@@ -129,7 +131,17 @@ def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] 
         return None
 
 
-def _submission(draft: Draft, recipe: AnyRecipe, address: str) -> Submission:
+def _submission(
+    db: Session, settings: Settings, draft: Draft, recipe: AnyRecipe, address: str
+) -> Submission:
+    """Return what would be started. Programs of one's own machine find a token in the home."""
+    named = "STUDIO_TOKEN" if settings.sign_in == "accounts" else ""
     return Submission(
-        address=address, name=draft.name, notes=draft.notes, parent=draft.parent, recipe=recipe
+        address=address,
+        name=draft.name,
+        notes=draft.notes,
+        parent=draft.parent,
+        recipe=recipe,
+        dataset_id=datasets.require(db, recipe.dataset).id or 0,
+        token=settings.api_token if settings.sign_in == "link" else named,
     )

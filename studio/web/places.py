@@ -35,7 +35,7 @@ PLACES = (
     Place(href="/models", label="Models", icon="models", key="m", under=("/models/",)),
     Place(href="/queue", label="Queue", icon="queue", key="q"),
     Place(href="/settings", label="Settings", icon="settings", key="s"),
-    Place(href="/help", label="Help", icon="help", key="h", under=("/help/", "/failures")),
+    Place(href="/help", label="Help", icon="help", key="h", under=("/help/", "/failures", "/docs")),
 )
 
 

@@ -48,12 +48,13 @@ def plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]
     least, most = min(values), max(values)
     found = []
     for name in sweep.space:
-        places, ticks = _across(sweep, name, [one.settings[name] for one in told])
+        having = [one for one in told if name in one.settings]
+        places, ticks = _across(sweep, name, [one.settings[name] for one in having])
         if len(ticks) < 2:  # noqa: PLR2004 -- it does not vary
             continue
         marks = [
             Mark(x=x, y=_up(one.value or 0, least, most), kind=_kind(one, best), title=_told(one))
-            for x, one in zip(places, told, strict=True)
+            for x, one in zip(places, having, strict=True)
         ]
         ends = {"least": words.number(least), "most": words.number(most)}
         # The best is drawn last, over those that lie beneath it.

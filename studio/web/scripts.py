@@ -1,8 +1,10 @@
-"""A form's recipe as text that starts the very same run: YAML, curl and Python."""
+"""A form's recipe as text that starts the very same run: YAML, curl, Python, OpenAI's client."""
 
 import json
+import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from pprint import pformat
 from typing import Any
 
@@ -21,6 +23,9 @@ class Submission:
     parent: str
     """What it was made from, as `run:12`; or nothing."""
     recipe: AnyRecipe
+    dataset_id: int
+    token: Path | str = ""
+    """What to show: a file that holds a token, a variable that does, or nothing."""
 
     @property
     def yaml(self) -> str:
@@ -32,7 +37,7 @@ class Submission:
     def curl(self) -> str:
         # No line of JSON is the bare word that ends the document: strings keep to one line.
         return (
-            f"curl --fail-with-body {shlex.quote(self._runs)} \\\n"
+            f"curl --fail-with-body {shlex.quote(self._runs)} \\\n{self._curl_shows}"
             "  --header 'Content-Type: application/json' --data @- <<'JSON'\n"
             f"{json.dumps(self._body, indent=2)}\nJSON\n"
         )
@@ -40,17 +45,66 @@ class Submission:
     @property
     def python(self) -> str:
         return (
-            "import json\nfrom urllib.request import Request, urlopen\n\n"
+            f"import json\n{self._python_imports}from urllib.request import Request, urlopen\n\n"
             f"run = {pformat(self._body, sort_dicts=False, width=88)}\n"
             f"request = Request(\n    {self._runs!r},\n    json.dumps(run).encode(),\n"
-            '    {"Content-Type": "application/json"},\n)\n'
+            f'    {{"Content-Type": "application/json"{self._python_shows}}},\n)\n'
             "with urlopen(request) as answer:\n"
             '    print("Run", json.load(answer)["id"])\n'
         )
 
     @property
+    def openai(self) -> str:
+        """What OpenAI's own client takes. A suffix has no place for some signs of a name."""
+        suffix = re.sub(r"[:/\s]+", " ", self.name).strip()[:64].strip()
+        named = f"    suffix={suffix!r},\n" if suffix else ""
+        given = {"base_model", "dataset", "version", "method"}
+        rest = {"x_studio": self.recipe.model_dump(mode="json", exclude=given)}
+        key = self._python_token if self.token else "'local'"
+        extra = pformat(rest, sort_dicts=False, width=84).replace("\n", "\n    ")
+        return (
+            f"{self._python_imports}from openai import OpenAI\n\n"
+            f"client = OpenAI(base_url={self._address + '/v1'!r}, api_key={key})\n"
+            "job = client.fine_tuning.jobs.create(\n"
+            f"    model={self.recipe.base_model!r},\n"
+            f"    training_file='file-{self.dataset_id}',\n"
+            f"{named}    extra_body={extra},\n)\n"
+            "print(job.id, job.status)\n"
+        )
+
+    @property
+    def _address(self) -> str:
+        return self.address.rstrip("/")
+
+    @property
+    def _curl_shows(self) -> str:
+        if not self.token:
+            return ""
+        is_file = isinstance(self.token, Path)
+        told = f"$(cat {shlex.quote(str(self.token))})" if is_file else f"${self.token}"
+        return f'  --header "Authorization: Bearer {told}" \\\n'
+
+    @property
+    def _python_imports(self) -> str:
+        if not self.token:
+            return ""
+        return "from pathlib import Path\n" if isinstance(self.token, Path) else "import os\n"
+
+    @property
+    def _python_shows(self) -> str:
+        if not self.token:
+            return ""
+        return f', "Authorization": "Bearer " + {self._python_token}'
+
+    @property
+    def _python_token(self) -> str:
+        is_file = isinstance(self.token, Path)
+        read = f"Path({str(self.token)!r}).read_text().strip()"
+        return read if is_file else f"os.environ[{self.token!r}]"
+
+    @property
     def _runs(self) -> str:
-        return f"{self.address.rstrip('/')}/api/v1/runs"
+        return f"{self._address}/api/v1/runs"
 
     @property
     def _body(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from studio.errors import StudioError
+from studio.web import envelope
 from studio.web.errors import body
 from studio.web.safety import HEADERS
 
@@ -22,7 +23,7 @@ _SAFETY = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 BODY_LIMIT = 4 * 2**20
 """Recipes, notes and forms are far smaller; only uploads are let through larger."""
 
-_UPLOADS = frozenset({"/datasets", "/api/v1/datasets"})
+_UPLOADS = frozenset({"/datasets", "/api/v1/datasets", "/v1/files"})
 
 
 class Gate:
@@ -47,24 +48,33 @@ class Gate:
     def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
         hosts = _header(scope, b"host")
         if len(hosts) != 1 or _name(hosts[0]) not in self.hosts:
-            return _refuse(HTTPStatus.MISDIRECTED_REQUEST, "This studio has another address.")
+            return _refuse(
+                scope, HTTPStatus.MISDIRECTED_REQUEST, "This studio has another address."
+            )
         if scope["method"] not in SAFE and not _from_here(scope, hosts[0]):
-            return _refuse(HTTPStatus.FORBIDDEN, "Another site may not change anything here.")
+            return _refuse(
+                scope, HTTPStatus.FORBIDDEN, "Another site may not change anything here."
+            )
         length = (_header(scope, b"content-length") or ["0"])[0]
         if length.isdecimal() and int(length) > limit:
-            return _refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "This is more than is taken here.")
+            message = "This is more than is taken here."
+            return _refuse(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         return None
 
     def _limit(self, scope: Scope) -> int:
         path = scope["path"].rstrip("/")
         is_upload = path in _UPLOADS or path.startswith("/api/v1/uploads/")
-        return self.upload_limit if is_upload else BODY_LIMIT
+        is_json = _header(scope, b"content-type")[:1] == ["application/json"]
+        return self.upload_limit if is_upload and not is_json else BODY_LIMIT
 
 
-def _refuse(status: HTTPStatus, message: str) -> JSONResponse:
+def _refuse(scope: Scope, status: HTTPStatus, message: str) -> JSONResponse:
     error = StudioError(message)
     error.code = status.name.lower()
-    return JSONResponse(body(error), status, headers={"Connection": "close"})
+    headers = {"Connection": "close"}
+    if envelope.is_wanted(scope["path"]):
+        return envelope.answer(error, status, headers)
+    return JSONResponse(body(error), status, headers=headers)
 
 
 def _from_here(scope: Scope, host: str) -> bool:

@@ -20,7 +20,7 @@ from studio.web.forms import fieldset, problems_in, tidy
 from studio.web.pasting import pour
 
 DEFAULT = next(iter(METHODS))
-VIEWS = ("simple", "all", "yaml", "curl", "python")
+VIEWS = ("simple", "all", "yaml", "curl", "python", "openai")
 _OWN = ("name", "notes", "preset", "view", "paste")
 _ASIDE = {*_OWN, "from", "look", "do"}
 """What a form posts beside its recipe: which row is looked at is no part of what is asked for."""

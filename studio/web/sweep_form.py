@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from studio.errors import InvalidError
 from studio.methods import METHODS, AnyRecipe
-from studio.recipe import space
+from studio.recipe import kinds, space
+from studio.recipe.knobs import Knob
 from studio.recipe.space import Space
 from studio.services import prospects
 from studio.services.prospects import Plan
@@ -136,10 +137,9 @@ def plan(draft: Draft) -> Plan:
 
 def parts(recipe: AnyRecipe, draft: Draft, problems: Mapping[str, str]) -> list[Part]:
     """Lay out the knobs of a recipe, with what is typed for each."""
-    form = fieldset(METHODS[recipe.method].recipe, recipe.model_dump())
     return [
         Part(title=title, rows=[_row(one, draft, problems) for one in inputs])
-        for title, inputs in _sections(form)
+        for title, inputs in _known(recipe)
         if inputs
     ]
 
@@ -154,9 +154,13 @@ def listed(sections: Sequence[Part], problems: Mapping[str, str]) -> list[tuple[
 
 def labels(recipe: AnyRecipe, names: Sequence[str]) -> dict[str, str]:
     """Return what knobs are called on a page."""
-    form = fieldset(METHODS[recipe.method].recipe, recipe.model_dump())
-    known = {one.name: one.knob.label for _title, inputs in _sections(form) for one in inputs}
+    known = {one.name: _label(title, one) for title, inputs in _known(recipe) for one in inputs}
     return {name: known.get(name, name) for name in names}
+
+
+def _label(section: str, one: Input) -> str:
+    """Return what a knob is called where its section is not beside it."""
+    return section if one.name.endswith(".kind") else one.knob.label
 
 
 def metric_choices() -> list[tuple[str, str]]:
@@ -175,13 +179,42 @@ def _space(draft: Draft) -> Space:
     return made
 
 
-def _sections(part: Fieldset) -> Iterator[tuple[str, Sequence[Input]]]:
-    """Go through the sections; of alternatives only through the one in force."""
+def _sections(
+    part: Fieldset, switches: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, Sequence[Input]]]:
+    """Go through the sections; of alternatives through all of them, after the choice itself."""
     yield part.title if part.name else "What is trained on what", part.inputs
     for inner in part.inner:
-        if inner.kinds:
-            inner = next(one for one in inner.kinds if one.kind == inner.kind)  # noqa: PLW2901 -- the same section, as it is
-        yield from _sections(inner)
+        if not inner.kinds:
+            yield from _sections(inner, switches)
+            continue
+        name = next(one for one in switches if one.rpartition(".")[0] == inner.name)
+        yield inner.title, [_switch(inner, name)]
+        seen: set[str] = set()
+        for kind in inner.kinds:
+            yield kind.title, [one for one in kind.inputs if one.name not in seen]
+            seen |= {one.name for one in kind.inputs}
+
+
+def _switch(part: Fieldset, name: str) -> Input:
+    """Return the choice between the kinds of a section as a knob like any other."""
+    titles = {kind.kind: kind.title for kind in part.kinds}
+    return Input(
+        name=name,
+        widget="select",
+        knob=Knob("Kind", titles=titles),
+        help=part.intro,
+        value=part.kind,
+        problem="",
+        base=part.kind,
+        default=part.kind,
+        choices=tuple(titles),
+    )
+
+
+def _known(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]:
+    section = METHODS[recipe.method].recipe
+    return _sections(fieldset(section, recipe.model_dump()), kinds.switches(section))
 
 
 def _row(one: Input, draft: Draft, problems: Mapping[str, str]) -> Row:

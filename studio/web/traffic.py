@@ -104,7 +104,7 @@ class _Passing:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = message.get("headers", [])
-            self._note(message["status"], is_stream=_is_stream(headers))
+            self._note(message["status"], is_stream=is_stream(headers))
             message["headers"] = [*headers, (HEADER, self._id)]
         await self._send(message)
 
@@ -140,7 +140,7 @@ def _route(scope: Scope) -> str:
     return path if isinstance(path, str) else OTHER
 
 
-def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+def is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
     return any(
         name.lower() == b"content-type" and value.startswith(b"text/event-stream")
         for name, value in headers

@@ -4,11 +4,12 @@ Starlette's own parser would spool them to the system's temporary folder, which 
 memory itself; ours go beside where they will stay, so that keeping one is a rename.
 """
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ from studio.intake.rows import Limits
 from studio.services import folders
 from studio.services.drafts import Upload
 from studio.settings import Settings
+from studio.web import once
 from studio.web.deps import Config
 from studio.web.incoming import Arrived, Incoming
 
@@ -52,35 +54,6 @@ class Names:
 _DATASET = Names(
     fields=frozenset({"name", "mapping", "draft"}), files=frozenset({"file", "validation_file"})
 )
-_FILE = {"type": "string", "format": "binary"}
-DATASET_FORM: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["file"],
-                    "properties": {
-                        "file": _FILE,
-                        "validation_file": _FILE,
-                        "name": {"type": "string", "description": "By default the file's."},
-                        "mapping": {
-                            "type": "string",
-                            "description": "How to read it: a Mapping as JSON. By default as "
-                            "its columns say.",
-                        },
-                        "draft": {
-                            "type": "boolean",
-                            "description": "Keep the file, and wait for a mapping.",
-                        },
-                    },
-                }
-            }
-        },
-    }
-}
-"""The form as OpenAPI tells it, for FastAPI does not see it: we read the body ourselves."""
 
 
 @asynccontextmanager
@@ -238,11 +211,12 @@ class _Writer:
         self.ended = True
 
 
-async def _new_dataset(request: Request, config: Config) -> AsyncIterator[Upload]:
+async def new_dataset(request: Request, config: Config) -> AsyncIterator[Upload]:
     async with received(request, config.datasets, _DATASET) as form:
         file, validation = form.files.get("file"), form.files.get("validation_file")
         if file is None:
             raise InvalidError("No file was chosen.", hint="Choose a file to upload.", param="file")
+        await once.recall(request, _meant(form))
         yield Upload(
             path=file.path,
             filename=file.filename,
@@ -254,6 +228,12 @@ async def _new_dataset(request: Request, config: Config) -> AsyncIterator[Upload
             limits=limits_of(config),
             sha256=file.sha256,
         )
+
+
+def _meant(form: Form) -> bytes:
+    """Return what a form says, however its parts are parted."""
+    files = {name: (file.filename, file.sha256) for name, file in form.files.items()}
+    return json.dumps([form.fields, files]).encode()
 
 
 def limits_of(config: Settings) -> Limits:
@@ -276,5 +256,5 @@ def _mapping(written: str) -> Mapping | None:
         ) from error
 
 
-NewUpload = Annotated[Upload, Depends(_new_dataset)]
+NewUpload = Annotated[Upload, Depends(new_dataset)]
 """A data set's file that has come whole, with what its owner says of it."""

@@ -4,7 +4,6 @@ All the worker knows is in the database and the run folders, so it may be killed
 next one finds the attempts that still go on and follows them.
 """
 
-import errno
 import logging
 import os
 import secrets
@@ -14,11 +13,12 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
+from studio import desk
 from studio.db.changes import Changes, watched
 from studio.db.session import reading, unit_of_work
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run, Worker
-from studio.errors import DiskFullError, StudioError, UnavailableError
+from studio.errors import StudioError
 from studio.events import Failed
 from studio.hardware import Hardware, detect
 from studio.rundir import RunDir
@@ -27,11 +27,12 @@ from studio.services.attempts import LeaseLostError
 from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.worker import cgroups, prepare
-from studio.worker.desk import Desk
 from studio.worker.followed import Followed
 from studio.worker.launch import Launcher, LaunchSpec
 from studio.worker.local import Local
 from studio.worker.messenger import Messenger
+from studio.worker.post import Post
+from studio.worker.speaker import Speaker
 from studio.worker.sweeper import Sweeper
 from studio.worker.trades import Commands, Trades
 from studio.worker.warm import Warm
@@ -62,6 +63,7 @@ class Loop:
     followed: dict[int, Followed] = field(default_factory=dict)
     trades: Trades = field(init=False)
     sweeper: Sweeper = field(init=False)
+    speaker: Speaker = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
     _beat_at: float = float("-inf")
     _emptied_at: float = float("-inf")
@@ -69,6 +71,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.trades = Trades(self.engine, self.settings, self.commands)
         self.sweeper = Sweeper(self.engine, self.settings.cache / "sweeps")
+        self.speaker = Speaker(self.settings)
 
     @classmethod
     def local(cls, engine: Engine, settings: Settings) -> "Loop":
@@ -91,14 +94,17 @@ class Loop:
         self.adopt(alone=True)
         self.launcher.begin()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
-        messenger, desk = Messenger(self.engine, self.settings), Desk(self.settings)
+        messenger = Messenger(self.engine, self.settings)
+        shown = Post(desk.path(self.settings.home), desk.MODULE)
         with watched(self.engine) as changes:
             while not stop.is_set():
                 messenger.tend(stop)
-                desk.tend()
+                shown.tend()
+                self._tend_speaker()
                 self._try_tick(takes=True)
                 _rest(stop, changes)
-        desk.end()
+        shown.end()
+        self.speaker.end()
         if self.settings.on_stop == "drain":
             self._drain()
         self.launcher.end()
@@ -145,7 +151,15 @@ class Loop:
     @property
     def _slots(self) -> int:
         """The slots that runs may have: those that no other work has."""
-        return self.launcher.slots() - self.trades.slots
+        return self.launcher.slots() - self.trades.slots - self.speaker.slots
+
+    def _tend_speaker(self) -> None:
+        self.speaker.tend(self._free_slots, self._free_gpu)
+        if self.speaker.slots:
+            with reading(self.engine) as db:
+                wanted = max(queue.wanted(db), self.trades.wanted(db))
+                if wanted and queue.used(db, self.name) + wanted > self._slots:
+                    self.speaker.make_room()
 
     def _try_tick(self, *, takes: bool) -> None:
         try:
@@ -242,7 +256,7 @@ class Loop:
             self._give_up(run_id, error)
 
     def _give_up(self, run_id: int, error: StudioError | OSError) -> None:
-        told = error if isinstance(error, StudioError) else _told(error)
+        told = error if isinstance(error, StudioError) else prepare.told(error)
         log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
         if started := self.followed.pop(run_id, None):
             self.launcher.kill(started.handle)
@@ -259,7 +273,7 @@ class Loop:
             del self._unlaunched[run_id]
 
     def _free_gpu(self) -> int | None:
-        used = {followed.gpu for followed in self.followed.values()} | self.trades.gpus
+        used = {one.gpu for one in self.followed.values()} | self.trades.gpus | self.speaker.gpus
         return next((gpu for gpu in self.gpus if gpu not in used), None)
 
     def _spec(self, run: Run) -> LaunchSpec:
@@ -279,13 +293,6 @@ def _rest(stop: threading.Event, changes: Changes) -> None:
     until = time.monotonic() + TICK_SECONDS
     while time.monotonic() < until and not stop.wait(LOOK_SECONDS) and not changes.happened():
         pass
-
-
-def _told(error: OSError) -> StudioError:
-    if error.errno == errno.ENOSPC:
-        hint = "Delete old runs or models, then run again."
-        return DiskFullError("The disk is full, so the run could not be started.", hint=hint)
-    return UnavailableError(f"The training process could not be started: {error.strerror}.")
 
 
 def _id(run: Run) -> int:

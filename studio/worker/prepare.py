@@ -1,11 +1,12 @@
 """The folder of a run, laid out for the process that trains it."""
 
+import errno
 import shutil
 
 from sqlmodel import Session
 
 from studio.db.tables import DatasetVersion, Run
-from studio.errors import InvalidError
+from studio.errors import DiskFullError, InvalidError, StudioError, UnavailableError
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
 from studio.services import consents, manifests, models, versions
@@ -34,6 +35,14 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     )
     folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
     folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+
+
+def told(error: OSError) -> StudioError:
+    """Say why a run could not be launched."""
+    if error.errno == errno.ENOSPC:
+        hint = "Delete old runs or models, then run again."
+        return DiskFullError("The disk is full, so the run could not be started.", hint=hint)
+    return UnavailableError(f"The training process could not be started: {error.strerror}.")
 
 
 def _rows(db: Session, run: Run) -> DatasetVersion:

@@ -96,6 +96,10 @@ class Trades:
         """How many slots are taken that a run could have."""
         return self.exports.slots + self.chores.slots
 
+    def wanted(self, db: Session) -> int:
+        """Return how many slots the next work waits for that a run could have."""
+        return int(any(shop.waits(db, on_device=True) for shop in (self.exports, self.chores)))
+
     def adopt(self) -> None:
         """Take over from an earlier worker; it is alone on its folder, so it may tidy up, too."""
         self.exports.adopt()

@@ -106,7 +106,7 @@ class Workshop(Generic[W]):
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
         """Start the next work that waits for a device, or for none. Return whether there was."""
         with reading(self.engine) as db:
-            if self._next(db, on_device=on_device) is None:
+            if not self.waits(db, on_device=on_device):
                 return False
         with unit_of_work(self.engine) as db:
             one = self._next(db, on_device=on_device)
@@ -114,6 +114,10 @@ class Workshop(Generic[W]):
                 work.begin(one)
                 self._launch(db, one, gpu)
         return one is not None
+
+    def waits(self, db: Session, *, on_device: bool) -> bool:
+        """Whether there is work that waits for a device, or for none."""
+        return self._next(db, on_device=on_device) is not None
 
     def _next(self, db: Session, *, on_device: bool) -> W | None:
         waiting = work.waiting(db, self.trade.table)

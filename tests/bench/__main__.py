@@ -3,12 +3,22 @@
 import sys
 
 from studio.hardware import detect
-from tests.bench import compare, estimate, launch, load, pages, startup, table, training
+from tests.bench import (
+    compare,
+    crowd,
+    estimate,
+    launch,
+    load,
+    pages,
+    startup,
+    table,
+    training,
+)
 
 
 def main() -> None:
     sys.stdout.write(f"{detect().title}\n")
-    for part in (pages, table, load, compare, startup, launch, training, estimate):
+    for part in (pages, table, load, crowd, compare, startup, launch, training, estimate):
         for figure in part.measure():
             sys.stdout.write(f"{figure}\n")
             sys.stdout.flush()

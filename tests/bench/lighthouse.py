@@ -22,6 +22,8 @@ from tests.shots import lived_in
 
 VERSION = "13.5.0"
 NEEDED = (22, 19)
+TRIES = 4
+"""How often a page is loaded again whose beginning its trace has missed: that happens."""
 PAGES = {"Runs": "/", "New": "/new", "Run": "/runs/1", "Compare": "/compare?runs=1,2,3"}
 FLAGS = "--headless=new --no-sandbox --disable-gpu"
 
@@ -57,9 +59,12 @@ def _audit(program: list[str], url: str, form: str) -> dict[str, Any]:
         *(("--preset=desktop",) if form == "desktop" else ()),
     ]
     environment = os.environ | {"CHROME_PATH": str(find())}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    for _ in range(TRIES):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            report: dict[str, Any] = json.loads(done.stdout)
+            return report
+    sys.exit(f"Lighthouse could not look at {url}: {done.stderr}")
 
 
 def _lighthouse() -> str:

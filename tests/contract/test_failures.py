@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from studio import errors, failures
-from studio.errors import StudioError, TrainingError
+from studio.errors import AccessError, StaleError, StudioError, TrainingError
 from studio.failures import KINDS
 from studio.services import repairs
 
 MODULES = sorted((Path(__file__).parents[2] / "studio").rglob("*.py"))
+
+ANSWERS = (AccessError, StaleError)
+"""What only a request is refused with."""
 
 NAMED = {"TrainingError", "_known", "super().__init__"}
 """Calls whose first argument is a code; of `super()`, in subclasses of TrainingError."""
@@ -53,7 +56,8 @@ def alarms() -> set[str]:
 def refusals() -> set[str]:
     """Return the codes of errors that may end a run before its process is made."""
     kinds = (kind for kind in vars(errors).values() if isinstance(kind, type))
-    return {kind.code for kind in kinds if issubclass(kind, StudioError)} - {StudioError.code}
+    ends = (kind for kind in kinds if issubclass(kind, StudioError))
+    return {kind.code for kind in ends if not issubclass(kind, ANSWERS)} - {StudioError.code}
 
 
 def test_the_table_has_every_code_and_no_other() -> None:

@@ -21,7 +21,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
 SCRIPTS = sorted((ROOT / "static" / "js").glob("*.js"))
 
-HEAVY = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "optuna")
+HEAVY = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "optuna", "argon2")
 NO_NOUNS = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}
 REASONED = r"# (noqa: [A-Z0-9, ]+|type: ignore\[[a-z-]+\]) ?(--|#) \w|heavy import"
 LATE = ("heavy import", "optional dependency")

@@ -78,6 +78,38 @@ def test_curves_grow_while_runs_train(compared: Page, watched: tuple[Studio, Eng
     expect(spoken(compared)).to_contain_text(re.compile(rf"step {STEPS + 5}: .*try 2 9"))
 
 
+def look(tab: Page, *, away: bool) -> None:
+    """Turn to a tab or away from it, as its page is told by the browser."""
+    tab.evaluate(
+        """away => {
+            Object.defineProperty(document, "hidden", { configurable: true, get: () => away });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        away,
+    )
+
+
+def test_of_seven_tabs_the_hidden_make_room_and_catch_up(
+    browser: Browser, watched: tuple[Studio, Engine]
+) -> None:
+    context = browser.new_context(base_url=watched[0].url)
+    tabs = [context.new_page() for _ in range(7)]
+    for tab in tabs:
+        tab.clock.install()
+        tab.goto(RUNS)
+        expect(tab.get_by_text("Live", exact=True)).to_be_visible(timeout=60_000)
+        if tab is not tabs[-1]:
+            look(tab, away=True)
+            tab.clock.fast_forward(6000)
+            expect(tab.get_by_text("Paused", exact=True)).to_be_visible()
+    tell(watched[1], 2, STEPS + 1, 5)
+    expect(loss(tabs[-1])).to_have_attribute("data-points", str(STEPS + 5))
+    look(tabs[0], away=False)
+
+    expect(loss(tabs[0])).to_have_attribute("data-points", str(STEPS + 5))
+    context.close()
+
+
 def test_a_chart_is_read_by_keyboard_line_by_line(compared: Page) -> None:
     chart = loss(compared)
     chart.focus()
@@ -114,6 +146,21 @@ def test_the_zoom_stays_while_numbers_stream(
     ]
 
 
+def test_a_zoom_shows_more_than_the_whole_did(
+    compared: Page, watched: tuple[Studio, Engine]
+) -> None:
+    tell(watched[1], 1, STEPS + 1, 4000)
+    compared.goto(RUNS)
+    expect(loss(compared)).to_have_attribute("data-points", re.compile(r"^\d{3,4}$"))
+    whole = int(loss(compared).get_attribute("data-points") or 0)
+    compared.goto(f"{RUNS}&zoom=1000..1040")
+    expect(loss(compared)).to_have_attribute("data-seen", "1000..1040")
+    zoomed = int(loss(compared).get_attribute("data-points") or 0)
+
+    # Of the buckets of the whole axis ten lay in the part that has 41 points now.
+    assert (whole > 900, zoomed - whole) == (True, 31)
+
+
 def test_a_brush_filters_the_runs_and_is_lifted(compared: Page) -> None:
     compared.get_by_role("button", name="Parallel coordinates").click()
     brush = compared.get_by_role("slider", name=re.compile("^Brush on Validation loss"))
@@ -127,6 +174,12 @@ def test_a_brush_filters_the_runs_and_is_lifted(compared: Page) -> None:
     expect(compared.locator("li[data-of='1']")).to_be_hidden()
 
     compared.get_by_role("button", name="Show all").click()
+    expect(compared.locator("li[data-of='1']")).to_be_visible()
+    compared.get_by_role("button", name="Scatter").click()
+    low = compared.get_by_role("slider", name="Training loss, from")
+    low.press("End")
+    expect(compared.get_by_text("1 of 3 runs are inside the brush.")).to_be_visible()
+    low.press("Home")
     expect(compared.locator("li[data-of='1']")).to_be_visible()
 
 

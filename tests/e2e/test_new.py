@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from studio.commands import train
+from studio.commands import recipes
 from studio.recipe.dotted import flatten
 from tests.living import Studio
 
@@ -58,17 +58,17 @@ def test_every_text_starts_what_the_form_says(page: Page, studio: Studio, tmp_pa
     page.get_by_label("Rank-stabilised scaling").evaluate("box => box.click()")
     page.get_by_role("radio", name="Python").check(force=True)
     expect(page.locator("#as-python")).to_contain_text("'use_rslora': True")
-    for name in ("yaml", "curl", "python"):
+    for name in ("yaml", "curl", "python", "openai"):
         text = page.locator(f"#as-{name}").text_content() or ""
         (tmp_path / name).write_text(text, encoding="utf-8")
-    for command in (["bash", "curl"], [sys.executable, "python"]):
+    for command in (["bash", "curl"], [sys.executable, "python"], [sys.executable, "openai"]):
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     page.locator("#start").click()
-    page.wait_for_url("**/runs/3")
+    page.wait_for_url("**/runs/4")
 
-    recipes = [studio.api.get(f"/runs/{number}").json()["recipe"] for number in (1, 2, 3)]
-    written = train.read(tmp_path / "yaml", []).model_dump(mode="json")
-    assert recipes == [written] * 3
+    told = [studio.api.get(f"/runs/{number}").json()["recipe"] for number in (1, 2, 3, 4)]
+    written = recipes.read(tmp_path / "yaml", []).model_dump(mode="json")
+    assert told == [written] * 4
 
 
 def test_typing_finds_settings_wherever_they_hide(page: Page) -> None:

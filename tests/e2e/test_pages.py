@@ -1,6 +1,7 @@
 """What holds for every page: readable by all, at any width, in both themes."""
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,12 @@ PAGES = (
     "/models/1",
     "/queue",
     "/settings",
+    "/settings/access",
+    "/settings/people",
+    "/settings/log",
     "/failures",
     "/help",
+    "/docs",
     "/help/knobs/precision",
     "/palette?q=run",
     "/style",
@@ -234,6 +239,20 @@ def test_pages_read_without_scripts(browser: Browser, furnished_studio: Studio, 
 
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     expect(page.get_by_role("table").first).to_be_visible()
+    context.close()
+
+
+def test_how_long_ago_something_was_goes_on(browser: Browser, furnished_studio: Studio) -> None:
+    context = browser.new_context(base_url=furnished_studio.url)
+    page = context.new_page()
+    page.goto("/datasets/1")
+    spot = page.locator("time").first
+    made = datetime.fromisoformat(spot.get_attribute("datetime") or "")
+    page.clock.install(time=made + timedelta(minutes=7, seconds=30))
+    page.goto("/datasets/1")
+    page.clock.fast_forward("01:01")
+
+    expect(spot).to_have_text("8 min ago")
     context.close()
 
 

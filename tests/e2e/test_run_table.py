@@ -40,7 +40,8 @@ def table(browser: Browser, table_studio: Studio) -> Iterator[Page]:
     context.set_default_timeout(60_000)
     page = context.new_page()
     page.goto("/")
-    expect(page.get_by_role("form", name="Selected runs")).to_have_count(0)
+    # Keys are heard once the table's script is there.
+    expect(page.locator("section[data-booted='done']")).to_have_count(1, timeout=60_000)
     yield page
     context.close()
 
@@ -55,14 +56,33 @@ def test_typing_filters_and_a_mistake_loses_nothing(table: Page) -> None:
     expect_names(table, "beta", "alpha")
     assert table.url.endswith("/?q=eval_loss%3C0.6")
 
-    table.get_by_role("searchbox").fill("eval_loss<0.6 stauts:x")
+    table.get_by_role("combobox", name="Search").fill("eval_loss<0.6 stauts:x")
     expect(table.get_by_text("Did you mean status?")).to_be_visible()
     expect_names(table, "beta", "alpha")
-    table.get_by_role("searchbox").fill("eval_loss<0.6")
+    table.get_by_role("combobox", name="Search").fill("eval_loss<0.6")
     expect(table.get_by_text("Did you mean status?")).to_have_count(0)
     table.get_by_role("link", name="Without eval_loss<0.6").click()
     expect_names(table, "gamma", "beta", "alpha")
-    expect(table.get_by_role("searchbox")).to_have_value("")
+    expect(table.get_by_role("combobox", name="Search")).to_have_value("")
+
+
+def test_a_search_is_completed_by_keys(table: Page) -> None:
+    table.keyboard.press("/")
+    box = table.get_by_role("combobox", name="Search")
+    offers = table.get_by_role("listbox", name="What can stand here").get_by_role("option")
+    table.keyboard.type("prec", delay=20)
+    expect(offers.first).to_have_text("precision:Precision")
+    table.keyboard.press("Tab")
+    expect(box).to_have_value("precision:")
+    table.keyboard.type("fp3", delay=20)
+    expect(offers.first).to_have_text("fp32")
+    table.keyboard.press("ArrowDown")
+    expect(box).to_have_attribute("aria-activedescendant", "offered-1")
+    table.keyboard.press("Enter")
+
+    expect(box).to_have_value("precision:fp32 ")
+    expect_names(table, "alpha")
+    expect(offers).to_have_count(0)
 
 
 def test_heads_sort_and_back_goes_back(table: Page) -> None:
@@ -103,6 +123,24 @@ def test_rows_are_ticked_by_keys_and_tagged(table: Page) -> None:
     expect(table.locator("#rows .chip")).to_have_count(0)
 
 
+def test_all_that_match_are_tagged_and_freed_again(table: Page, table_studio: Studio) -> None:
+    with unit_of_work(connect(table_studio.home / "studio.db")) as db:
+        for _ in range(60):
+            make_done(db, "many")
+    table.goto("/?q=many")
+    table.get_by_label("Select all runs shown").check()
+    bar = table.get_by_role("form", name="Selected runs")
+    expect(bar.get_by_text("50 runs selected")).to_be_visible()
+    bar.get_by_label("all 60 that match").check()
+    expect(bar.get_by_text("60 runs selected")).to_be_visible()
+    bar.get_by_label("Tag").fill("good")
+    bar.get_by_role("button", name="Add tag").click()
+    expect(table.get_by_text("60 runs tagged.")).to_be_visible()
+    table.get_by_role("button", name="Undo").click()
+
+    expect(table.get_by_text("60 runs freed of the tag.")).to_be_visible()
+
+
 def test_the_trash_gives_back(table: Page) -> None:
     table.get_by_label("Select run 2, beta").check()
     table.get_by_role("button", name="Move to trash").click()
@@ -118,7 +156,8 @@ def test_a_row_is_written_on_without_the_mouse(table: Page) -> None:
     expect(table.get_by_label("Name", exact=True)).to_be_focused()
     table.get_by_label("Name", exact=True).fill("delta")
     table.get_by_label("Tags", exact=True).fill("to show, good")
-    table.keyboard.press("Enter")
+    table.get_by_label("Notes", exact=True).fill("Two lines\nof it")
+    table.keyboard.press("Control+Enter")
 
     expect_names(table, "delta", "beta", "alpha")
     expect(table.locator("#rows .chip")).to_have_text(["to show", "good"])

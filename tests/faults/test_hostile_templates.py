@@ -12,7 +12,7 @@ from studio.desk import Asked
 from studio.errors import InvalidError
 from studio.services import desk
 from studio.settings import Settings
-from studio.worker.desk import Desk
+from studio.worker.post import Post
 from tests import desks
 
 pytestmark = pytest.mark.faults
@@ -58,7 +58,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
     good = desks.write_model(tmp_path_factory.mktemp("models") / "good")
     with desks.tended(home) as here:
         desk.tokens(home, asked(good))

@@ -101,4 +101,4 @@ def test_from_there_one_comes_to_the_data_set(client: TestClient, engine: Engine
     [{}, {"kind": "ftp"}, {"kind": "url"}, {"kind": "url", "url": "https://x/", "key": "mine"}],
 )
 def test_a_program_names_a_source_that_is_one(client: TestClient, source: dict[str, str]) -> None:
-    assert client.post("/api/v1/imports", json={"source": source}).status_code == 422
+    assert client.post("/api/v1/datasets", json={"source": source}).status_code == 422

@@ -1,5 +1,6 @@
 """The form of a new experiment: presets, what was changed, a text poured in, a copy."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio.commands import train
+from studio.commands import recipes
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
 from studio.recipe import yaml
@@ -187,7 +188,7 @@ def texts(client: TestClient) -> dict[str, str]:
     data = form(client, "?preset=lora") | WANTED
     page = client.post("/new/advice", data=data).text
     client.post("/new", data=data)
-    return {name: pre_text(page, f"as-{name}") for name in ("yaml", "curl", "python")}
+    return {name: pre_text(page, f"as-{name}") for name in ("yaml", "curl", "python", "openai")}
 
 
 def pre_text(page: str, id_: str) -> str:
@@ -201,7 +202,7 @@ def test_the_yaml_is_the_recipe_that_the_form_starts(
     file = tmp_path / "recipe.yaml"
     file.write_text(texts(client)["yaml"], encoding="utf-8")
 
-    assert train.read(file, []) == first_run(engine).recipe
+    assert recipes.read(file, []) == first_run(engine).recipe
 
 
 def test_the_curl_starts_the_run_that_the_form_starts(client: TestClient, engine: Engine) -> None:
@@ -220,6 +221,22 @@ def test_the_python_starts_the_run_that_the_form_starts(client: TestClient, engi
     )
 
     same_again(client, engine, json.loads(ran.stdout))
+
+
+def test_openais_client_is_told_what_the_form_starts(client: TestClient, engine: Engine) -> None:
+    program = texts(client)["openai"]
+    asked = next(
+        node.value
+        for node in ast.parse(program).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if ast.unparse(node.value.func).endswith("jobs.create")
+    )
+    sent = {one.arg: ast.literal_eval(one.value) for one in asked.keywords}
+    job = {**sent.pop("extra_body"), **sent}
+
+    assert client.post("/v1/fine_tuning/jobs", json=job).status_code == 200
+    with unit_of_work(engine) as db:
+        assert runs.get(db, 2).recipe == runs.get(db, 1).recipe
 
 
 def same_again(client: TestClient, engine: Engine, body: Any) -> None:  # noqa: ANN401 -- JSON

@@ -36,7 +36,7 @@ def notices(client: TestClient) -> Node:
 def test_ways_are_told_without_what_is_secret(set_up: TestClient) -> None:
     told = set_up.get("/api/v1/notifications").json()
 
-    assert [(way["channel"], way["is_on"], way["goes_to"]) for way in told] == [
+    assert [(way["channel"], way["is_on"], way["goes_to"]) for way in told["data"]] == [
         ("webhook", True, "https://hooks.example.org/…"),
         ("email", True, "ann@example.org by mail.example.org"),
     ]

@@ -38,7 +38,7 @@ def rows(client: TestClient, path: str) -> list[str]:
 @pytest.mark.usefixtures("three")
 def test_a_search_is_shown_part_by_part(client: TestClient) -> None:
     page = read(client.get("/?q=status:succeeded eval_loss<0.4&sort=name").text)
-    chips = page.one(class_="tools").all("span", class_="chip")
+    chips = page.one(class_="table-tools").all("span", class_="chip")
 
     assert names(page) == ["beta"]
     assert [(one.text, one.one("a").attributes["href"]) for one in chips] == [
@@ -122,12 +122,12 @@ def test_a_small_curve_tells_where_it_goes(client: TestClient) -> None:
 def test_a_row_is_written_on_in_place(client: TestClient) -> None:
     editor = read(client.get("/runs/1/words?cols=tag", headers=PARTIAL).text)
     form = editor.one("form").attributes["hx-post"]
-    written = {"name": "omega", "tags": "good, to show", "notes": "Calm."}
+    written = {"name": "omega", "tags": "good, to show", "notes": "Calm.\r\nLouder at the end."}
     answer = read(client.post(form, data=written, headers=PARTIAL).text)
 
     assert answer.one("th").one("a").text == "omega"
     assert [one.text for one in answer.all("span", class_="chip")] == ["good", "to show"]
-    assert client.get("/api/v1/runs/1").json()["notes"] == "Calm."
+    assert client.get("/api/v1/runs/1").json()["notes"] == "Calm.\nLouder at the end."
 
 
 @pytest.mark.usefixtures("three")
@@ -155,6 +155,28 @@ def test_many_runs_are_thrown_away_and_taken_back(client: TestClient) -> None:
     act = undo.one("button").attributes["value"]
     client.post("/runs/bulk", data={"act": act, "run": sent}, headers=PARTIAL)
     assert rows(client, "/") == ["gamma", "beta", "alpha"]
+
+
+@pytest.mark.usefixtures("three")
+def test_all_that_match_are_changed_and_changed_back(client: TestClient) -> None:
+    data = {"act": "tag", "tag": "seen", "matching": "2", "q": "status:succeeded", "run": "3"}
+    undo = read(client.post("/runs/bulk", data=data, headers=PARTIAL).text).one("form")
+    left = rows(client, "/?q=-tag:seen")
+    sent = {one.attributes["name"]: one.attributes["value"] for one in undo.all("input")}
+    act = undo.one("button").attributes["value"]
+    client.post("/runs/bulk", data=sent | {"act": act}, headers=PARTIAL)
+
+    assert (left, sent["run"]) == (["gamma"], "1,2")
+    assert rows(client, "/?q=-tag:seen") == ["gamma", "beta", "alpha"]
+
+
+@pytest.mark.usefixtures("three")
+def test_when_other_runs_match_by_now_none_is_changed(client: TestClient) -> None:
+    data = {"act": "trash", "matching": "1", "q": "status:succeeded"}
+    answer = client.post("/runs/bulk", data=data, headers=PARTIAL)
+
+    assert (answer.status_code, len(rows(client, "/"))) == (409, 3)
+    assert "2 runs match by now, not 1." in answer.text
 
 
 @pytest.mark.usefixtures("three")
@@ -285,3 +307,12 @@ def test_rest_keeps_views(client: TestClient) -> None:
     assert (made.status_code, made.json()["query"]) == (201, "q=a")
     assert client.delete("/api/v1/views/1").status_code == 204
     assert client.delete("/api/v1/views/1").status_code == 404
+
+
+@pytest.mark.usefixtures("three")
+def test_what_can_be_searched_for_is_offered(client: TestClient) -> None:
+    found = read(client.get("/completions", params={"q": "alpha status:can", "at": 16}).text)
+    box, offer = found.one(role="listbox"), found.one(role="option")
+
+    assert (box.attributes["data-start"], box.attributes["data-end"]) == ("13", "16")
+    assert (offer.attributes["data-text"], offer.text) == ("cancelled ", "cancelled")

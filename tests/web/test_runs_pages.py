@@ -191,7 +191,7 @@ def test_a_run_can_be_renamed(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_done(db)
 
-    client.post("/runs/1/name", data={"name": "  better name "})
+    client.post("/runs/1/words", data={"name": "  better name "})
     assert stored(engine, 1).name == "better name"
 
 
@@ -210,3 +210,16 @@ def test_a_missing_run_is_told_in_words(client: TestClient) -> None:
         404,
         "There is no run 9.",
     )
+
+
+def test_a_run_is_written_on_where_it_is_shown(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+    form = shown(client).one("form", id="writing")
+    sent = {one.attributes["name"]: one.attributes["value"] for one in form.all("input")}
+    notes = "It learns.\r\nSlowly."
+    client.post(form.attributes["action"], data=sent | {"tags": "good", "notes": notes})
+    page = shown(client)
+
+    assert page.one("a", class_="chip").text == "good"
+    assert page.one("textarea", id="words-notes").text == "It learns. Slowly."

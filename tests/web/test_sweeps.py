@@ -124,12 +124,17 @@ def test_every_knob_of_the_recipe_can_be_varied(client: TestClient) -> None:
     new = read(client.get("/new?from=experiment:1").text).one(id="form")
 
     here = {one.attributes["name"] for one in form.all("input") if "name" in one.attributes}
-    missing = {
-        name
-        for name, _value in posted(new)
-        if f"space.{name}" not in here and not name.endswith(".kind")
-    }
+    missing = {name for name, _value in posted(new) if f"space.{name}" not in here}
     assert missing == {"method", "preset", "name", "notes", "from", "view", "paste"}
+
+
+def test_kinds_of_a_section_are_varied_with_their_own_settings(client: TestClient) -> None:
+    data = fields(client, space__adapter__r="4, 8")
+    data["space.adapter.kind"] = ["lora", "full"]
+    client.post("/sweeps/new", data=data)
+
+    planned = client.get("/api/v1/sweeps/1").json()
+    assert (planned["count"], planned["space"]["adapter.kind"]["values"]) == (3, ["lora", "full"])
 
 
 @pytest.mark.parametrize("source", ["", "moon:1", "run:9", "experiment:x"])

@@ -102,9 +102,9 @@ def test_what_a_day_has_not_finished_is_gone(client: TestClient, settings: Setti
 def test_only_what_has_come_whole_can_be_brought(client: TestClient) -> None:
     path = begin(client)
     source = {"kind": "upload", "upload": path.rpartition("/")[2]}
-    early = client.post("/api/v1/imports", json={"source": source})
+    early = client.post("/api/v1/datasets", json={"source": source})
     send(client, path, 0, CONTENT)
-    late = client.post("/api/v1/imports", json={"source": source})
+    late = client.post("/api/v1/datasets", json={"source": source})
 
     assert (early.json()["error"]["message"], late.status_code, late.json()["status"]) == (
         "Of rows.jsonl, 0 of 2560 bytes have come.",

@@ -15,7 +15,7 @@ from studio.desk import Asked
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.services import desk
 from studio.settings import Settings
-from studio.worker.desk import Desk
+from studio.worker.post import Post
 from tests import desks
 from tests.patience import until
 
@@ -37,7 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def desked(home: Settings) -> Iterator[Desk]:
+def desked(home: Settings) -> Iterator[Post]:
     with desks.tended(home) as here:
         yield here
 
@@ -180,7 +180,7 @@ def test_a_model_that_is_not_here_is_an_error_in_words(
 
 
 def test_a_model_whose_config_cannot_be_is_an_error_in_words(
-    home: Settings, desked: Desk, model: Path
+    home: Settings, desked: Post, model: Path
 ) -> None:
     desk.tokens(home, asked(model))
     before = desked.child
@@ -198,7 +198,7 @@ def test_a_row_that_is_none_is_an_error_in_words(home: Settings, model: Path) ->
 
 
 def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
-    home: Settings, desked: Desk, model: Path, tmp_path: Path
+    home: Settings, desked: Post, model: Path, tmp_path: Path
 ) -> None:
     hostile = desks.write_model(tmp_path / "hostile", ENDLESS)
     told: list[StudioError] = []
@@ -234,7 +234,7 @@ def test_who_has_left_keeps_nobody_waiting(home: Settings, model: Path, tmp_path
     assert learnt(home, asked(model)) == "Yo<|im_end|>"
 
 
-def test_nonsense_on_the_socket_does_no_harm(home: Settings, desked: Desk, model: Path) -> None:
+def test_nonsense_on_the_socket_does_no_harm(home: Settings, desked: Post, model: Path) -> None:
     desk.tokens(home, asked(model))
     before = desked.child
     with line.connect(home.home, timeout=5) as here:
@@ -246,7 +246,7 @@ def test_nonsense_on_the_socket_does_no_harm(home: Settings, desked: Desk, model
     assert desked.child is before
 
 
-def test_a_desk_that_was_killed_is_started_again(home: Settings, desked: Desk, model: Path) -> None:
+def test_a_desk_that_was_killed_is_started_again(home: Settings, desked: Post, model: Path) -> None:
     desk.tokens(home, asked(model))
     assert desked.child is not None
     desked.child.send_signal(signal.SIGKILL)
@@ -281,12 +281,12 @@ def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> N
 
 def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
-    second = Desk(settings)
+    second = Post(line.path(settings.home), line.MODULE)
     with desks.tended(settings):
         desk.tokens(settings, asked(model))
         second.tend()
         assert second._listener is None
-    second = Desk(settings)
+    second = Post(line.path(settings.home), line.MODULE)
     second.tend()
     assert second._listener is not None
     second.end()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from studio import speaker
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
@@ -122,6 +123,27 @@ def test_runs_wait_while_one_trains(engine: Engine, start: Start) -> None:
     with reading(engine) as db:
         assert [run.id for run in runs.live(db)] == [first]
         assert [run.id for run in queue.waiting(db)] == [second]
+
+
+def test_a_run_is_given_the_slot_of_a_model_that_answers(
+    engine: Engine, settings: Settings, start: Start
+) -> None:
+    loop = start("train")
+    loop.speaker.post.module = "tests.fake_speaker"
+    loop._tend_speaker()
+    speaker.connect(settings.home, timeout=5).close()
+    loop._tend_speaker()
+    assert loop.speaker.slots == 1
+    number = submit(engine)
+    loop.tick()
+    with reading(engine) as db:
+        assert runs.get(db, number).status is RunStatus.QUEUED
+
+    loop._tend_speaker()
+    patience.until(lambda: loop.speaker.slots == 0)
+
+    assert until(loop, number, ended).status is RunStatus.SUCCEEDED
+    loop.speaker.end()
 
 
 def test_a_failure_is_told_as_the_trainer_words_it(engine: Engine, start: Start) -> None:

@@ -1,6 +1,7 @@
 """The REST API, one module a noun."""
 
 from studio.web.api import (
+    accounts,
     chores,
     compare,
     comparisons,
@@ -10,10 +11,10 @@ from studio.web.api import (
     experiments,
     exports,
     findings,
-    imports,
     live,
     methods,
     models,
+    openai,
     plan,
     preview,
     queue,
@@ -25,40 +26,45 @@ from studio.web.api import (
     sweeps,
     system,
     tables,
+    tokens,
     uploads,
     versions,
     watch,
 )
 
-ROUTERS = tuple(
-    module.router
-    for module in (
-        system,
-        methods,
-        datasets,
-        preview,
-        stats,
-        versions,
-        findings,
-        models,
-        experiments,
-        plan,
-        estimate,
-        live,
-        runs,
-        results,
-        tables,
-        samples,
-        exports,
-        chores,
-        imports,
-        uploads,
-        compare,
-        comparisons,
-        studies,
-        sweeps,
-        queue,
-        deliveries,
-        watch,
+ROUTERS = (
+    tuple(
+        module.router
+        for module in (
+            system,
+            methods,
+            datasets,
+            preview,
+            stats,
+            versions,
+            findings,
+            models,
+            experiments,
+            plan,
+            estimate,
+            live,
+            runs,
+            results,
+            tables,
+            samples,
+            exports,
+            chores,
+            uploads,
+            compare,
+            comparisons,
+            studies,
+            sweeps,
+            queue,
+            deliveries,
+            watch,
+            tokens,
+            accounts,
+        )
     )
+    + openai.ROUTERS
 )

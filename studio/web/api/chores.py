@@ -1,22 +1,21 @@
 """Chores as JSON: see how far one is, call it off, try it again."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.services import artifacts, chores, endings
-from studio.web.api.shapes import Out
+from studio.web.api.calls import Call
+from studio.web.api.shapes import Id, Out
 from studio.web.deps import DB, Config
 
-router = APIRouter(prefix="/api/v1/chores", tags=["chores"])
+router = APIRouter(route_class=Call, prefix="/api/v1/chores", tags=["chores"])
 
 LINES = 500
-
-ChoreId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 class TroubleOut(Out):
@@ -46,18 +45,18 @@ class ChoreOut(Out):
 
 
 @router.get("/{chore_id}")
-def show(chore_id: ChoreId, db: DB) -> ChoreOut:
+def show(chore_id: Id, db: DB) -> ChoreOut:
     return out(chores.get(db, chore_id))
 
 
 @router.delete("/{chore_id}")
-def cancel(chore_id: ChoreId, db: DB) -> ChoreOut:
+def cancel(chore_id: Id, db: DB) -> ChoreOut:
     """Call a chore off: its process is ended, and its files are gone."""
     return out(endings.cancel(db, chore_id))
 
 
 @router.post("/{chore_id}/again")
-def again(chore_id: ChoreId, db: DB) -> ChoreOut:
+def again(chore_id: Id, db: DB) -> ChoreOut:
     """Try once more what has failed. What it had fetched already is not fetched again."""
     chore = chores.get(db, chore_id)
     chores.again(chore)
@@ -65,7 +64,7 @@ def again(chore_id: ChoreId, db: DB) -> ChoreOut:
 
 
 @router.get("/{chore_id}/log", response_class=PlainTextResponse)
-def log(chore_id: ChoreId, db: DB, config: Config) -> str:
+def log(chore_id: Id, db: DB, config: Config) -> str:
     """Read the last lines of what the chore's process has printed."""
     folder = chores.folder(config.chores, chores.get(db, chore_id))
     return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)

@@ -13,13 +13,14 @@ from starlette.concurrency import run_in_threadpool
 from studio.db.session import reading
 from studio.db.tables import Run
 from studio.services import compare, metrics
+from studio.web.api.calls import Call
 from studio.web.api.live import HEARTBEAT
-from studio.web.api.results import AxisName, Buckets, SeriesOut
+from studio.web.api.results import AxisName, Cut, SeriesOut
 from studio.web.api.shapes import Out, RunBrief, run_brief
 from studio.web.deps import DB, RunIds
 from studio.web.lines import Along, Laid, laid
 
-router = APIRouter(prefix="/api/v1/compare", tags=["compare"])
+router = APIRouter(route_class=Call, prefix="/api/v1/compare", tags=["compare"])
 
 Keys = Annotated[str, Query(max_length=1000)]
 Group = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
@@ -87,7 +88,7 @@ class LaidOut(Out):
 def show(
     db: DB,
     runs: RunIds,
-    base: int | None = None,
+    base: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     keys: Keys = "loss,eval_loss",
     x: AxisName = "step",
 ) -> ComparisonOut:
@@ -112,10 +113,12 @@ def curves(
     keys: Keys = "loss,eval_loss",
     x: AxisName = "step",
     group: Group = "",
-    buckets: Buckets = 1000,
+    *,
+    cut: Cut,
 ) -> LaidOut:
-    """Curves alone, cut into buckets that all runs share."""
-    found = laid(db, compare.chosen(db, runs), keys.split(","), Along(x=x, group=group), buckets)
+    """Curves alone, cut into buckets that all runs share, of all or of a part of the axis."""
+    along = Along(x=x, group=group, part=cut.part)
+    found = laid(db, compare.chosen(db, runs), keys.split(","), along, cut.buckets)
     return LaidOut.model_validate(
         {
             "x": found.curves.x,

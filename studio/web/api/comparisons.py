@@ -9,10 +9,12 @@ from pydantic import Field
 
 from studio.services import comparisons
 from studio.web import booklet
-from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, page_of
+from studio.web.api.calls import Call
+from studio.web.api.etags import Conditional, Marked
+from studio.web.api.shapes import After, Body, Id, Limit, Listing, Name, Out, page_of
 from studio.web.deps import DB
 
-router = APIRouter(prefix="/api/v1/comparisons", tags=["compare"])
+router = APIRouter(route_class=Call, prefix="/api/v1/comparisons", tags=["compare"])
 
 Text = Annotated[str, Field(max_length=comparisons.MOST_TEXT)]
 Query = Annotated[str, Field(min_length=1, max_length=comparisons.MOST_QUERY)]
@@ -52,22 +54,27 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SavedOut]:
 
 
 @router.get("/{number}")
-def show(number: int, db: DB) -> SavedOut:
-    return SavedOut.model_validate(comparisons.get(db, number))
+def show(number: Id, db: DB, etag: Marked) -> SavedOut:
+    found = comparisons.get(db, number)
+    etag.tell(found.name, found.text, found.query)
+    return SavedOut.model_validate(found)
 
 
 @router.patch("/{number}")
-def change(number: int, changed: ChangedComparison, db: DB) -> SavedOut:
-    given = changed.model_dump(exclude_unset=True)
-    return SavedOut.model_validate(comparisons.change(db, number, **given))
+def change(number: Id, changed: ChangedComparison, db: DB, etag: Conditional) -> SavedOut:
+    found = comparisons.get(db, number)
+    etag.check(found.name, found.text, found.query)
+    found = comparisons.change(db, number, **changed.model_dump(exclude_unset=True))
+    etag.tell(found.name, found.text, found.query)
+    return SavedOut.model_validate(found)
 
 
 @router.delete("/{number}", status_code=status.HTTP_204_NO_CONTENT)
-def delete(number: int, db: DB) -> None:
+def delete(number: Id, db: DB) -> None:
     comparisons.delete(db, number)
 
 
 @router.get("/{number}/export", response_class=Response)
-def export(number: int, db: DB) -> Response:
+def export(number: Id, db: DB) -> Response:
     """Return it as Markdown with its curves as pictures, in one zip."""
     return booklet.answer(db, comparisons.get(db, number))

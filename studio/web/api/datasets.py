@@ -5,21 +5,24 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Response
 from pydantic import Field
 from sqlmodel import Session
 
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
-from studio.services import builds, datasets, versions
+from studio.services import builds, datasets, sources, versions
+from studio.services.drafts import Upload
 from studio.services.versions import Part
-from studio.web.api.shapes import After, Body, Limit, Listing, Name, Out, page_of
+from studio.web.api import chores
+from studio.web.api.bringing import FORM, Brought
+from studio.web.api.calls import Call
+from studio.web.api.chores import ChoreOut
+from studio.web.api.etags import Conditional, Marked
+from studio.web.api.shapes import After, Body, Id, Limit, Listing, Name, Out, page_of
 from studio.web.deps import DB, Config
-from studio.web.uploads import DATASET_FORM, NewUpload
 
-router = APIRouter(prefix="/api/v1/datasets", tags=["datasets"])
-
-DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
+router = APIRouter(route_class=Call, prefix="/api/v1/datasets", tags=["datasets"])
 
 
 class ProblemOut(Out):
@@ -78,14 +81,24 @@ class ChangedDataset(Body):
     """The version that new runs are to learn from."""
 
 
-@router.post("", status_code=201, openapi_extra=DATASET_FORM)
-def add(upload: NewUpload, db: DB, config: Config) -> DatasetOut:
+@router.post(
+    "",
+    status_code=201,
+    response_model=DatasetOut,
+    responses={202: {"model": ChoreOut, "description": "A chore fetches it."}},
+    openapi_extra=FORM,
+)
+def add(brought: Brought, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
     """Upload JSON, CSV, Parquet, Arrow or text, packed or not; the columns are told by themselves.
 
     A large file is read by a chore: the data set is `building` until then. As a draft, a file
-    waits for a mapping.
+    waits for a mapping. Sent JSON, a chore fetches the file from its source (202); when that has
+    succeeded, its result tells the data set.
     """
-    return _out(db, builds.bring(db, config.datasets, upload))
+    if isinstance(brought, Upload):
+        return _out(db, builds.bring(db, config.datasets, brought))
+    chore = chores.out(sources.bring(db, config, brought.source, brought.name))
+    return Response(chore.model_dump_json(), 202, media_type="application/json")
 
 
 @router.get("")
@@ -95,23 +108,27 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[DatasetOut
 
 
 @router.get("/{dataset_id}")
-def show(dataset_id: DatasetId, db: DB) -> DatasetOut:
-    return _out(db, datasets.get(db, dataset_id))
+def show(dataset_id: Id, db: DB, etag: Marked) -> DatasetOut:
+    dataset = datasets.get(db, dataset_id)
+    etag.tell(dataset.name, dataset.version)
+    return _out(db, dataset)
 
 
 @router.patch("/{dataset_id}")
-def change(dataset_id: DatasetId, changed: ChangedDataset, db: DB) -> DatasetOut:
+def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: Conditional) -> DatasetOut:
     """Rename a data set, or let new runs learn from another of its versions."""
     dataset = datasets.get(db, dataset_id)
+    etag.check(dataset.name, dataset.version)
     if changed.name is not None:
         datasets.rename(db, dataset_id, changed.name)
     if changed.version is not None:
         versions.use(db, dataset_id, changed.version)
+    etag.tell(dataset.name, dataset.version)
     return _out(db, dataset)
 
 
 @router.delete("/{dataset_id}", status_code=204)
-def delete(dataset_id: DatasetId, db: DB, config: Config) -> None:
+def delete(dataset_id: Id, db: DB, config: Config) -> None:
     datasets.delete(db, config.datasets, dataset_id)
 
 

@@ -9,10 +9,11 @@ from pydantic import Field
 from studio.db.outbox import Channel, Delivery, DeliveryStatus
 from studio.db.outbox import Try as TryRow
 from studio.services import channels, deliveries
-from studio.web.api.shapes import After, Body, Listing, Out, page_of
+from studio.web.api.calls import Call
+from studio.web.api.shapes import After, Body, Id, Listing, Out, page_of
 from studio.web.deps import DB, Config
 
-router = APIRouter(prefix="/api/v1", tags=["notifications"])
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["notifications"])
 
 
 class WayOut(Out):
@@ -53,9 +54,10 @@ class NewTest(Body):
 
 
 @router.get("/notifications")
-def ways(config: Config) -> list[WayOut]:
+def ways(config: Config) -> Listing[WayOut]:
     """Tell by which ways people are told, as the operator has set them up."""
-    return [WayOut.model_validate(way) for way in channels.ways(config)]
+    found = [WayOut.model_validate(way) for way in channels.ways(config)]
+    return Listing(data=found, has_more=False, next_after=None)
 
 
 @router.get("/deliveries")
@@ -68,7 +70,7 @@ def newest(
 
 
 @router.get("/deliveries/{delivery_id}")
-def show(delivery_id: int, db: DB) -> DeliveryOut:
+def show(delivery_id: Id, db: DB) -> DeliveryOut:
     found = deliveries.get(db, delivery_id)
     return _out(found, deliveries.tries(db, [found])[delivery_id])
 

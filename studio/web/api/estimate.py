@@ -9,12 +9,13 @@ from studio.methods import AnyRecipe
 from studio.services import calibrations, estimates, fitting, measurements, runs
 from studio.services.estimates import Needed
 from studio.services.fitting import Way
+from studio.web.api.calls import Call
 from studio.web.api.chores import ChoreOut
 from studio.web.api.chores import out as chore_out
 from studio.web.api.shapes import Body, Out
 from studio.web.deps import DB, Config
 
-router = APIRouter(prefix="/api/v1/estimate", tags=["runs"])
+router = APIRouter(route_class=Call, prefix="/api/v1/estimate", tags=["runs"])
 
 
 class Asked(Body):

@@ -9,10 +9,13 @@ from pydantic import Field
 
 from studio.methods import AnyRecipe
 from studio.recipe.dotted import merge, nest
-from studio.services import experiments, runs
+from studio.services import experiments, queue, runs
+from studio.web.api.calls import Call
+from studio.web.api.etags import Conditional, Marked
 from studio.web.api.shapes import (
     After,
     Body,
+    Id,
     Limit,
     Listing,
     Name,
@@ -25,7 +28,7 @@ from studio.web.api.shapes import (
 )
 from studio.web.deps import DB
 
-router = APIRouter(prefix="/api/v1/experiments", tags=["experiments"])
+router = APIRouter(route_class=Call, prefix="/api/v1/experiments", tags=["experiments"])
 
 Tags = Annotated[list[Name], Field(max_length=50)]
 Sweep = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=10)]
@@ -50,6 +53,8 @@ class NewRuns(Body):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Values laid over the experiment's recipe, nested as the recipe is."""
     seed: int | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    """Higher starts first."""
     sweep: Sweep = Field(default_factory=dict)
     """Dotted recipe keys, each with the values to try: one run for every combination."""
 
@@ -80,23 +85,30 @@ def create(new: NewExperiment, db: DB) -> ExperimentOut:
 
 
 @router.get("/{experiment_id}")
-def show(experiment_id: int, db: DB) -> ExperimentOut:
-    return ExperimentOut.model_validate(experiments.get(db, experiment_id))
+def show(experiment_id: Id, db: DB, etag: Marked) -> ExperimentOut:
+    found = experiments.get(db, experiment_id)
+    etag.tell(found.name, found.notes, found.tags)
+    return ExperimentOut.model_validate(found)
 
 
 @router.patch("/{experiment_id}")
-def change(experiment_id: int, changed: ChangedExperiment, db: DB) -> ExperimentOut:
-    changes = experiments.Changes(**changed.model_dump())
-    return ExperimentOut.model_validate(experiments.change(db, experiment_id, changes))
+def change(
+    experiment_id: Id, changed: ChangedExperiment, db: DB, etag: Conditional
+) -> ExperimentOut:
+    found = experiments.get(db, experiment_id)
+    etag.check(found.name, found.notes, found.tags)
+    experiments.change(db, experiment_id, experiments.Changes(**changed.model_dump()))
+    etag.tell(found.name, found.notes, found.tags)
+    return ExperimentOut.model_validate(found)
 
 
 @router.delete("/{experiment_id}", status_code=204)
-def delete(experiment_id: int, db: DB) -> None:
+def delete(experiment_id: Id, db: DB) -> None:
     experiments.delete(db, experiment_id)
 
 
 @router.post("/{experiment_id}/runs", status_code=201)
-def submit(experiment_id: int, new: NewRuns, db: DB) -> Listing[RunOut]:
+def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
     """Queue one run, or one for every combination of the sweep's values."""
     experiment = experiments.get(db, experiment_id)
     base = new.overrides if new.seed is None else merge(new.overrides, _seed(new.seed))
@@ -104,6 +116,8 @@ def submit(experiment_id: int, new: NewRuns, db: DB) -> Listing[RunOut]:
         runs.submit(db, experiment, merge(base, nest(zip(new.sweep, values, strict=True))))
         for values in product(*new.sweep.values())
     ]
+    for run in made:
+        queue.prioritise(db, run.id or 0, new.priority)
     return Listing(data=[run_out(db, run) for run in made], has_more=False, next_after=None)
 
 

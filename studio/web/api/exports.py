@@ -15,12 +15,13 @@ from studio.rundir import ExportDir, RunDir
 from studio.services import artifacts, exports, runs
 from studio.web import archive
 from studio.web.api import models
+from studio.web.api.calls import Call
 from studio.web.api.models import ModelOut
 from studio.web.api.results import ArtifactOut
-from studio.web.api.shapes import Body, ErrorOut, Listing, Out
+from studio.web.api.shapes import Body, ErrorOut, Id, Listing, Out
 from studio.web.deps import DB, Config
 
-router = APIRouter(prefix="/api/v1/runs/{run_id}/exports", tags=["exports"])
+router = APIRouter(route_class=Call, prefix="/api/v1/runs/{run_id}/exports", tags=["exports"])
 
 LINES = 500
 
@@ -48,51 +49,51 @@ class ExportOut(Out):
 
 
 @router.post("", status_code=201)
-def request(run_id: int, new: NewExport, db: DB, config: Config) -> ExportOut:
+def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
     """Queue an export. It is made when no run waits for the slot."""
     return _out(exports.request(db, run_id, new.dtype, new.kind, config.runs), config)
 
 
 @router.get("")
-def newest(run_id: int, db: DB, config: Config) -> Listing[ExportOut]:
+def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
     runs.get(db, run_id)
     shown = [_out(one, config) for one in exports.of_run(db, run_id)]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
 @router.get("/{export_id}")
-def show(run_id: int, export_id: int, db: DB, config: Config) -> ExportOut:
+def show(run_id: Id, export_id: Id, db: DB, config: Config) -> ExportOut:
     return _out(exports.get(db, run_id, export_id), config)
 
 
 @router.delete("/{export_id}", status_code=204)
-def delete(run_id: int, export_id: int, db: DB, config: Config) -> None:
+def delete(run_id: Id, export_id: Id, db: DB, config: Config) -> None:
     """Delete an export with its files; one that is being made is ended."""
     exports.delete(db, run_id, export_id, config.runs)
 
 
 @router.post("/{export_id}/model", status_code=201)
-def offer(run_id: int, export_id: int, db: DB, config: Config) -> ModelOut:
+def offer(run_id: Id, export_id: Id, db: DB, config: Config) -> ModelOut:
     """List the export among the models that runs can start from."""
     return models.out(exports.offer(db, run_id, export_id, config.runs))
 
 
 @router.get("/{export_id}/log", response_class=PlainTextResponse)
-def log(run_id: int, export_id: int, db: DB, config: Config) -> str:
+def log(run_id: Id, export_id: Id, db: DB, config: Config) -> str:
     """Read the last lines of what the export's process has printed."""
     folder = _folder(exports.get(db, run_id, export_id), config)
     return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)
 
 
 @router.get("/{export_id}/files/{name:path}")
-def file(run_id: int, export_id: int, name: str, db: DB, config: Config) -> FileResponse:
+def file(run_id: Id, export_id: Id, name: str, db: DB, config: Config) -> FileResponse:
     folder = _folder(exports.get(db, run_id, export_id), config)
     path = artifacts.find(folder.files, name)
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
 
 @router.get("/{export_id}/zip", response_class=StreamingResponse)
-def whole(run_id: int, export_id: int, db: DB, config: Config) -> StreamingResponse:
+def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingResponse:
     """Fetch all files as one zip."""
     export = exports.get(db, run_id, export_id)
     if export.status is not WorkStatus.SUCCEEDED:

@@ -11,15 +11,16 @@ from studio.intake.checks import KEPT
 from studio.services import datasets, findings, versions
 from studio.services.findings import Wanted
 from studio.services.versions import Part
+from studio.web.api.calls import Call
 from studio.web.api.chores import ChoreOut
 from studio.web.api.chores import out as chore_out
-from studio.web.api.datasets import DatasetId, ProblemOut, findings_of
-from studio.web.api.shapes import Body, Listing
+from studio.web.api.datasets import ProblemOut, findings_of
+from studio.web.api.shapes import Body, Id, Listing
 from studio.web.api.versions import BuiltOut, built_out
 from studio.web.deps import DB, Config, Reads
 from studio.web.uploads import limits_of
 
-router = APIRouter(prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
+router = APIRouter(route_class=Call, prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
 
 
 class Excluded(Body):
@@ -43,7 +44,7 @@ class Excluded(Body):
 
 
 @router.get("/problems")
-def problems(dataset_id: DatasetId, db: DB) -> Listing[ProblemOut]:
+def problems(dataset_id: Id, db: DB) -> Listing[ProblemOut]:
     """Tell which rows were left out and why, and what is suspicious in those that are kept."""
     version = versions.current(db, datasets.get(db, dataset_id))
     left_out = [ProblemOut.model_validate(one) for one in version.problems] if version else []
@@ -52,7 +53,7 @@ def problems(dataset_id: DatasetId, db: DB) -> Listing[ProblemOut]:
 
 
 @router.post("/look", status_code=202)
-def look(dataset_id: DatasetId, db: DB, config: Config) -> ChoreOut:
+def look(dataset_id: Id, db: DB, config: Config) -> ChoreOut:
     """Have rows looked through that were read before anything was looked for in them."""
     version = versions.current(db, datasets.get(db, dataset_id))
     if version is None:
@@ -64,7 +65,7 @@ def look(dataset_id: DatasetId, db: DB, config: Config) -> ChoreOut:
 def exclude(
     request: Request,
     response: Response,
-    dataset_id: DatasetId,
+    dataset_id: Id,
     wanted: Excluded,
     db: Reads,
     config: Config,

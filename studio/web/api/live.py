@@ -19,9 +19,10 @@ from studio.db.session import reading
 from studio.rundir import RunDir
 from studio.services import artifacts, compare, history, metrics, runs
 from studio.settings import Settings
-from studio.web.api.shapes import RunBrief, run_brief
+from studio.web.api.calls import Call
+from studio.web.api.shapes import Id, RunBrief, run_brief
 
-router = APIRouter(prefix="/api/v1", tags=["live"])
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["live"])
 
 LINES = 500
 RECENT = 50
@@ -56,7 +57,7 @@ class Viewer:
     has_seen_all: bool = False
 
 
-def _known(request: Request, run_id: int) -> int:
+def _known(request: Request, run_id: Id) -> int:
     """Answer 404 before the stream begins: afterwards there is no status to set."""
     with reading(request.app.state.engine) as db:
         runs.get(db, run_id)

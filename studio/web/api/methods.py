@@ -10,11 +10,12 @@ from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services import advice, refusals
+from studio.web.api.calls import Call
 from studio.web.api.shapes import Listing, Out
 from studio.web.deps import DB
 from studio.weights.facts import ModelFacts
 
-router = APIRouter(prefix="/api/v1", tags=["methods"])
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["methods"])
 
 DEFAULT = next(iter(METHODS))
 ModelName = Annotated[str, Query(max_length=1000)]

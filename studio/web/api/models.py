@@ -8,15 +8,20 @@ from pydantic import Field
 
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Model
-from studio.services import consents, downloads, models
+from studio.errors import NotFoundError
+from studio.services import consents, downloads, models, owners
 from studio.web.api import chores
+from studio.web.api.calls import Call
 from studio.web.api.chores import ChoreOut
-from studio.web.api.shapes import Body, Listing, Name, Out
+from studio.web.api.shapes import After, Body, Id, Limit, Listing, Name, Out, page_of
 from studio.web.deps import DB, Config
 
-router = APIRouter(prefix="/api/v1/models", tags=["models"])
+router = APIRouter(route_class=Call, prefix="/api/v1/models", tags=["models"])
 
-ModelId = Annotated[int, Path(ge=1, lt=2**63)]
+
+ModelName = Annotated[str, Path(min_length=1, max_length=1000)]
+_DIGITS = 19
+"""As many as no number of ours has."""
 
 
 class FolderSource(Body):
@@ -96,9 +101,9 @@ class Hits(Out):
 
 
 @router.get("")
-def newest(db: DB) -> Listing[ModelOut]:
-    found = [out(model) for model in models.newest(db)]
-    return Listing(data=found, has_more=False, next_after=None)
+def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ModelOut]:
+    rows = models.newest(db, limit=limit + 1, before=after)
+    return page_of(rows, limit, [out(model) for model in rows])
 
 
 @router.post("", status_code=201, response_model=ModelOut, responses={202: {"model": ChoreOut}})
@@ -126,19 +131,8 @@ def search(
         return Hits(data=[_found(one) for one in downloads.offers(db, found)])
 
 
-@router.get("/{model_id}")
-def show(model_id: ModelId, db: DB) -> ModelOut:
-    return out(models.get(db, model_id))
-
-
-@router.delete("/{model_id}", status_code=204)
-def remove(model_id: ModelId, db: DB, config: Config) -> None:
-    """Take a model off the list; the files of one that was downloaded are deleted."""
-    models.remove(db, model_id, config.models)
-
-
 @router.post("/{model_id}/consent")
-def allow(model_id: ModelId, agreement: Agreement, db: DB) -> ModelOut:
+def allow(model_id: Id, agreement: Agreement, db: DB) -> ModelOut:
     """Allow the code that a model brings to run, in one revision. It is fetched if need be."""
     model = models.get(db, model_id)
     consents.give(db, model, agreement.revision)
@@ -147,15 +141,39 @@ def allow(model_id: ModelId, agreement: Agreement, db: DB) -> ModelOut:
 
 
 @router.delete("/{model_id}/consent")
-def revoke(model_id: ModelId, db: DB) -> ModelOut:
+def revoke(model_id: Id, db: DB) -> ModelOut:
     """Take consent back: no run that starts later will run the model's own code."""
     model = models.get(db, model_id)
     consents.revoke(model)
     return out(model)
 
 
+@router.get("/{name:path}")
+def show(name: ModelName, db: DB) -> ModelOut:
+    """Tell of a model, by its number or its name."""
+    return out(_named(db, name))
+
+
+@router.delete("/{name:path}", status_code=204)
+def remove(name: ModelName, db: DB, config: Config) -> None:
+    """Take a model off the list; the files of one that was downloaded are deleted."""
+    model_id = _named(db, name).id or 0
+    owners.require(db, "models", [model_id])
+    models.remove(db, model_id, config.models)
+
+
 def out(model: Model) -> ModelOut:
     return ModelOut.model_validate(model.model_dump() | {"code": _code(model)})
+
+
+def _named(db: DB, name: str) -> Model:
+    """Return a model by its number, or by what recipes call it: names of the hub have a slash."""
+    named = models.named(db, name)
+    if named is None and name.isdecimal() and len(name) < _DIGITS:
+        return models.get(db, int(name))
+    if named is None:
+        raise NotFoundError(f"There is no model {name}.", hint="It may have been removed.")
+    return named
 
 
 def _code(model: Model) -> CodeOut | None:

@@ -8,10 +8,11 @@ from studio.db.session import reading
 from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.services import advice, estimates, findings, obstacles, plans, stats
+from studio.web.api.calls import Call
 from studio.web.api.estimate import MemoryOut, memory_out
 from studio.web.api.shapes import Body, Out
 
-router = APIRouter(prefix="/api/v1/plan", tags=["runs"])
+router = APIRouter(route_class=Call, prefix="/api/v1/plan", tags=["runs"])
 
 
 class Planned(Body):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
@@ -10,12 +10,13 @@ from studio.db.session import reading
 from studio.desk import Asked, Source, Tokens
 from studio.services import datasets, desk, sight
 from studio.services.versions import Part
-from studio.web.api.shapes import Body
+from studio.web.api.calls import Call
+from studio.web.api.shapes import Body, Id
 from studio.web.deps import Config
 
-router = APIRouter(prefix="/api/v1/datasets/{dataset_id}/preview", tags=["datasets"])
-
-DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
+router = APIRouter(
+    route_class=Call, prefix="/api/v1/datasets/{dataset_id}/preview", tags=["datasets"]
+)
 
 
 class Settings(Body):
@@ -44,7 +45,7 @@ class Previewed(Settings):
 
 @router.get("")
 def preview(
-    request: Request, config: Config, dataset_id: DatasetId, wanted: Annotated[Wanted, Query()]
+    request: Request, config: Config, dataset_id: Id, wanted: Annotated[Wanted, Query()]
 ) -> Tokens:
     """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
     with reading(request.app.state.engine) as db:
@@ -54,9 +55,7 @@ def preview(
 
 
 @router.post("")
-def preview_unsaved(
-    request: Request, config: Config, dataset_id: DatasetId, wanted: Previewed
-) -> Tokens:
+def preview_unsaved(request: Request, config: Config, dataset_id: Id, wanted: Previewed) -> Tokens:
     """Show a row that is not saved as training would see it."""
     with reading(request.app.state.engine) as db:
         datasets.get(db, dataset_id)

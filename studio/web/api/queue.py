@@ -3,10 +3,11 @@
 from fastapi import APIRouter
 
 from studio.services import forecast, runs, workers
+from studio.web.api.calls import Call
 from studio.web.api.shapes import Out, RunBrief, run_brief
 from studio.web.deps import DB
 
-router = APIRouter(prefix="/api/v1/queue", tags=["queue"])
+router = APIRouter(route_class=Call, prefix="/api/v1/queue", tags=["queue"])
 
 
 class WaitOut(RunBrief):

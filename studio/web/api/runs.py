@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from studio.db.states import RunStatus
@@ -16,7 +16,6 @@ from studio.services import (
     history,
     labels,
     queue,
-    receipts,
     run_table,
     runs,
     terms,
@@ -25,10 +24,13 @@ from studio.services import (
 from studio.services.history import Happened
 from studio.services.run_table import View
 from studio.web.api import results
+from studio.web.api.calls import Call
+from studio.web.api.etags import Conditional, Marked
 from studio.web.api.shapes import (
     After,
     Body,
     FailedRunOut,
+    Id,
     Limit,
     Listing,
     Name,
@@ -42,9 +44,12 @@ from studio.web.api.shapes import (
 )
 from studio.web.deps import DB, Config
 
-router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+router = APIRouter(route_class=Call, prefix="/api/v1/runs", tags=["runs"])
 
-Key = Annotated[str, Header(max_length=255)]
+
+Word = Annotated[str, Field(max_length=200)]
+
+_FILTERS = ("status", "experiment", "tag", "model", "dataset", "method", "precision")
 
 
 class Asked(BaseModel):
@@ -56,9 +61,26 @@ class Asked(BaseModel):
     """A query as the search box takes it: `status:failed eval_loss<0.5 -tag:draft`."""
     sort: Annotated[str, Field(max_length=200)] = run_table.NEWEST
     """A field's name, as `eval_loss.best`; with a minus before it, the greatest comes first."""
-    after: Annotated[int, Field(ge=0)] | None = None
+    after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The last run of the page before, as its `next_after` says."""
     limit: Annotated[int, Field(ge=1, le=500)] = 50
+    status: RunStatus | None = None
+    experiment: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    tag: Word = ""
+    model: Word = ""
+    dataset: Word = ""
+    method: Word = ""
+    precision: Word = ""
+    search: Word = ""
+    """Words of its name or notes."""
+
+    @property
+    def query(self) -> str:
+        """All of it as one query."""
+        named = {name: str(getattr(self, name) or "") for name in _FILTERS}
+        parts = [f"{name}:{terms.quoted(value)}" for name, value in named.items() if value]
+        words = [terms.quoted(self.search)] if self.search else []
+        return " ".join(filter(None, (self.q, *parts, *words)))
 
 
 class NewRun(Body):
@@ -87,6 +109,11 @@ class ChangedRun(Body):
     """Whether it is in the trash. It is removed for good some weeks later."""
 
 
+class Moved(Body):
+    place: Annotated[int, Field(ge=1, lt=2**53)]
+    """Its new place among the waiting runs of its priority, counted from one."""
+
+
 class ChangedRecipe(Body):
     overrides: dict[str, Any] = Field(default_factory=dict)
     """Values to lay over the recipe, nested as it is: the `change` of a repair, for one."""
@@ -108,49 +135,37 @@ class AttemptOut(Out):
     exit_code: int | None
 
 
+class HappenedOut(Listing[Happened]):
+    """What befell a run, oldest first."""
+
+
 @router.post("", status_code=201)
-def submit(new: NewRun, db: DB, idempotency_key: Key = "") -> RunOut:
-    """Make an experiment of the recipe, and queue its first run.
-
-    Sent again with the same `Idempotency-Key`, it answers with the run made the first time.
-    """
-    sent = new.model_dump_json().encode()
-
-    def make() -> Run:
-        about = {"notes": new.notes, "parent": new.parent}
-        return runs.submit(db, experiments.create(db, new.name, new.recipe, **about))
-
-    return run_out(db, receipts.once(db, idempotency_key, sent, make))
+def submit(new: NewRun, db: DB) -> RunOut:
+    """Make an experiment of the recipe, and queue its first run."""
+    about = {"notes": new.notes, "parent": new.parent}
+    experiment = experiments.create(db, new.name, new.recipe, **about)
+    return run_out(db, runs.submit(db, experiment))
 
 
 @router.get("")
-def newest(
-    db: DB,
-    asked: Annotated[Asked, Query()],
-    status: RunStatus | None = None,
-    experiment: int | None = None,
-    search: Annotated[str, Query(max_length=200)] = "",
-) -> Listing[RunOut]:
+def newest(db: DB, asked: Annotated[Asked, Query()]) -> Listing[RunOut]:
     """List the runs that a query finds; those in archive and trash only where it names them."""
-    parts = (
-        asked.q,
-        f"status:{status}" if status else "",
-        "" if experiment is None else f"experiment:{experiment}",
-        terms.quoted(search) if search else "",
-    )
-    view = View(query=" ".join(filter(None, parts)), sort=asked.sort)
+    view = View(query=asked.query, sort=asked.sort)
     rows = run_table.found(db, view, limit=asked.limit + 1, after=asked.after)
     return page_of(rows, asked.limit, [run_out(db, row) for row in rows])
 
 
 @router.get("/{run_id}")
-def show(run_id: int, db: DB, config: Config) -> FailedRunOut:
+def show(run_id: Id, db: DB, config: Config, etag: Marked) -> FailedRunOut:
     """Tell all of a run; of one that has failed, also how it can be mended."""
-    return run_explained(db, runs.get(db, run_id), results.folder(db, config, run_id))
+    run = runs.get(db, run_id)
+    etag.tell(*_changeable(run))
+    return run_explained(db, run, results.folder(db, config, run_id))
 
 
 @router.patch("/{run_id}")
-def change(run_id: int, changed: ChangedRun, db: DB) -> RunOut:
+def change(run_id: Id, changed: ChangedRun, db: DB, etag: Conditional) -> RunOut:
+    etag.check(*_changeable(runs.get(db, run_id)))
     labels.rewrite(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
     if changed.priority is not None:
         queue.prioritise(db, run_id, changed.priority)
@@ -162,53 +177,61 @@ def change(run_id: int, changed: ChangedRun, db: DB) -> RunOut:
         (trash.archive if changed.is_archived else trash.unarchive)(db, [run_id])
     if changed.is_trashed is not None:
         (trash.throw_away if changed.is_trashed else trash.take_back)(db, [run_id])
-    return run_out(db, runs.get(db, run_id))
+    run = runs.get(db, run_id)
+    etag.tell(*_changeable(run))
+    return run_out(db, run)
 
 
 @router.delete("/{run_id}", status_code=204)
-def delete(run_id: int, db: DB, config: Config) -> None:
+def delete(run_id: Id, db: DB, config: Config) -> None:
     """Remove a run for good, with its numbers and files, wherever it is."""
     runs.delete(db, run_id, config.runs)
 
 
 @router.post("/{run_id}/again", status_code=201)
-def again(run_id: int, changed: ChangedRecipe, db: DB) -> RunOut:
+def again(run_id: Id, changed: ChangedRecipe, db: DB) -> RunOut:
     """Queue the recipe of a run once more, with some of its values changed."""
     return run_out(db, runs.again(db, run_id, changed.overrides, strict=None))
 
 
 @router.post("/{run_id}/cancel")
-def cancel(run_id: int, db: DB) -> RunOut:
+def cancel(run_id: Id, db: DB) -> RunOut:
     return run_out(db, control.cancel(db, run_id))
 
 
 @router.post("/{run_id}/keep")
-def keep(run_id: int, db: DB) -> RunOut:
+def keep(run_id: Id, db: DB) -> RunOut:
     """Stop the run, and keep what it has learnt as its result."""
     return run_out(db, control.keep(db, run_id))
 
 
 @router.post("/{run_id}/pause")
-def pause(run_id: int, db: DB) -> RunOut:
+def pause(run_id: Id, db: DB) -> RunOut:
     """Have the run write a checkpoint and leave its slot."""
     return run_out(db, control.pause(db, run_id))
 
 
 @router.post("/{run_id}/resume")
-def resume(run_id: int, db: DB) -> RunOut:
+def resume(run_id: Id, db: DB) -> RunOut:
     """Queue a paused run to go on from its checkpoint."""
     return run_out(db, control.resume(db, run_id))
 
 
 @router.post("/{run_id}/retry")
-def retry(run_id: int, db: DB, how: Retry | None = None) -> RunOut:
+def retry(run_id: Id, db: DB, how: Retry | None = None) -> RunOut:
     """Queue a failed or cancelled run to go on from its newest checkpoint, or to begin anew."""
     again = control.restart if how and how.place == "start" else control.retry
     return run_out(db, again(db, run_id))
 
 
+@router.post("/{run_id}/move")
+def move(run_id: Id, moved: Moved, db: DB) -> RunOut:
+    """Give a queued run another place in the queue."""
+    return run_out(db, queue.move(db, run_id, moved.place))
+
+
 @router.get("/{run_id}/attempts")
-def tries(run_id: int, db: DB) -> Listing[AttemptOut]:
+def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
     """Tell of each attempt at the run, oldest first."""
     runs.get(db, run_id)
     found = [AttemptOut.model_validate(one) for one in attempts.of(db, run_id)]
@@ -216,8 +239,15 @@ def tries(run_id: int, db: DB) -> Listing[AttemptOut]:
 
 
 @router.get("/{run_id}/events")
-def events(run_id: int, db: DB, after: After = 0, limit: Limit = 200) -> Listing[Happened]:
+def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> HappenedOut:
     """Tell what befell the run, oldest first. Pass over kinds that you do not know."""
     runs.get(db, run_id)
     rows = runs.happenings(db, run_id, after=after or 0, limit=limit + 1)
-    return page_of(rows, limit, [history.told(row) for row in rows])
+    page = page_of(rows, limit, [history.told(row) for row in rows])
+    return HappenedOut(data=page.data, has_more=page.has_more, next_after=page.next_after)
+
+
+def _changeable(run: Run) -> tuple[Any, ...]:
+    """Return what people change of a run: how far it has trained is not among it."""
+    times = (run.archived_at, run.deleted_at)
+    return (run.name, run.notes, run.tags, run.priority, run.is_held, *times)

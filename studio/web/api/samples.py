@@ -1,15 +1,21 @@
 """The answers of a run, and what people think of them."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Path
 from pydantic import Field
 
 from studio.db.tables import Sample
 from studio.events import Stage
 from studio.services import compare, ratings, runs
-from studio.web.api.shapes import Body, Listing, Out
+from studio.web.api.calls import Call
+from studio.web.api.shapes import Body, Id, Listing, Out
 from studio.web.deps import DB
 
-router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+router = APIRouter(route_class=Call, prefix="/api/v1/runs", tags=["runs"])
+
+
+Position = Annotated[int, Path(ge=0, lt=2**31)]
 
 
 class SampleOut(Out):
@@ -17,7 +23,7 @@ class SampleOut(Out):
 
     stage: Stage
     step: int
-    position: int
+    position: Position
     """The number of the prompt: its answer is rated under it."""
     prompt: str
     reference: str
@@ -33,7 +39,7 @@ class NewRating(Body):
 
 
 @router.get("/{run_id}/samples")
-def listing(run_id: int, db: DB) -> Listing[SampleOut]:
+def listing(run_id: Id, db: DB) -> Listing[SampleOut]:
     """Tell what the run answered, by prompt, in the order in which it was written."""
     runs.get(db, run_id)
     scores = ratings.of(db, [run_id])
@@ -42,7 +48,7 @@ def listing(run_id: int, db: DB) -> Listing[SampleOut]:
 
 
 @router.put("/{run_id}/samples/{position}/rating")
-def rate(run_id: int, position: int, new: NewRating, db: DB) -> SampleOut:
+def rate(run_id: Id, position: Position, new: NewRating, db: DB) -> SampleOut:
     """Rate what the run answered after training. The mean over its answers is a metric of it."""
     sample = ratings.final(db, run_id, position)
     ratings.rate(db, sample, new.score)
@@ -50,7 +56,7 @@ def rate(run_id: int, position: int, new: NewRating, db: DB) -> SampleOut:
 
 
 @router.delete("/{run_id}/samples/{position}/rating", status_code=204)
-def forget(run_id: int, position: int, db: DB) -> None:
+def forget(run_id: Id, position: int, db: DB) -> None:
     ratings.rate(db, ratings.final(db, run_id, position), None)
 
 

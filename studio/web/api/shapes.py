@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
-from fastapi import Query
+from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session
 
@@ -18,7 +18,11 @@ from studio.services import explanations, progress, queue
 T = TypeVar("T")
 
 Limit = Annotated[int, Query(ge=1, le=500)]
-After = Annotated[int | None, Query(ge=0)]
+After = Annotated[int | None, Query(ge=0, lt=2**63)]
+Id = Annotated[int, Path(ge=1, lt=2**63)]
+"""Of a resource, as the database counts them."""
+Known = Annotated[int, Field(ge=1, lt=2**63)]
+"""The same, named in a body."""
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Notes = Annotated[str, Field(max_length=100_000)]
 Source = Annotated[str, Field(pattern=r"^((run|experiment):\d{1,18})?$")]

@@ -2,21 +2,22 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import ConfigDict
 
 from studio.db.work import Chore
 from studio.errors import NotFoundError
 from studio.services import datasets, stats
 from studio.web import stats as shown
+from studio.web.api.calls import Call
 from studio.web.api.chores import ChoreOut
 from studio.web.api.chores import out as chore_out
-from studio.web.api.shapes import Out
+from studio.web.api.shapes import Id, Out
 from studio.web.deps import DB, Config
 
-router = APIRouter(prefix="/api/v1/datasets/{dataset_id}/stats", tags=["datasets"])
-
-DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
+router = APIRouter(
+    route_class=Call, prefix="/api/v1/datasets/{dataset_id}/stats", tags=["datasets"]
+)
 
 
 class Wanted(shown.Wanted):
@@ -104,9 +105,7 @@ class Answer(Out):
 
 
 @router.get("", responses={202: {"model": Answer, "description": "It is being counted."}})
-def show(
-    response: Response, dataset_id: DatasetId, db: DB, wanted: Annotated[Wanted, Query()]
-) -> Answer:
+def show(response: Response, dataset_id: Id, db: DB, wanted: Annotated[Wanted, Query()]) -> Answer:
     """Tell what was counted. 202 while it is being counted; 404 where nobody has asked for it."""
     chore = stats.of(db, shown.which(db, datasets.get(db, dataset_id), wanted))
     if chore is None:
@@ -118,9 +117,7 @@ def show(
 
 
 @router.post("", status_code=202)
-def count(
-    response: Response, dataset_id: DatasetId, db: DB, config: Config, wanted: Wanted
-) -> Answer:
+def count(response: Response, dataset_id: Id, db: DB, config: Config, wanted: Wanted) -> Answer:
     """Have the tokens counted by a chore; 200 with the figures where they are counted already."""
     which = shown.which(db, datasets.get(db, dataset_id), wanted)
     chore = stats.ask(db, config, which)

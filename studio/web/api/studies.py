@@ -13,12 +13,13 @@ from studio.recipe.precision import PrecisionName
 from studio.services import experiments, reports, studies
 from studio.services.evidence import State, Versus
 from studio.services.timelines import Kind
+from studio.web.api.calls import Call
 from studio.web.api.results import SeriesOut
-from studio.web.api.shapes import After, Body, Limit, Listing, Out, page_of
+from studio.web.api.shapes import After, Body, Id, Limit, Listing, Out, page_of
 from studio.web.deps import DB
 from studio.web.verdict import verdict
 
-router = APIRouter(prefix="/api/v1", tags=["studies"])
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["studies"])
 
 
 class NewStudy(Body):
@@ -138,7 +139,7 @@ class ReportOut(StudyOut):
 
 
 @router.post("/experiments/{experiment_id}/studies", status_code=201)
-def create(experiment_id: int, new: NewStudy, db: DB) -> StudyOut:
+def create(experiment_id: Id, new: NewStudy, db: DB) -> StudyOut:
     """Queue every precision with every seed, as runs of the experiment."""
     plan = studies.Plan(**new.model_dump())
     return StudyOut.model_validate(studies.create(db, experiments.get(db, experiment_id), plan))
@@ -151,12 +152,12 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[StudyOut]:
 
 
 @router.get("/studies/{study_id}")
-def show(study_id: int, db: DB) -> ReportOut:
+def show(study_id: Id, db: DB) -> ReportOut:
     return report_out(db, study_id)
 
 
 @router.delete("/studies/{study_id}", status_code=204)
-def delete(study_id: int, db: DB) -> None:
+def delete(study_id: Id, db: DB) -> None:
     """Delete the study. Its runs stay."""
     studies.delete(db, study_id)
 

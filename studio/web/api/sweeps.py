@@ -14,16 +14,17 @@ from studio.recipe.space import Scalar, Space
 from studio.services import experiments, prospects, sweeps, trials
 from studio.services.prospects import Direction, Plan, Strategy
 from studio.services.trials import State, Trial
-from studio.web.api.shapes import After, Body, Limit, Listing, Out, page_of
+from studio.web.api.calls import Call
+from studio.web.api.shapes import After, Body, Id, Known, Limit, Listing, Out, page_of
 from studio.web.deps import DB, Reads
 
-router = APIRouter(prefix="/api/v1/sweeps", tags=["sweeps"])
+router = APIRouter(route_class=Call, prefix="/api/v1/sweeps", tags=["sweeps"])
 
 METRIC = r"^[a-z][a-z0-9_]*$"
 
 
 class NewSweep(Body):
-    experiment_id: int
+    experiment_id: Known
     space: Annotated[Space, Field(min_length=1, max_length=50)]
     """By the dotted name of each knob that varies: `{"values": […]}`, or `{"low": …, "high": …}`
     with `log` or `step`."""
@@ -127,29 +128,29 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SweepOut]:
 
 
 @router.get("/{sweep_id}")
-def show(sweep_id: int, db: DB) -> WholeSweepOut:
+def show(sweep_id: Id, db: DB) -> WholeSweepOut:
     return _whole(db, sweeps.get(db, sweep_id))
 
 
 @router.post("/{sweep_id}/pause")
-def pause(sweep_id: int, db: DB) -> SweepOut:
+def pause(sweep_id: Id, db: DB) -> SweepOut:
     """Begin no further run; those that train go on."""
     return SweepOut.model_validate(sweeps.pause(db, sweep_id))
 
 
 @router.post("/{sweep_id}/resume")
-def resume(sweep_id: int, db: DB) -> SweepOut:
+def resume(sweep_id: Id, db: DB) -> SweepOut:
     return SweepOut.model_validate(sweeps.resume(db, sweep_id))
 
 
 @router.post("/{sweep_id}/stop")
-def stop(sweep_id: int, db: DB) -> SweepOut:
+def stop(sweep_id: Id, db: DB) -> SweepOut:
     """End it now: runs that train stop and keep their result, those that wait are cancelled."""
     return SweepOut.model_validate(sweeps.stop(db, sweep_id))
 
 
 @router.delete("/{sweep_id}", status_code=204)
-def delete(sweep_id: int, db: DB) -> None:
+def delete(sweep_id: Id, db: DB) -> None:
     """Delete a sweep that has ended. Its runs stay."""
     sweeps.delete(db, sweep_id)
 

@@ -7,11 +7,13 @@ from fastapi import APIRouter
 import studio
 from studio.errors import UnavailableError
 from studio.hardware import detect, versions
+from studio.recipe.precision import PRECISIONS
 from studio.services import workers
+from studio.web.api.calls import Call
 from studio.web.api.shapes import Out
 from studio.web.deps import DB
 
-router = APIRouter(prefix="/api/v1", tags=["system"])
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["system"])
 
 
 class Health(Out):
@@ -35,6 +37,8 @@ class HardwareOut(Out):
     native_bf16: bool
     gpus: list[GpuOut]
     packages: dict[str, str]
+    precisions: dict[str, str]
+    """Why each cannot be used here; nothing where it can."""
 
 
 @router.get("/health")
@@ -48,7 +52,7 @@ def health(db: DB) -> Health:
 @router.get("/hardware")
 def hardware() -> HardwareOut:
     found: Any = detect()
-    fields = HardwareOut.model_fields.keys() - {"packages"}
-    return HardwareOut.model_validate(
-        {name: getattr(found, name) for name in fields} | {"packages": versions()}
-    )
+    fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
+    told = {name: getattr(found, name) for name in fields}
+    refusals = {mode.name: mode.refusal(found) for mode in PRECISIONS.values()}
+    return HardwareOut.model_validate(told | {"packages": versions(), "precisions": refusals})

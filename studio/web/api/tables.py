@@ -7,10 +7,11 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from studio.services import bulk, fields, summaries, views
-from studio.web.api.shapes import Body, Listing, Name, Out
+from studio.web.api.calls import Call
+from studio.web.api.shapes import Body, Id, Known, Listing, Name, Out
 from studio.web.deps import DB, Config
 
-router = APIRouter(prefix="/api/v1", tags=["runs"])
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["runs"])
 
 
 class FieldOut(Out):
@@ -23,7 +24,7 @@ class FieldOut(Out):
 class Bulk(Body):
     """Something done to many runs, all or none."""
 
-    runs: Annotated[list[int], Field(min_length=1, max_length=bulk.MOST)]
+    runs: Annotated[list[Known], Field(min_length=1, max_length=bulk.MOST)]
     act: Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
     tag: str = ""
 
@@ -74,5 +75,5 @@ def save(new: NewView, db: DB) -> ViewOut:
 
 
 @router.delete("/views/{view_id}", status_code=204)
-def delete(view_id: int, db: DB) -> None:
+def delete(view_id: Id, db: DB) -> None:
     views.delete(db, view_id)

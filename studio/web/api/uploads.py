@@ -8,10 +8,11 @@ from starlette.requests import ClientDisconnect
 
 from studio.services import uploads
 from studio.services.uploads import Parts
+from studio.web.api.calls import Call
 from studio.web.api.shapes import Body, Out
 from studio.web.deps import Config
 
-router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
+router = APIRouter(route_class=Call, prefix="/api/v1/uploads", tags=["uploads"])
 
 Offset = Annotated[int, Header(alias="Upload-Offset", ge=0)]
 

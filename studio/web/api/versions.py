@@ -16,12 +16,13 @@ from studio.intake.turns import Role
 from studio.services import builds, datasets, drafts, findings, versions
 from studio.services.builds import Built
 from studio.services.versions import Part, Which
-from studio.web.api.datasets import DatasetId, ProblemOut, findings_of
-from studio.web.api.shapes import Body, Listing, Out
+from studio.web.api.calls import Call
+from studio.web.api.datasets import ProblemOut, findings_of
+from studio.web.api.shapes import Body, Id, Listing, Out
 from studio.web.deps import DB, Config, Reads
 from studio.web.uploads import limits_of
 
-router = APIRouter(prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
+router = APIRouter(route_class=Call, prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
 
 Number = Annotated[int, Path(ge=1, lt=2**31)]
 
@@ -133,7 +134,7 @@ class RowOut(Out):
 
 
 @router.get("/detection")
-def detection(dataset_id: DatasetId, db: Reads, config: Config) -> DetectionOut:
+def detection(dataset_id: Id, db: Reads, config: Config) -> DetectionOut:
     """Say what was seen in the file, how sure that is, and what else it could be."""
     dataset = datasets.get(db, dataset_id)
     return DetectionOut.model_validate(drafts.detected(config.datasets, dataset, limits_of(config)))
@@ -141,7 +142,7 @@ def detection(dataset_id: DatasetId, db: Reads, config: Config) -> DetectionOut:
 
 @router.post("/mapping/preview")
 def preview(
-    dataset_id: DatasetId, wanted: WantedPreview, db: Reads, config: Config
+    dataset_id: Id, wanted: WantedPreview, db: Reads, config: Config
 ) -> Listing[PreviewedOut]:
     """Show the first rows and what a mapping makes of them. Nothing is written."""
     dataset = datasets.get(db, dataset_id)
@@ -156,7 +157,7 @@ def preview(
 
 
 @router.get("/versions")
-def listing(dataset_id: DatasetId, db: DB) -> Listing[VersionOut]:
+def listing(dataset_id: Id, db: DB) -> Listing[VersionOut]:
     """List every reading of the file, newest first."""
     current, uses = datasets.get(db, dataset_id).version, versions.uses(db, dataset_id)
     shown = [_out(one, current, uses) for one in versions.of(db, dataset_id)]
@@ -167,7 +168,7 @@ def listing(dataset_id: DatasetId, db: DB) -> Listing[VersionOut]:
 def build(
     request: Request,
     response: Response,
-    dataset_id: DatasetId,
+    dataset_id: Id,
     wanted: WantedVersion,
     db: Reads,
     config: Config,
@@ -188,21 +189,21 @@ def build(
 
 
 @router.get("/versions/{number}")
-def show(dataset_id: DatasetId, number: Number, db: DB) -> VersionOut:
+def show(dataset_id: Id, number: Number, db: DB) -> VersionOut:
     version = versions.get(db, dataset_id, number)
     current = datasets.get(db, dataset_id).version
     return _out(version, current, versions.uses(db, dataset_id))
 
 
 @router.delete("/versions/{number}", status_code=204)
-def delete(dataset_id: DatasetId, number: Number, db: DB, config: Config) -> None:
+def delete(dataset_id: Id, number: Number, db: DB, config: Config) -> None:
     """Delete a version that is not in use and that no run has learnt from."""
     versions.delete(db, config.datasets, dataset_id, number)
 
 
 @router.get("/rows", response_model_exclude_unset=True)
 def rows(
-    dataset_id: DatasetId, db: DB, config: Config, asked: Annotated[AskedRows, Query()]
+    dataset_id: Id, db: DB, config: Config, asked: Annotated[AskedRows, Query()]
 ) -> Listing[RowOut]:
     """Show the rows as they are trained on, in their order. A page of long rows ends early.
 

@@ -1,21 +1,26 @@
 """Pages for people, one module a noun."""
 
 from studio.web.pages import (
+    access,
     breakages,
     chores,
     compare,
     comparisons,
+    completions,
     datasets,
+    docs,
     experiments,
     exports,
     failures,
     home,
     imports,
+    login,
     manual,
     mappings,
     models,
     new,
     palette,
+    people,
     queue,
     ratings,
     runs,
@@ -31,9 +36,10 @@ from studio.web.pages import (
 ROUTERS = tuple(
     module.router
     for module in (
-        *(home, tables, sight, new, experiments, breakages, runs, exports, compare, ratings),
-        *(comparisons, imports, datasets, stats),
+        *(home, tables, completions, sight, new, experiments, breakages, runs, exports),
+        *(compare, ratings, comparisons, imports, datasets, stats),
         *(studies, sweeps, mappings, models, queue, settings, failures, chores),
-        *(manual, palette, style),
+        *(manual, docs, palette, style),
+        *(login, access, people),
     )
 )

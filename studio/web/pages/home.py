@@ -11,7 +11,6 @@ from sqlmodel import Session
 from studio.services import (
     fields,
     finding,
-    labels,
     progress,
     run_groups,
     run_table,
@@ -51,7 +50,7 @@ def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response
         live=runs.live(db),
         progress_of=progress.of,
         saved=views.listed(db),
-        vocabulary=vocabulary(db),
+        vocabulary=fields.names(summaries.keys(db)),
         **found,
     )
     # Htmx calls a request whole that selects a part of the answer; a boosted link wants all of it.
@@ -64,16 +63,6 @@ def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response
 def baseline(db: Session, view: View, columns: Sequence[fields.Field]) -> Line | None:
     found = run_table.lines(db, [view.base], columns) if view.base else []
     return found[0] if found else None
-
-
-def vocabulary(db: Session) -> list[str]:
-    """Return what may be typed into the search box: fields, and the values of some of them."""
-    told = summaries.keys(db)
-    own = (fields.find(name, told) for name in ("status", "precision"))
-    values = [f"{one.name}:{value}" for one in own if one for value in one.choices]
-    flags = [f"{name}:{value}" for name, known in finding.FLAGS.items() for value in known]
-    tags = [f"tag:{terms.quoted(one)}" for one in labels.known_tags(db)]
-    return [*values, *tags, *flags, *fields.names(told)]
 
 
 def _found(db: Session, view: View, asked: Asked) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
@@ -19,7 +19,6 @@ from studio.services import (
     artifacts,
     compare,
     control,
-    experiments,
     explanations,
     memory,
     metrics,
@@ -133,12 +132,6 @@ def row(request: Request, run_id: int, db: DB) -> Response:
 def health(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
     return block(request, "runs/show.html", "numerics", run=run, **_numerics(db, run))
-
-
-@router.post("/{run_id}/name")
-def rename(request: Request, run_id: int, db: DB, name: Annotated[str, Form()] = "") -> Response:
-    runs.rename(db, run_id, experiments.clean_name(name))
-    return go(request, f"/runs/{run_id}")
 
 
 @router.post("/{run_id}/again")

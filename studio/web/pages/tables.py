@@ -5,11 +5,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
+from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.errors import InvalidError, NotFoundError, StudioError
-from studio.services import bulk, labels, progress, run_table, runs, summaries, views
+from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
+from studio.services import bulk, compare, labels, progress, run_table, runs, summaries, views
 from studio.services.bulk import Act
 from studio.web import run_table as shown
 from studio.web import tabulate
@@ -32,6 +33,18 @@ DONE: dict[str, str] = {
 }
 
 
+class Wanted(BaseModel):
+    """What is to be done, and to which runs."""
+
+    act: str = ""
+    tag: str = ""
+    run: list[Annotated[str, Field(pattern=r"^\d{1,15}(,\d{1,15})*$")]] = []
+    """Numbers of runs, with commas between them: a form has room for a thousand fields."""
+    matching: int | None = None
+    """All that match the query, and how many a person was told these are."""
+    q: Annotated[str, Field(max_length=1000)] = ""
+
+
 class Written(BaseModel):
     """What a person writes into a row."""
 
@@ -42,7 +55,6 @@ class Written(BaseModel):
 
 
 Text = Annotated[str, Form()]
-Ticked = Annotated[list[int], Form()]
 Shown = Annotated[Asked, Query()]
 
 
@@ -61,24 +73,22 @@ def act(
     request: Request,
     db: DB,
     config: Config,
-    act: Text = "",
-    tag: Text = "",
-    run: Ticked = [],  # noqa: B006 -- read, never written
+    asked: Annotated[Wanted, Form()],
 ) -> Response:
-    """Do something to the ticked runs, and offer to undo it."""
-    if not run:
-        raise InvalidError("No run is ticked.", hint="Tick some in the table first.")
-    if act == "compare":
-        return go(request, "/compare?runs=" + ",".join(map(str, run)))
-    if act == "base":
-        return go(request, _against(request, run[0]))
-    what: Act | None = next((one for one in get_args(Act) if one == act), None)
+    """Do something to the ticked runs, or to all that match, and offer to undo it."""
+    chosen = _chosen(db, asked)
+    if asked.act == "compare":
+        compared = (str(one.id) for one in compare.chosen(db, chosen))
+        return go(request, "/compare?runs=" + ",".join(compared))
+    if asked.act == "base":
+        return go(request, _against(request, chosen[0]))
+    what: Act | None = next((one for one in get_args(Act) if one == asked.act), None)
     if what is None:
         raise InvalidError("Say what is to be done with the runs.", param="act")
-    changed = bulk.act(db, what, run, tag.strip(), config.runs)
+    changed = bulk.act(db, what, chosen, asked.tag.strip(), config.runs)
     if not asked_by_htmx(request):
         return go(request, _back(request))
-    return _toast(request, what, changed, tag.strip())
+    return _toast(request, what, changed, asked.tag.strip())
 
 
 @router.get("/runs/{run_id}/line")
@@ -104,6 +114,8 @@ def rewrite(
             db, run_id, name=written.name, notes=written.notes, tags=written.tags.split(",")
         )
     except InvalidError as error:
+        if not asked_by_htmx(request):
+            raise
         told = (written, labels.known_tags(db), error)
         return _editor(request, runs.get(db, run_id), asked, told)
     if not asked_by_htmx(request):
@@ -121,6 +133,23 @@ def save(request: Request, db: DB, name: Text = "", query: Text = "") -> Respons
 def forget(request: Request, view_id: int, db: DB) -> Response:
     views.delete(db, view_id)
     return go(request, _back(request))
+
+
+def _chosen(db: Session, asked: Wanted) -> list[int]:
+    """Return the numbers of the runs that something is to be done to, each once."""
+    if asked.matching is None:
+        numbers = [int(one) for some in asked.run for one in some.split(",")]
+        if not numbers:
+            raise InvalidError("No run is ticked.", hint="Tick some in the table first.")
+        return list(dict.fromkeys(numbers))
+    found = run_table.matching(db, asked.q)
+    if len(found) != asked.matching:
+        message = f"{plural(len(found), 'run')} match by now, not {asked.matching:,}."
+        raise ConflictError(message, hint="Look at the table again before all of them change.")
+    if len(found) > bulk.MOST:
+        message = f"At most {bulk.MOST:,} runs are changed at once."
+        raise InvalidError(message, hint="Search for fewer.", param="matching")
+    return found
 
 
 def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:

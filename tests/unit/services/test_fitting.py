@@ -53,18 +53,23 @@ def test_nothing_is_offered_where_nothing_helps() -> None:
     assert fitting.smallest(make_recipe(), lambda _changed: False) is None
 
 
-def test_the_largest_batch_is_the_last_that_fits() -> None:
-    way = fitting.largest(make_recipe(), lambda changed: batch(changed) <= 37, 1000)
+def test_the_largest_batch_is_a_power_of_two_that_fits() -> None:
+    way = fitting.largest(make_recipe(), lambda changed: batch(changed) <= 37, 4000)
 
     assert way is not None
-    assert way.change == {"optimisation": {"per_device_train_batch_size": 37}}
+    assert way.title == "Use batches of 32, the largest that fit"
+    assert way.change == {"optimisation": {"per_device_train_batch_size": 32}}
 
 
-def test_no_batch_is_larger_than_its_data() -> None:
-    way = fitting.largest(make_recipe(), lambda _changed: True, 20)
+def test_an_epoch_keeps_enough_updates() -> None:
+    way = fitting.largest(make_recipe(), lambda _changed: True, 1000)
 
     assert way is not None
-    assert way.change == {"optimisation": {"per_device_train_batch_size": 20}}
+    assert way.title == "Use batches of 16, they fit as well"
+
+
+def test_of_few_rows_no_larger_batches_are_made() -> None:
+    assert fitting.largest(make_recipe(), lambda _changed: True, 20) is None
 
 
 def test_the_largest_batch_is_not_offered_to_those_who_have_it() -> None:

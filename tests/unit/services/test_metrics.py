@@ -93,6 +93,21 @@ def test_news_come_once_and_in_order(db: Session) -> None:
     assert metrics.after(db, run, second.last_id) == []
 
 
+@pytest.mark.parametrize("x", ["step", "relative_step", "tokens", "seconds", "norm"])
+def test_a_part_of_an_axis_is_told_point_by_point(db: Session, x: str) -> None:
+    run = make_running(db)
+    rows = [progressed(step, loss=float(step), norm=float(step)) for step in range(1, 1001)]
+    attempts.follow(db, run, rows, 1)
+    whole = metrics.curves(db, [1], ["loss"], x=x, buckets=2000)
+    ends = (whole.x[400], whole.x[419])
+    part = metrics.curves(db, [1], ["loss"], x=x, buckets=100, part=ends)
+
+    assert (part.x, part.series[1, "loss"].mean) == (
+        whole.x[400:420],
+        [float(step) for step in range(401, 421)],
+    )
+
+
 def test_a_relative_step_counts_from_the_runs_own_first(db: Session) -> None:
     late = make_running(db)
     attempts.follow(db, late, [progressed(step, loss=1.0) for step in (50, 51)], 1)

@@ -1,6 +1,7 @@
 """What a sweep comes to before it starts: its runs, what cannot be, and what is refused."""
 
 import pytest
+from sqlalchemy import event
 from sqlmodel import Session
 
 from studio.errors import InvalidError
@@ -49,6 +50,37 @@ def test_what_is_no_sweep_is_refused(db: Session, plan: Plan, param: str, said: 
 
     assert refused.value.param == param
     assert refused.value.message.startswith(said)
+
+
+def test_settings_of_one_kind_count_with_that_kind_alone(db: Session) -> None:
+    space: Space = {"adapter.kind": several("lora", "full"), RANK: several("4", "8")}
+    found = prospects.of(db, make_recipe(), Plan(space=space))
+
+    assert [*found.planned] == [
+        {"adapter.kind": "lora", RANK: 4},
+        {"adapter.kind": "lora", RANK: 8},
+        {"adapter.kind": "full"},
+    ]
+
+
+def test_a_setting_that_no_run_would_have_is_refused(db: Session) -> None:
+    plan = Plan(space={RANK: several("4", "8")})
+    with pytest.raises(InvalidError) as refused:
+        prospects.of(db, make_recipe(adapter={"kind": "full"}), plan)
+
+    assert (refused.value.param, refused.value.hint) == (RANK, "Vary adapter.kind, too.")
+
+
+def test_a_large_grid_asks_no_more_than_a_small_one(db: Session) -> None:
+    asked: list[str] = []
+    event.listen(db.get_bind(), "before_cursor_execute", lambda *about: asked.append(str(about[2])))
+    counts = []
+    for ranks in (range(1, 3), range(1, 51)):
+        asked.clear()
+        prospects.of(db, make_recipe(), Plan(space={RANK: several(*ranks)}))
+        counts.append(len(asked))
+
+    assert counts[1] <= counts[0]
 
 
 def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:

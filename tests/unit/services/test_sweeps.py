@@ -169,6 +169,19 @@ def test_tpe_closes_in_on_what_is_best(engine: Engine, tmp_path: Path) -> None:
     assert sum(sweep.importance.values()) == pytest.approx(1)
 
 
+def test_tpe_tries_kinds_each_with_its_own_settings(engine: Engine, tmp_path: Path) -> None:
+    space: Space = {"adapter.kind": several("lora", "full"), RANK: several(4, 8), RATE: LOG}
+    with unit_of_work(engine) as db:
+        begin(db, Plan(space=space, strategy="tpe", count=12))
+    carry_out(engine, Sweeper(engine, tmp_path))
+
+    with unit_of_work(engine) as db:
+        sweep, told = sweeps.get(db, 1), tried(db)
+    ranked = {str(one["adapter.kind"]): RANK in one for one in told}
+    assert (len(told), ranked) == (12, {"lora": True, "full": False})
+    assert sum(sweep.importance.values()) == pytest.approx(1)
+
+
 def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
     engine: Engine, tmp_path: Path
 ) -> None:

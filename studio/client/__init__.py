@@ -1,0 +1,17 @@
+"""The studio from Python: the same calls, waiting for answers (`Studio`) or awaiting them.
+
+    from studio.client import Studio
+
+    with Studio() as studio:
+        run = studio.runs.submit("first try", {"base_model": "starter", "dataset": "starter"})
+        print(studio.runs.wait(run.id).metrics)
+
+Each call is declared once, in `calls.py`; what it answers, in `shapes.py`.
+"""
+
+from studio.client.aio import AsyncStudio
+from studio.client.errors import ApiError, UnreachableError
+from studio.client.shapes import Run
+from studio.client.sync import Studio
+
+__all__ = ["ApiError", "AsyncStudio", "Run", "Studio", "UnreachableError"]

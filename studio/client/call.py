@@ -1,0 +1,92 @@
+"""A request before it is sent: where to, with what, and as what its answer is read."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from studio.client.shapes import Page
+
+T = TypeVar("T")
+Heard = Callable[[int, int], object]
+"""Told how many bytes of how many have been sent."""
+
+_PAGE = 100
+
+
+class Counted:
+    """A file that tells how far it has been read."""
+
+    def __init__(self, file: BinaryIO, size: int, heard: Heard) -> None:
+        self._file, self._size, self._heard = file, size, heard
+        self.name = file.name
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._file.read(size)
+        self._heard(self._file.tell(), self._size)
+        return part
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return self._file.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    path: Path
+    heard: Heard
+
+    @contextmanager
+    def opened(self) -> Iterator[dict[str, Any]]:
+        with self.path.open("rb") as file:
+            counted = Counted(file, self.path.stat().st_size, self.heard)
+            yield {"file": (self.path.name, counted)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Generic[T]):
+    """A request, and how its answer is read."""
+
+    method: str
+    path: str
+    shape: Any = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    body: Any = None
+    form: Mapping[str, str] = field(default_factory=dict)
+    file: Sending | None = None
+    key: str = ""
+    """Under which it is made once, however often it is sent."""
+
+    @property
+    def may_be_repeated(self) -> bool:
+        return bool(self.key) or self.method in {"GET", "PUT", "DELETE"}
+
+    def read(self, content: bytes) -> T:
+        adapter: TypeAdapter[T] = TypeAdapter(self.shape)
+        return adapter.validate_json(content or b"null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed(Generic[T]):
+    """A list that comes in pages."""
+
+    path: str
+    shape: type[T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def page(self, after: int | None) -> Call[Page[T]]:
+        asked = given({"limit": _PAGE, **self.params, "after": after})
+        whole: Any = Page
+        return Call(method="GET", path=self.path, shape=whole[self.shape], params=asked)
+
+
+def given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None and value != ""}

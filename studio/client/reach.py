@@ -1,0 +1,51 @@
+"""Where the studio is, and who asks: by argument, by the environment, or found on this machine."""
+
+from pathlib import Path
+
+import httpx2
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+TOKEN = "api_token"  # noqa: S105 -- a file's name
+"""In the home of a studio on this machine: what lets its owner's programs in."""
+
+_HERE = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+class Reach(BaseSettings):
+    """Read from `STUDIO_URL`, `STUDIO_TOKEN` and `STUDIO_HOME`."""
+
+    model_config = SettingsConfigDict(env_prefix="STUDIO_", frozen=True, extra="ignore")
+
+    url: str = "http://127.0.0.1:8000"
+    token: SecretStr = SecretStr("")
+    home: Path = Field(default_factory=lambda: Path.home() / ".mantissa-studio")
+
+    @property
+    def base(self) -> str:
+        return f"{self.url.rstrip('/')}/api/v1"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is on this machine, where no proxy leads."""
+        return httpx2.URL(self.url).host in _HERE
+
+    @property
+    def headers(self) -> dict[str, str]:
+        token = self.token.get_secret_value() or self._kept()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _kept(self) -> str:
+        # A token of this machine is for nobody else's studio.
+        place = self.home / TOKEN
+        if not self.is_here or not place.is_file():
+            return ""
+        return place.read_text(encoding="utf-8").strip()
+
+
+def found(url: str | None, token: str | None) -> Reach:
+    """Return how to reach the studio; what is None is looked for."""
+    given = {"url": url, "token": token}
+    return Reach.model_validate(
+        Reach().model_dump() | {name: value for name, value in given.items() if value is not None}
+    )

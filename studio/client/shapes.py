@@ -1,0 +1,171 @@
+"""What the API answers, with names and types; fields of a newer studio are kept as they come."""
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
+
+FINAL = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+
+
+class Page(Shape, Generic[T]):
+    data: list[T]
+    has_more: bool
+    next_after: int | None
+
+
+class Trouble(Shape):
+    """Why something has failed."""
+
+    code: str
+    message: str
+    hint: str
+
+
+class Run(Shape):
+    id: int
+    experiment_id: int
+    name: str
+    status: str
+    """queued, starting, running, pausing, paused, stopping, succeeded, failed or cancelled."""
+    attempt: int
+    step: int
+    total_steps: int | None
+    progress: float | None
+    eta_seconds: float | None
+    queue_position: int | None
+    checkpoint_step: int | None
+    metrics: dict[str, float]
+    """The newest value of each; of one that is not finite, a float that is not."""
+    error: Trouble | None
+    recipe: dict[str, Any]
+    resolved: dict[str, Any]
+    notes: str
+    tags: list[str]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+
+class Curve(Shape):
+    """A metric along an axis; None where it has no number."""
+
+    mean: list[float | None]
+    min: list[float | None]
+    max: list[float | None]
+    non_finite: list[float]
+    """Places on the axis where it was not finite."""
+
+
+class Curves(Shape):
+    x: list[float]
+    series: dict[str, Curve]
+
+
+class File(Shape):
+    name: str
+    bytes: int
+
+
+class Experiment(Shape):
+    id: int
+    name: str
+    notes: str
+    tags: list[str]
+    recipe: dict[str, Any]
+    created_at: datetime
+
+
+class Dataset(Shape):
+    id: int
+    name: str
+    filename: str
+    bytes: int
+    status: str
+    version: int | None
+    kind: str | None
+    train_rows: int
+    validation_rows: int
+    created_at: datetime
+
+
+class Model(Shape):
+    id: int
+    name: str
+    kind: str
+    location: str
+    run_id: int | None
+    created_at: datetime
+
+
+class Chore(Shape):
+    """Long work that no run waits for."""
+
+    id: int
+    kind: str
+    title: str
+    status: str
+    progress: float
+    result: dict[str, Any]
+    error: Trouble | None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+
+class Sweep(Shape):
+    id: int
+    name: str
+    status: str
+    count: int
+    submitted: int
+    metric: str
+    best: dict[str, Any] | None = None
+    """The best trial; told by `get`."""
+    trials: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class Prospect(Shape):
+    """What a sweep comes to before it starts."""
+
+    count: int
+    seconds: float | None
+    left_out: int
+
+
+class Cell(Shape):
+    value: float | None
+    delta: float | None
+    verdict: str
+
+
+class Comparison(Shape):
+    runs: list[int]
+    base: int
+    differing: dict[str, list[Any]]
+    metrics: dict[str, list[Cell]]
+
+
+class Queued(Shape):
+    id: int
+    name: str
+    status: str
+    queue_position: int | None
+
+
+class Queue(Shape):
+    slots: int
+    used: int
+    live: list[Queued]
+    waiting: list[Queued]

@@ -1,0 +1,219 @@
+"""The studio for programs that wait for each answer."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, Self, TypeVar
+
+import httpx2
+
+from studio.client import calls, trying
+from studio.client.call import Call, Listed
+from studio.client.errors import refusal
+from studio.client.reach import found
+from studio.client.shapes import Chore, Run
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.5
+
+
+class Wire:
+    """Sends calls, and reads their answers."""
+
+    def __init__(self, url: str | None, token: str | None) -> None:
+        self.client = httpx2.Client(**trying.options(found(url, token)))
+
+    def send(self, call: Call[T]) -> T:
+        tries = trying.Tries(call)
+        while True:
+            outcome = self._ask(call)
+            pause = tries.pause(outcome)
+            if pause is None:
+                return trying.answer(call, outcome, self.client.base_url)
+            time.sleep(pause)
+
+    def all(self, listed: Listed[T]) -> Iterator[T]:
+        after: int | None = None
+        while True:
+            page = self.send(listed.page(after))
+            yield from page.data
+            if not page.has_more:
+                return
+            after = page.next_after
+
+    def _ask(self, call: Call[Any]) -> trying.Outcome:
+        with call.file.opened() if call.file else nullcontext() as files:
+            try:
+                return self.client.send(trying.request(self.client, call, files))
+            except httpx2.TransportError as error:
+                return error
+
+
+class Noun:
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+
+class Does(Generic[P, T]):
+    """A method that sends the call it is made of."""
+
+    def __init__(self, call: Callable[P, Call[T]]) -> None:
+        self._call = call
+        self.__doc__ = call.__doc__
+
+    def __get__(self, noun: Noun, _kind: type | None = None) -> Callable[P, T]:
+        def send(*args: P.args, **kwargs: P.kwargs) -> T:
+            return noun._wire.send(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
+
+        return send
+
+
+class Lists(Generic[P, T]):
+    """A method that goes through a list, fetching further pages as they are come to."""
+
+    def __init__(self, call: Callable[P, Listed[T]]) -> None:
+        self._call = call
+        self.__doc__ = call.__doc__
+
+    def __get__(self, noun: Noun, _kind: type | None = None) -> Callable[P, Iterator[T]]:
+        def send(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+            return noun._wire.all(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
+
+        return send
+
+
+class Runs(Noun):
+    submit = Does(calls.submit_run)
+    list = Lists(calls.runs)
+    get = Does(calls.run)
+    change = Does(calls.change_run)
+    delete = Does(calls.delete_run)
+    cancel = Does(calls.cancel_run)
+    keep = Does(calls.keep_run)
+    pause = Does(calls.pause_run)
+    resume = Does(calls.resume_run)
+    retry = Does(calls.retry_run)
+    move = Does(calls.move_run)
+    again = Does(calls.again)
+    metrics = Does(calls.metrics)
+    artifacts = Does(calls.artifacts)
+
+    def wait(self, run_id: int, *, timeout: float | None = None) -> Run:
+        """Return a run once it has ended.
+
+        Raises:
+            TimeoutError: that took longer.
+
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not (run := self.get(run_id)).is_final:
+            if end is not None and time.monotonic() >= end:
+                message = f"Run {run_id} is still {run.status}."
+                raise TimeoutError(message)
+            time.sleep(LOOK_SECONDS)
+        return run
+
+    def stream(self, run_id: int) -> Iterator[httpx2.ServerSentEvent]:
+        """Yield what a run tells until it has ended; after a cut, from where it was cut off.
+
+        `event` is metrics, status, log, event or sample; `json()` what it says.
+        """
+        last, is_over = "", False
+        while not is_over:
+            with suppress(httpx2.TransportError):
+                for told in self._listen(run_id, last):
+                    last = told.id or last
+                    is_over = is_over or told.event == "end"
+                    if told.event not in {"end", "hb"}:
+                        yield told
+            if not is_over:
+                self.get(run_id)  # It says so if nobody is there.
+
+    def download(self, run_id: int, name: str, to: Path) -> Path:
+        """Write one of the run's files to a path, and return that."""
+        with self._wire.client.stream("GET", f"/runs/{run_id}/artifacts/{name}") as response:
+            if response.is_error:
+                response.read()
+                raise refusal(response)
+            with to.open("wb") as out:
+                for part in response.iter_bytes():
+                    out.write(part)
+        return to
+
+    def _listen(self, run_id: int, last: str) -> Iterator[httpx2.ServerSentEvent]:
+        client = self._wire.client
+        response = client.send(trying.stream_request(client, run_id, last), stream=True)
+        try:
+            if response.is_error:
+                response.read()
+                raise refusal(response)
+            yield from httpx2.EventSource(response)
+        finally:
+            response.close()
+
+
+class Experiments(Noun):
+    create = Does(calls.create_experiment)
+    list = Lists(calls.experiments)
+    get = Does(calls.experiment)
+    run = Does(calls.run_experiment)
+    delete = Does(calls.delete_experiment)
+
+
+class Chores(Noun):
+    get = Does(calls.chore)
+
+    def wait(self, chore_id: int) -> Chore:
+        """Return a chore once it has ended."""
+        while not (chore := self.get(chore_id)).is_final:
+            time.sleep(LOOK_SECONDS)
+        return chore
+
+
+class Datasets(Noun):
+    add = Does(calls.add_dataset)
+    bring = Does(calls.bring_dataset)
+    list = Lists(calls.datasets)
+    get = Does(calls.dataset)
+    delete = Does(calls.delete_dataset)
+
+
+class Models(Noun):
+    add = Does(calls.add_model)
+    download = Does(calls.download_model)
+    list = Lists(calls.models)
+    get = Does(calls.model)
+
+
+class Sweeps(Noun):
+    create = Does(calls.create_sweep)
+    prospect = Does(calls.prospect)
+    list = Lists(calls.sweeps)
+    get = Does(calls.sweep)
+    stop = Does(calls.stop_sweep)
+
+
+class Studio(Noun):
+    """A studio, here or elsewhere."""
+
+    compare = Does(calls.compare)
+    queue = Does(calls.queue)
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        """Without arguments, what STUDIO_URL and STUDIO_TOKEN say, or the one on this machine."""
+        super().__init__(Wire(url, token))
+        self.runs = Runs(self._wire)
+        self.experiments = Experiments(self._wire)
+        self.datasets = Datasets(self._wire)
+        self.models = Models(self._wire)
+        self.sweeps = Sweeps(self._wire)
+        self.chores = Chores(self._wire)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._wire.client.close()

@@ -1,0 +1,76 @@
+"""`studio datasets`: bring data and see what is there, over the API."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+import typer
+
+from studio.commands.showing import Json, json_of, table
+
+if TYPE_CHECKING:
+    from studio.client.shapes import Dataset
+
+app = typer.Typer(no_args_is_help=True, help="Data sets of a studio: STUDIO_URL and STUDIO_TOKEN.")
+
+DataFile = Annotated[
+    Path, typer.Argument(exists=True, dir_okay=False, help="JSON, CSV, Parquet, Arrow or text.")
+]
+Name = Annotated[str, typer.Option(help="What to call it; by default the file's name.")]
+
+COLUMNS = ("id", "name", "kind", "status", "rows", "validation")
+
+
+@app.command()
+def add(file: DataFile, name: Name = "", *, as_json: Json = False) -> None:
+    """Upload a file."""
+    from studio.client import Studio  # noqa: PLC0415 -- heavy import
+
+    with Studio() as studio, _Bar(file, quiet=as_json) as bar:
+        made = studio.datasets.add(file, name=name, progress=bar.moved)
+    if as_json:
+        json_of(made)
+    else:
+        table(COLUMNS, [_row(made)])
+
+
+@app.command("list")
+def listed(*, as_json: Json = False) -> None:
+    """List data sets, the newest first."""
+    from studio.client import Studio  # noqa: PLC0415 -- heavy import
+
+    with Studio() as studio:
+        found = list(studio.datasets.list())
+    if as_json:
+        json_of(found)
+    else:
+        table(COLUMNS, map(_row, found))
+
+
+class _Bar:
+    """How far a file has gone, on a terminal; nothing where nobody looks."""
+
+    def __init__(self, file: Path, *, quiet: bool) -> None:
+        from rich.console import Console  # noqa: PLC0415 -- heavy import
+        from rich.progress import DownloadColumn, Progress  # noqa: PLC0415 -- heavy import
+
+        console = Console(stderr=True)
+        quiet = quiet or not console.is_terminal
+        self._progress = Progress(
+            *Progress.get_default_columns(), DownloadColumn(), console=console, disable=quiet
+        )
+        self._task = self._progress.add_task(file.name, total=file.stat().st_size)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def moved(self, sent: int, size: int) -> None:
+        self._progress.update(self._task, completed=sent, total=size)
+
+
+def _row(one: "Dataset") -> list[str]:
+    rows = (str(one.train_rows), str(one.validation_rows))
+    return [str(one.id), one.name, one.kind or "", one.status, *rows]

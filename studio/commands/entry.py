@@ -1,0 +1,128 @@
+"""How people get in: what `studio serve` refuses and prints, and `studio link` prints again."""
+
+from dataclasses import dataclass
+
+import typer
+from sqlalchemy import Engine
+
+from studio.db.accounts import Account, Deed, Purpose
+from studio.db.session import unit_of_work
+from studio.errors import ConflictError, InvalidError
+from studio.services import accounts, deeds, home, locks, tickets, tokens
+from studio.settings import Settings
+
+LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        shown = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 -- compared, not bound
+        return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}/"
+
+    @property
+    def is_local(self) -> bool:
+        return self.host in LOCAL
+
+
+def check(settings: Settings, address: Address) -> None:
+    """Refuse to be reached from other machines by whoever comes.
+
+    Raises:
+        InvalidError: this needs accounts, and the names that the studio answers to.
+
+    """
+    if address.is_local:
+        return
+    if settings.sign_in != "accounts":
+        raise InvalidError(
+            f"On {address.host} other machines reach the studio, and it has no accounts.",
+            hint="Set STUDIO_SIGN_IN=accounts, or listen on 127.0.0.1. See docs/security.md.",
+        )
+    if "allowed_hosts" not in settings.model_fields_set:
+        raise InvalidError(
+            f"On {address.host} other machines reach the studio, and it does not know its names.",
+            hint="Name them, as in STUDIO_ALLOWED_HOSTS=studio.example.org,localhost",
+        )
+
+
+def prepare(engine: Engine, settings: Settings, url: str) -> str:
+    """Make ready what lets people in. Return the address to open, with a link if it takes one."""
+    with unit_of_work(engine) as db:
+        deeds.forget(db, settings.audit_days)
+    match settings.sign_in:
+        case "none":
+            typer.secho(
+                "  ! Nobody has to sign in: every program and person on this machine may do all.",
+                fg="yellow",
+                err=True,
+            )
+            return url
+        case "link":
+            tokens.keep_local(engine, settings.api_token)
+            return _link(engine, url, Purpose.ENTER)
+        case "accounts":
+            with unit_of_work(engine) as db:
+                is_empty = not accounts.has_any(db)
+            return _link(engine, url, Purpose.FIRST) if is_empty else url
+
+
+def link(settings: Settings) -> None:
+    """Print a new link into the studio that runs on this home.
+
+    Raises:
+        ConflictError: people have accounts here, or need no link.
+
+    """
+    engine = home.open_home(settings)
+    try:
+        url = where(settings)
+        with unit_of_work(engine) as db:
+            has_people = settings.sign_in == "accounts" and accounts.has_any(db)
+        if settings.sign_in == "none" or has_people:
+            raise ConflictError(
+                "This studio lets people in by their accounts."
+                if has_people
+                else "This studio lets everybody in.",
+                hint="For a new password: studio accounts link NAME" if has_people else "",
+            )
+        purpose = Purpose.FIRST if settings.sign_in == "accounts" else Purpose.ENTER
+        typer.echo(_link(engine, url, purpose))
+    finally:
+        engine.dispose()
+
+
+def where(settings: Settings) -> str:
+    """Return the address of the studio that runs on a home, or would by default."""
+    told = locks.holder(settings.home, "web").rpartition(" ")[2]
+    running = told if told.startswith("http") else Address("127.0.0.1", 8000).url
+    return settings.public_url.rstrip("/") + "/" if settings.public_url else running
+
+
+def personal(engine: Engine, url: str, account: Account, did: str) -> str:
+    """Return a link by which somebody chooses a password, and note that it was made."""
+    with unit_of_work(engine) as db:
+        secret = tickets.issue(db, Purpose.PASSWORD, account.id)
+        deeds.note(db, noted(did, account.name))
+    return f"{url}login?t={secret}"
+
+
+def noted(did: str, name: str) -> Deed:
+    """Return what is written down of a command."""
+    return Deed(
+        who="the command line",
+        method="RUN",
+        route=f"studio accounts {did}",
+        subject=name,
+        permission="admin",
+        status=0,
+    )
+
+
+def _link(engine: Engine, url: str, purpose: Purpose) -> str:
+    with unit_of_work(engine) as db:
+        return f"{url}login?t={tickets.issue(db, purpose)}"

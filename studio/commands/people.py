@@ -1,0 +1,53 @@
+"""What `studio accounts` does, once it is known what."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from sqlalchemy import Engine
+
+from studio.commands import entry
+from studio.db.accounts import Role
+from studio.db.session import reading, unit_of_work
+from studio.services import accounts, deeds, home
+from studio.settings import Settings
+
+
+def add(name: str, role: Role) -> None:
+    with _home() as (settings, engine):
+        with unit_of_work(engine) as db:
+            account = accounts.add(db, name, role)
+        link_ = entry.personal(engine, entry.where(settings), account, "add")
+    typer.echo(f"{account.name} chooses a password here, within a day:\n{link_}")
+
+
+def tell() -> None:
+    with _home() as (_settings, engine), reading(engine) as db:
+        for account in accounts.listed(db):
+            waits = "" if account.password else ", has chosen no password yet"
+            typer.echo(f"{account.name}  {account.role.value}{waits}")
+
+
+def link(name: str) -> None:
+    with _home() as (settings, engine):
+        with reading(engine) as db:
+            account = accounts.named(db, name)
+        typer.echo(entry.personal(engine, entry.where(settings), account, "link"))
+
+
+def remove(name: str) -> None:
+    with _home() as (_settings, engine), unit_of_work(engine) as db:
+        account = accounts.named(db, name)
+        accounts.remove(db, account)
+        deeds.note(db, entry.noted("remove", account.name))
+    typer.echo(f"{account.name} is removed.")
+
+
+@contextmanager
+def _home() -> Iterator[tuple[Settings, Engine]]:
+    settings = Settings()
+    engine = home.open_home(settings)
+    try:
+        yield settings, engine
+    finally:
+        engine.dispose()

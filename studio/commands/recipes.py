@@ -1,0 +1,25 @@
+"""Recipes as files, with changes from the command line laid over them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from studio.errors import InvalidError
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe import yaml
+from studio.recipe.dotted import merge, nest
+
+
+def read(file: Path, changes: Sequence[str]) -> AnyRecipe:
+    """Read a recipe file, with `key=value` changes laid over it."""
+    values = yaml.load(file.read_text(encoding="utf-8"))
+    pairs = [change.partition("=") for change in changes]
+    if bad := [key for key, sign, _value in pairs if not sign]:
+        raise InvalidError(f"{bad[0]} is no change.", hint="Write --set key=value.")
+    changed = merge(values, nest((key, value) for key, _sign, value in pairs))
+    try:
+        return RECIPES.validate_python(changed, strict=False)
+    except ValidationError as error:
+        told = [f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        raise InvalidError(f"{file} is not a recipe:\n" + "\n".join(told)) from error

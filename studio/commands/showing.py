@@ -1,0 +1,51 @@
+"""What commands print: tables for people, JSON and nothing else for scripts."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from studio.client.shapes import Run, Shape
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+COLOURS = {"succeeded": "green", "failed": "red", "running": "cyan", "paused": "yellow"}
+RUN_COLUMNS = ("id", "name", "status", "progress", "loss", "eval_loss", "created")
+
+
+def json_of(shown: "Shape | Iterable[Shape]") -> None:
+    """Print one thing as an object, several as one list."""
+    from pydantic_core import to_json  # noqa: PLC0415 -- heavy import
+
+    whole: Any = shown if hasattr(shown, "model_dump") else list(shown)
+    typer.echo(to_json(whole, indent=2, inf_nan_mode="strings").decode())
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 -- heavy import
+    from rich.table import Table  # noqa: PLC0415 -- heavy import
+    from rich.text import Text  # noqa: PLC0415 -- heavy import
+
+    made = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        made.add_column(column, no_wrap=column == "id")
+    for row in rows:
+        made.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in row))
+    Console().print(made)
+
+
+def run_row(run: "Run") -> list[str]:
+    return [
+        str(run.id),
+        run.name,
+        run.status,
+        "" if run.progress is None else f"{run.progress:.0%}",
+        number(run.metrics.get("loss")),
+        number(run.metrics.get("eval_loss")),
+        f"{run.created_at:%Y-%m-%d %H:%M}",
+    ]
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"

@@ -1,0 +1,124 @@
+"""The tables of who may come in: accounts, sign-ins, tokens, one-time links, and who did what."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from sqlalchemy import Column, Index
+from sqlmodel import Field, SQLModel
+
+from studio.db.columns import NEVER_REUSED, Instant, now
+from studio.db.states import plain
+
+
+class Scope(StrEnum):
+    """How much may be done; each holds those before it."""
+
+    READ = "read"
+    """See all there is."""
+    SUBMIT = "submit"
+    """Make something new: runs, data sets, experiments."""
+    MANAGE = "manage"
+    """Change and delete what is there."""
+    ADMIN = "admin"
+    """Decide about people, and about whatever reaches beyond the studio."""
+
+    def covers(self, other: "Scope") -> bool:
+        order = list(Scope)
+        return order.index(self) >= order.index(other)
+
+
+class Role(StrEnum):
+    VIEWER = "viewer"
+    MEMBER = "member"
+    ADMINISTRATOR = "administrator"
+
+
+class Purpose(StrEnum):
+    """What a one-time link is for."""
+
+    ENTER = "enter"
+    """To come into a studio without accounts."""
+    FIRST = "first"
+    """To become the first administrator."""
+    PASSWORD = "password"  # noqa: S105 -- the word, not one
+    """To choose one's password."""
+
+
+class Account(SQLModel, table=True):
+    """A person."""
+
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True)
+    """In small letters."""
+    role: Role = Field(sa_column=Column(plain(Role), nullable=False))
+    password: str = ""
+    """Its argon2id hash; nothing while none was chosen."""
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+
+
+class SignIn(SQLModel, table=True):
+    """A browser that was let in. What its cookie says is kept as a hash only."""
+
+    __tablename__ = "sign_in"
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    sha256: str = Field(unique=True)
+    account_id: int | None = Field(
+        default=None, foreign_key="account.id", index=True, ondelete="CASCADE"
+    )
+    """None in a studio without accounts."""
+    address: str = ""
+    agent: str = ""
+    """What the browser says it is."""
+    began_at: datetime = Field(default_factory=now, sa_type=Instant)
+    seen_at: datetime = Field(default_factory=now, sa_type=Instant)
+
+
+class Token(SQLModel, table=True):
+    """What a program shows instead of a cookie. It is kept as a hash only."""
+
+    __table_args__ = NEVER_REUSED
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str
+    sha256: str = ""
+    account_id: int | None = Field(
+        default=None, foreign_key="account.id", index=True, ondelete="CASCADE"
+    )
+    """Whose it is; None in a studio without accounts."""
+    scope: Scope = Field(sa_column=Column(plain(Scope), nullable=False))
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    expires_at: datetime | None = Field(default=None, sa_type=Instant)
+    used_at: datetime | None = Field(default=None, sa_type=Instant)
+
+
+class Ticket(SQLModel, table=True):
+    """A link that works once."""
+
+    sha256: str = Field(primary_key=True)
+    purpose: Purpose = Field(sa_column=Column(plain(Purpose), nullable=False))
+    account_id: int | None = Field(default=None, foreign_key="account.id", ondelete="CASCADE")
+    expires_at: datetime = Field(sa_type=Instant)
+
+
+class Deed(SQLModel, table=True):
+    """Something that somebody did, or was refused."""
+
+    __table_args__ = (Index("deed_by_time", "at"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    at: datetime = Field(default_factory=now, sa_type=Instant)
+    who: str
+    """A name, for the account may be gone by now."""
+    method: str
+    route: str
+    """The template of the address."""
+    subject: str = ""
+    """What it was done to, as `run_id=3`."""
+    permission: str
+    status: int
+    """What was answered."""
+    address: str = ""

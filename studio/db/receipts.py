@@ -1,0 +1,20 @@
+"""Answers that are kept under keys."""
+
+from datetime import datetime
+
+from sqlalchemy import JSON, Column
+from sqlmodel import Field, SQLModel
+
+from studio.db.columns import Instant, now
+
+
+class Receipt(SQLModel, table=True):
+    """What was answered to a request under a key: sent again, it is answered alike."""
+
+    key: str = Field(primary_key=True)
+    sha256: str
+    """Of what was sent, and where to."""
+    status: int
+    headers: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    body: bytes
+    created_at: datetime = Field(default_factory=now, sa_type=Instant)

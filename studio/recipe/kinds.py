@@ -1,0 +1,70 @@
+"""Which knobs belong to one kind of a section: a LoRA has a rank, a full fine-tune has none."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from studio.recipe.knobs import Section, sections_in
+
+
+@dataclass(frozen=True, slots=True)
+class Belonging:
+    """What a knob belongs to."""
+
+    switch: str
+    """The field that says which kind is in force, by its dotted name."""
+    kinds: tuple[str, ...]
+    """The kinds that have the knob."""
+
+
+@cache
+def belongings(recipe: type[Section]) -> dict[str, Belonging]:
+    """Return the knobs that only some kinds of a section have, by dotted name."""
+    return dict(_belongings(recipe, ""))
+
+
+@cache
+def switches(recipe: type[Section]) -> dict[str, tuple[str, ...]]:
+    """Return the fields that say which kind is in force, with the kinds there are."""
+    return dict(_switches(recipe, ""))
+
+
+def in_force(
+    recipe: type[Section], values: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return those of some settings that count once all of them are laid over a recipe's values."""
+    known = belongings(recipe)
+    now = {**values, **settings}
+    return {
+        name: value
+        for name, value in settings.items()
+        if (one := known.get(name)) is None or now[one.switch] in one.kinds
+    }
+
+
+def _belongings(section: type[Section], prefix: str) -> Iterator[tuple[str, Belonging]]:
+    for name, info in section.model_fields.items():
+        kinds = sections_in(info.annotation)
+        for one in kinds:
+            yield from _belongings(one, f"{prefix}{name}.")
+        if len(kinds) < 2:  # noqa: PLR2004 -- one kind is no choice
+            continue
+        switch = str(info.discriminator)
+        having: dict[str, list[str]] = {}
+        for one in kinds:
+            for field in one.model_fields.keys() - {switch}:
+                having.setdefault(field, []).append(str(one.model_fields[switch].default))
+        for field, some in having.items():
+            yield f"{prefix}{name}.{field}", Belonging(f"{prefix}{name}.{switch}", tuple(some))
+
+
+def _switches(section: type[Section], prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for name, info in section.model_fields.items():
+        kinds = sections_in(info.annotation)
+        if len(kinds) == 1:
+            yield from _switches(kinds[0], f"{prefix}{name}.")
+        elif kinds:
+            switch = str(info.discriminator)
+            found = tuple(str(one.model_fields[switch].default) for one in kinds)
+            yield f"{prefix}{name}.{switch}", found

@@ -1,0 +1,100 @@
+"""Models that are loaded to answer: one base at a time, and adapters that are swapped on it."""
+
+import gc
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from studio.recipe.formats import DType
+from studio.speaker import Asked
+from studio.training import models, tokenizers
+
+KEPT = 8
+"""How many adapters stay on a base; the one that was asked for longest ago makes room."""
+
+
+@dataclass(slots=True)
+class Base:
+    name: str
+    state: int
+    """When its weights were written: a folder may hold others by now."""
+    model: PreTrainedModel | PeftModel
+    tokenizers: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
+    adapters: OrderedDict[tuple[str, int], str] = field(default_factory=OrderedDict)
+    """What peft calls each, by its folder and when that was written."""
+    _count: int = 0
+
+    def put_on(self, folder: str) -> None:
+        """Make an adapter the one that answers, loading it if need be."""
+        key = (folder, _state(folder))
+        if key not in self.adapters:
+            self._count += 1
+            self.adapters[key] = self._load(folder, f"adapter{self._count}")
+        self.adapters.move_to_end(key)
+        self.model.set_adapter(self.adapters[key])
+        while len(self.adapters) > KEPT:
+            _, old = self.adapters.popitem(last=False)
+            self.model.delete_adapter(old)
+
+    def _load(self, folder: str, name: str) -> str:
+        if isinstance(self.model, PeftModel):
+            self.model.load_adapter(folder, adapter_name=name)
+        else:
+            self.model = PeftModel.from_pretrained(self.model, folder, adapter_name=name)
+        self.model.eval()
+        return name
+
+
+class Voices:
+    """The base that was asked for last, and its adapters."""
+
+    def __init__(self) -> None:
+        self._base: Base | None = None
+
+    @contextmanager
+    def of(self, asked: Asked) -> Iterator[tuple[PreTrainedModel, PreTrainedTokenizerBase]]:
+        """Give a model that answers as it is asked to, and the tokenizer it was taught with."""
+        base = self._found(asked)
+        folder = asked.adapter or asked.model
+        if folder not in base.tokenizers:
+            base.tokenizers[folder] = tokenizers.load(folder, asked.code, offline=True)
+        if asked.adapter:
+            base.put_on(asked.adapter)
+            yield base.model, base.tokenizers[folder]
+        elif isinstance(base.model, PeftModel):
+            with base.model.disable_adapter():
+                yield base.model, base.tokenizers[folder]
+        else:
+            yield base.model, base.tokenizers[folder]
+
+    def _found(self, asked: Asked) -> Base:
+        state = _state(asked.model)
+        if self._base is None or (self._base.name, self._base.state) != (asked.model, state):
+            self._base = None
+            gc.collect()  # Two of them may be more than there is room for.
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            self._base = Base(asked.model, state, _load(asked))
+        return self._base
+
+
+def _load(asked: Asked) -> PreTrainedModel:
+    """Load a model as it was saved; without a GPU in float32, which processors are fastest in."""
+    config = models.load_config(asked.model, asked.code)
+    on_gpu, saved = torch.cuda.is_available(), str(config.dtype).removeprefix("torch.")
+    dtype: DType = next((one for one in get_args(DType) if one == saved), "bfloat16")
+    model = models.load_model(asked.model, config, dtype if on_gpu else "float32", code=asked.code)
+    return model.to("cuda" if on_gpu else "cpu").eval()
+
+
+def _state(name: str) -> int:
+    """Return when the weights of a folder were written; a name on the hub has none."""
+    files = Path(name).glob("*.safetensors") if Path(name).is_absolute() else ()
+    return max((file.stat().st_mtime_ns for file in files), default=0)

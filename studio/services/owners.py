@@ -1,0 +1,61 @@
+"""Whose things are: members change their own and everyone's; what is another's they only read."""
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Table
+from sqlmodel import Session, SQLModel, col, select, update
+
+from studio.db.owners import actor
+from studio.db.summaries import Comparison, SavedView
+from studio.db.sweeps import Sweep
+from studio.db.tables import Dataset, Experiment, Model, Run, Study
+from studio.db.work import Chore
+from studio.errors import ForbiddenError
+
+NOUNS: dict[str, type[SQLModel]] = {
+    "chores": Chore,
+    "comparisons": Comparison,
+    "datasets": Dataset,
+    "experiments": Experiment,
+    "models": Model,
+    "queue": Run,
+    "reports": Study,
+    "runs": Run,
+    "studies": Study,
+    "sweeps": Sweep,
+    "views": SavedView,
+}
+"""What each noun of an address has rows of."""
+
+
+def require(db: Session, noun: str, ids: Sequence[int]) -> None:
+    """Let only those change things who may.
+
+    Raises:
+        ForbiddenError: one of them is another's.
+
+    """
+    acting = actor()
+    if not acting.is_limited or not ids:
+        return
+    table: Table = NOUNS[noun].__table__  # type: ignore[attr-defined] # SQLModel does not tell
+    owners = set(_owners(db, table, ids))
+    if owners - {None, acting.account_id}:
+        raise ForbiddenError(
+            "This belongs to somebody else.",
+            hint="Its owner or an administrator can change it. Make a copy of your own instead.",
+        )
+
+
+def free(db: Session, account_id: int) -> None:
+    """Make what somebody made everyone's."""
+    for kind in set(NOUNS.values()):
+        owner = kind.__table__.c.owner_id  # type: ignore[attr-defined] # SQLModel does not tell
+        db.exec(update(kind).where(owner == account_id).values(owner_id=None))
+
+
+def _owners(db: Session, table: Table, ids: Sequence[int]) -> Iterable[int | None]:
+    # In parts: SQLite takes no more than some thousand values at once.
+    for start in range(0, len(ids), 500):
+        part = col(table.c.id).in_(ids[start : start + 500])
+        yield from db.exec(select(table.c.owner_id).where(part).distinct()).all()

@@ -1,0 +1,65 @@
+"""Links that work once: into a studio of one's own, and to choose a password."""
+
+import hashlib
+import secrets
+from datetime import timedelta
+
+from sqlmodel import Session, col, delete
+
+from studio.db.accounts import Account, Purpose, Ticket
+from studio.db.columns import now
+from studio.errors import UnknownPersonError
+
+LASTS = timedelta(hours=24)
+
+
+def issue(db: Session, purpose: Purpose, account_id: int | None = None) -> str:
+    """Make a link's secret. An earlier one to the same person's password works no more."""
+    db.exec(delete(Ticket).where(col(Ticket.expires_at) < now()))
+    if account_id is not None:
+        db.exec(delete(Ticket).where(col(Ticket.account_id) == account_id))
+    secret = secrets.token_urlsafe(32)
+    ticket = Ticket(
+        sha256=digest(secret), purpose=purpose, account_id=account_id, expires_at=now() + LASTS
+    )
+    db.add(ticket)
+    db.flush()
+    return secret
+
+
+def look(db: Session, secret: str) -> Ticket:
+    """Return what a link is for, and let it be used later.
+
+    Raises:
+        UnknownPersonError: it was used, is too old, or never was one.
+
+    """
+    ticket = db.get(Ticket, digest(secret))
+    if ticket is None or ticket.expires_at < now():
+        raise UnknownPersonError(
+            "This link was used already, or is older than a day.",
+            hint="Links work once. Ask for a new one.",
+        )
+    return ticket
+
+
+def use(db: Session, secret: str) -> Ticket:
+    """Return what a link is for; it works no more.
+
+    Raises:
+        UnknownPersonError: as `look`.
+
+    """
+    ticket = look(db, secret)
+    db.delete(ticket)
+    db.flush()
+    return ticket
+
+
+def holder(db: Session, ticket: Ticket) -> Account | None:
+    return db.get(Account, ticket.account_id) if ticket.account_id is not None else None
+
+
+def digest(secret: str) -> str:
+    """Return what is kept of a random secret. It is too long to be guessed, so this may be fast."""
+    return hashlib.sha256(secret.encode()).hexdigest()

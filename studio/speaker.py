@@ -1,0 +1,90 @@
+"""What is asked of the speaker, and what it says: lines of JSON over a unix socket.
+
+The speaker is a process of the worker's side (`python -m studio.runner.speaker`) that loads models
+and has them answer. It is asked one thing on a line, and says its answer bit by bit:
+
+    asked     {"model": "/…/starter", "ids": [1, 52, …], …}  and no more
+    answered  {"begun": true}   {"text": "Go"}   {"text": "od."}   {"end": {"reason": "stop", …}}
+
+or `{"failure": …}` in place of what is left. Whoever hangs up before the end stops it.
+"""
+
+import socket
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from studio import sockets
+from studio.desk import Failure
+
+MODULE = "studio.runner.speaker"
+
+REQUEST_BYTES = 16 * 2**20
+"""The longest request: a million tokens and little else."""
+
+LINE_BYTES = 2**20
+"""The longest line of an answer."""
+
+Reason = Literal["stop", "length"]
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Asked(_Said):
+    """What a model is to go on with, and how."""
+
+    model: str
+    """The folder of the model, or of the base that an adapter stands on; or a name on the hub."""
+    code: str = ""
+    """The hash of the model's own code that was allowed to run; empty runs none."""
+    adapter: str = ""
+    """The folder of an adapter, or nothing."""
+    ids: list[int]
+    stops: list[int]
+    """The tokens that end an answer."""
+    stop: list[str] = []
+    """Texts that end it, and are not said."""
+    most: int | None = None
+    """How many tokens it may have; None goes on to the end of what the model can see."""
+    temperature: float = 1.0
+    """0 takes the likeliest token each time."""
+    top_p: float = 1.0
+    seed: int | None = None
+    is_turn: bool = True
+    """Whether it is a turn of a conversation, which begins with no space; else a text goes on."""
+
+
+class End(_Said):
+    reason: Reason
+    tokens: int
+    """How many were written, the one that ended it included."""
+
+
+class Said(_Said):
+    """One line of an answer: one of these."""
+
+    begun: bool = False
+    """The model is loaded, and begins to write."""
+    text: str = ""
+    end: End | None = None
+    failure: Failure | None = None
+
+    def line(self) -> bytes:
+        return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
+
+
+def path(home: Path) -> Path:
+    return home / "speaker.sock"
+
+
+def connect(home: Path, timeout: float) -> socket.socket:
+    """Connect to the speaker of a home.
+
+    Raises:
+        OSError: there is nobody.
+
+    """
+    return sockets.connect(path(home), timeout)

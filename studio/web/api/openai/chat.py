@@ -1,0 +1,124 @@
+"""Answers of OpenAI's interface: a model goes on with a conversation or a text, at once or in bits.
+
+No thread and no session is held while a model writes, and whoever hangs up stops it.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+
+from studio.db.session import reading
+from studio.desk import Asked as Row
+from studio.errors import StudioError, UnavailableError
+from studio.services import desk, openai_models, speaker
+from studio.services.speaker import Line
+from studio.speaker import Asked, End
+from studio.web import envelope
+from studio.web.api.openai.chat_shapes import Chat, Completion, Reply, Wish
+from studio.web.errors import status_of
+
+router = APIRouter(prefix="/v1", tags=["openai"])
+
+T = TypeVar("T")
+
+
+@router.post("/chat/completions")
+async def chat(sent: Chat, request: Request) -> Response:
+    """Have a model answer a conversation, with the chat template it was taught with."""
+    return await _answered(request, sent.wish(), Reply(sent.model, is_chat=True))
+
+
+@router.post("/completions")
+async def complete(sent: Completion, request: Request) -> Response:
+    """Have a model go on with a text, without any template."""
+    return await _answered(request, sent.wish(), Reply(sent.model, is_chat=False))
+
+
+async def _answered(request: Request, wish: Wish, reply: Reply) -> Response:
+    asked = await _asked(request, wish)
+    line = await _while_there(request, speaker.ask(request.app.state.settings, asked))
+    if wish.is_streamed:
+        parts = _streamed(line, reply, len(asked.ids), wish)
+        return StreamingResponse(parts, media_type="text/event-stream")
+    text, end = await _while_there(request, _whole(line))
+    return JSONResponse(reply.whole(text, end, len(asked.ids)))
+
+
+async def _asked(request: Request, wish: Wish) -> Asked:
+    """Look up the model, and have the desk write the prompt: a template is a stranger's program."""
+    state, settings = request.app.state, request.app.state.settings
+
+    def found() -> openai_models.Voice:
+        with reading(state.engine) as db:
+            return openai_models.voice(db, settings.runs, wish.model)
+
+    async with state.seats.readers:
+        voice = await run_in_threadpool(found)
+    row = Row(kind="prompt", model=voice.folder, row=wish.row)
+    prompt = await run_in_threadpool(desk.prompt, settings, row)
+    return wish.asked.model_copy(
+        update={
+            "model": voice.model,
+            "adapter": voice.adapter,
+            "code": voice.code,
+            "ids": prompt.ids,
+            "stops": prompt.stops,
+        }
+    )
+
+
+async def _whole(line: Line) -> tuple[str, End]:
+    try:
+        said = [one async for one in line.said()]
+    finally:
+        await line.close()
+    *parts, end = said
+    assert isinstance(end, End)  # noqa: S101 -- what is said last
+    return "".join(map(str, parts)), end
+
+
+async def _streamed(line: Line, reply: Reply, prompt: int, wish: Wish) -> AsyncIterator[str]:
+    """Yield an answer as events. What fails now can only be told as one of them."""
+    usage = {"usage": None} if wish.wants_usage else {}
+    try:
+        yield _event(reply.opening() | usage)
+        async for one in line.said():
+            if isinstance(one, End):
+                yield _event(reply.closing(one) | usage)
+                if wish.wants_usage:
+                    yield _event(reply.counted(one, prompt))
+            elif one:
+                yield _event(reply.part(one) | usage)
+        yield "data: [DONE]\n\n"
+    except StudioError as error:
+        told = envelope.answer(error, status_of(error)).body
+        yield f"data: {bytes(told).decode()}\n\n"
+    finally:
+        await line.close()
+
+
+def _event(data: dict[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+async def _while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do something only for as long as whoever asked is there to hear of it."""
+    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+    finally:
+        gone.cancel()
+        doing.cancel()
+    raise UnavailableError("Whoever asked has hung up.")
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

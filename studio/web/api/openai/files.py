@@ -1,0 +1,178 @@
+"""Files of OpenAI's interface: data sets that are brought, and tables of what runs measured."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import FileResponse
+from sqlmodel import Session
+
+from studio.db.tables import Dataset, Run
+from studio.errors import InvalidError
+from studio.services import datasets, openai_files, owners
+from studio.services.drafts import Upload
+from studio.web.api.openai.shapes import Deleted, Listing, Out, page_of, seconds
+from studio.web.deps import DB, Config
+from studio.web.uploads import Names, limits_of, received
+
+router = APIRouter(prefix="/v1/files", tags=["openai"])
+
+PURPOSE, RESULTS = "fine-tune", "fine-tune-results"
+MOST_RESULTS = 100
+"""As many tables of results are told on one page: their sizes have to be counted."""
+
+_FORM = Names(
+    fields=frozenset({"purpose", "expires_after[anchor]", "expires_after[seconds]"}),
+    files=frozenset({"file"}),
+)
+_FORM_SHAPE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file", "purpose"],
+                    "properties": {
+                        "file": {"type": "string", "format": "binary"},
+                        "purpose": {"type": "string", "enum": [PURPOSE]},
+                    },
+                }
+            }
+        },
+    }
+}
+
+
+class FileOut(Out):
+    id: str
+    object: Literal["file"] = "file"
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+    status: Literal["uploaded", "processed", "error"]
+    """uploaded: it is being read; error: nothing can be learnt from it as it is."""
+    status_details: str | None = None
+    """What is wrong with its rows, and where."""
+    expires_at: int | None = None
+
+
+async def _upload(request: Request, config: Config) -> AsyncIterator[Upload]:
+    async with received(request, config.datasets, _FORM) as form:
+        file, purpose = form.files.get("file"), form.fields.get("purpose", "")
+        if file is None:
+            raise InvalidError("A file is needed.", param="file")
+        if purpose != PURPOSE:
+            raise InvalidError(
+                f"The purpose {purpose[:50]!r} is none of this studio's; it takes {PURPOSE!r}.",
+                param="purpose",
+            )
+        if any(name.startswith("expires_after") for name in form.fields):
+            raise InvalidError(
+                "Files do not expire here; delete one when it is not needed.",
+                param="expires_after",
+            )
+        yield Upload(
+            path=file.path,
+            filename=file.filename,
+            may_rename=True,
+            source="OpenAI API",
+            limits=limits_of(config),
+            sha256=file.sha256,
+        )
+
+
+Sent = Annotated[Upload, Depends(_upload)]
+Retries = Annotated[int, Header(alias="x-stainless-retry-count", ge=0)]
+
+
+@router.post("", openapi_extra=_FORM_SHAPE)
+def create(upload: Sent, db: DB, config: Config, retries: Retries = 0) -> FileOut:
+    """Bring a file with `purpose="fine-tune"`: a data set, in any format that data sets come in."""
+    dataset = openai_files.bring(db, config.datasets, upload, is_again=retries > 0)
+    return _told(db, dataset)
+
+
+@router.get("")
+def newest(
+    db: DB,
+    purpose: str | None = None,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    order: Literal["asc", "desc"] = "desc",
+) -> Listing[FileOut]:
+    """List the data sets, newest first; with `purpose=fine-tune-results` the tables of results."""
+    if purpose == RESULTS:
+        limit = min(limit, MOST_RESULTS)
+        rows: list[Any] = list(openai_files.finished(db))
+        ids = [f"file-results-{run.id}" for run in rows]
+    else:
+        rows = list(datasets.newest(db, limit=100_000)) if purpose in {None, PURPOSE} else []
+        ids = [f"file-{one.id}" for one in rows]
+    if order == "asc":
+        rows, ids = rows[::-1], ids[::-1]
+    if after is not None and after not in ids:
+        raise InvalidError(f"There is no file {after[:100]} to go on after.", param="after")
+    start = ids.index(after) + 1 if after is not None else 0
+    ids = ids[start : start + limit + 1]
+    shown = [_shown(db, row) for row in rows[start : start + limit]]
+    return page_of(shown, ids, limit)
+
+
+@router.get("/{file_id}")
+def show(file_id: str, db: DB) -> FileOut:
+    run = openai_files.run_of(db, file_id)
+    return _shown(db, run or openai_files.get(db, file_id))
+
+
+@router.get("/{file_id}/content", response_class=Response)
+def content(file_id: str, db: DB, config: Config) -> Response:
+    """Hand out a file as it was brought, or a table of results as CSV."""
+    run = openai_files.run_of(db, file_id)
+    if run is not None:
+        return Response(openai_files.results(db, run), media_type="text/csv")
+    dataset = openai_files.get(db, file_id)
+    path = openai_files.content(db, config.datasets, dataset)
+    return FileResponse(path, media_type="application/octet-stream", filename=dataset.filename)
+
+
+@router.delete("/{file_id}")
+def delete(file_id: str, db: DB, config: Config) -> Deleted:
+    """Delete a data set. Runs that were trained on it stay."""
+    if openai_files.run_of(db, file_id) is not None:
+        raise InvalidError("The results of a run go with the run.", param="id")
+    dataset_id = openai_files.get(db, file_id).id or 0
+    owners.require(db, "datasets", [dataset_id])
+    datasets.delete(db, config.datasets, dataset_id)
+    return Deleted(id=file_id, object="file")
+
+
+def _shown(db: Session, row: Dataset | Run) -> FileOut:
+    return _told(db, row) if isinstance(row, Dataset) else _results(db, row)
+
+
+def _told(db: Session, dataset: Dataset) -> FileOut:
+    status, details = openai_files.status(db, dataset)
+    return FileOut.model_validate(
+        {
+            "id": f"file-{dataset.id}",
+            "bytes": dataset.bytes,
+            "created_at": seconds(dataset.created_at),
+            "filename": dataset.filename,
+            "purpose": PURPOSE,
+            "status": status,
+            "status_details": details,
+        }
+    )
+
+
+def _results(db: Session, run: Run) -> FileOut:
+    return FileOut(
+        id=f"file-results-{run.id}",
+        bytes=len(openai_files.results(db, run)),
+        created_at=seconds(run.finished_at or run.created_at),
+        filename=f"results-{run.id}.csv",
+        purpose=RESULTS,
+        status="processed",
+    )

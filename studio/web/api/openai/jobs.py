@@ -1,0 +1,157 @@
+"""Fine-tuning jobs of OpenAI's interface: create, follow, pause, resume, cancel."""
+
+import hashlib
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from sqlmodel import Session
+
+from studio.db.receipts import Receipt
+from studio.hardware import detect
+from studio.methods import RECIPES
+from studio.services import control, openai_events, openai_jobs, owners, receipts, runs
+from studio.services.openai_jobs import Wish
+from studio.web import choices
+from studio.web.api.openai.job_shapes import (
+    CheckpointOut,
+    EventOut,
+    JobOut,
+    NewJob,
+    checkpoint_out,
+    event_out,
+    hyperparameters_of,
+    job_out,
+)
+from studio.web.api.openai.shapes import Listing, page_of
+from studio.web.api.results import folder as folder_of
+from studio.web.deps import DB, Config
+from studio.web.uploads import limits_of
+from studio.web.who import of_request
+
+router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["openai"])
+
+Key = Annotated[str, Header(max_length=255)]
+Retries = Annotated[int, Header(alias="x-stainless-retry-count", ge=0)]
+Limit = Annotated[int, Query(ge=1, le=100)]
+_PAIR = "metadata["
+
+
+@router.post("")
+def create(
+    new: NewJob,
+    request: Request,
+    db: DB,
+    config: Config,
+    idempotency_key: Key = "",
+    retries: Retries = 0,
+) -> JobOut:
+    """Queue a run. Sent again because its answer was lost, it makes no second one.
+
+    That is told by `Idempotency-Key`, or by the count of tries that OpenAI's clients send.
+    """
+    sent = new.model_dump_json().encode()
+    account_id = of_request(request).account_id
+    key = receipts.name(idempotency_key, account_id) if idempotency_key else _key(request, sent)
+    if not idempotency_key and not retries:
+        receipts.forget(db, key)
+    sha256 = hashlib.sha256(sent).hexdigest()
+    known = receipts.recall(db, key, sha256)
+    if known is not None:
+        return job_out(db, runs.get(db, int(known.body)))
+    run = openai_jobs.create(db, config.datasets, _wish(new), limits_of(config))
+    told = str(run.id).encode()
+    receipts.keep(db, Receipt(key=key, sha256=sha256, status=HTTPStatus.OK, body=told))
+    return job_out(db, run)
+
+
+@router.get("")
+def newest(
+    request: Request, db: DB, after: str | None = None, limit: Limit = 20
+) -> Listing[JobOut]:
+    """List the jobs, newest first; `metadata[name]=value` asks for those with that pair."""
+    before = None if after is None else openai_jobs.get(db, after).id
+    pairs = {
+        name.removeprefix(_PAIR).removesuffix("]"): value
+        for name, value in request.query_params.multi_items()
+        if name.startswith(_PAIR)
+    }
+    rows = openai_jobs.newest(db, limit=limit + 1, before=before, pairs=pairs)
+    shown = [job_out(db, run) for run in rows[:limit]]
+    return page_of(shown, [f"ftjob-{run.id}" for run in rows], limit)
+
+
+@router.get("/{job_id}")
+def show(job_id: str, db: DB) -> JobOut:
+    return job_out(db, openai_jobs.get(db, job_id))
+
+
+@router.post("/{job_id}/cancel")
+def cancel(job_id: str, db: DB) -> JobOut:
+    return job_out(db, control.cancel(db, _run(db, job_id)))
+
+
+@router.post("/{job_id}/pause")
+def pause(job_id: str, db: DB) -> JobOut:
+    """Have a job that trains write a checkpoint and leave its slot."""
+    return job_out(db, control.pause(db, _run(db, job_id)))
+
+
+@router.post("/{job_id}/resume")
+def resume(job_id: str, db: DB) -> JobOut:
+    return job_out(db, control.resume(db, _run(db, job_id)))
+
+
+@router.get("/{job_id}/events")
+def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> Listing[EventOut]:
+    """Tell what befell a job and what it measured, newest first."""
+    run = openai_jobs.get(db, job_id)
+    rows = openai_events.newest(db, run, limit=limit + 1, after=after)
+    return page_of([event_out(one) for one in rows[:limit]], [one.id for one in rows], limit)
+
+
+@router.get("/{job_id}/checkpoints")
+def checkpoints(
+    job_id: str, db: DB, config: Config, after: str = "", limit: Limit = 10
+) -> Listing[CheckpointOut]:
+    """List the checkpoints that are kept and the model a job ended with, newest first."""
+    run = openai_jobs.get(db, job_id)
+    rows = openai_events.checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
+    ids = [one.id for one in rows]
+    start = ids.index(after) + 1 if after in ids else 0
+    rows, ids = rows[start : start + limit + 1], ids[start : start + limit + 1]
+    return page_of([checkpoint_out(db, run, one) for one in rows[:limit]], ids, limit)
+
+
+def _run(db: Session, job_id: str) -> int:
+    """Return the run of a job that is to be changed, if it may be."""
+    run_id = openai_jobs.get(db, job_id).id or 0
+    owners.require(db, "runs", [run_id])
+    return run_id
+
+
+def _key(request: Request, sent: bytes) -> str:
+    """Return what two tries of one request have in common: who sends it, and what."""
+    who = request.headers.get("authorization", "").encode()
+    return f"openai:{hashlib.sha256(who + b'|' + sent).hexdigest()}"
+
+
+def _wish(new: NewJob) -> Wish:
+    chosen = hyperparameters_of(new)
+    wanted = RECIPES.validate_python({"base_model": new.model, "dataset": "-"}).precision
+    changes: dict[str, Any] = new.x_studio or {}
+    return Wish(
+        model=new.model,
+        training_file=new.training_file,
+        validation_file=new.validation_file,
+        suffix=new.suffix or "",
+        seed=new.seed,
+        epochs=None if chosen.n_epochs == "auto" else chosen.n_epochs,
+        batch_size=None if chosen.batch_size == "auto" else chosen.batch_size,
+        learning_rate_multiplier=None
+        if chosen.learning_rate_multiplier == "auto"
+        else chosen.learning_rate_multiplier,
+        precision=choices.usable(choices.precisions(detect()), wanted),
+        changes=changes,
+        pairs=new.metadata or {},
+    )

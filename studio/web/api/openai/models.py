@@ -1,0 +1,43 @@
+"""Models of OpenAI's interface: those that can be started from, and those that runs have made."""
+
+from typing import Literal
+
+from fastapi import APIRouter
+
+from studio.services import openai_models
+from studio.services.openai_models import Known
+from studio.web.api.openai.shapes import Deleted, Listing, Out, page_of, seconds
+from studio.web.deps import DB
+
+router = APIRouter(prefix="/v1/models", tags=["openai"])
+
+
+class ModelOut(Out):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str
+
+
+@router.get("")
+def newest(db: DB) -> Listing[ModelOut]:
+    """List the models: those that were tuned first, then their bases, each newest first."""
+    shown = [_told(one) for one in openai_models.listing(db)]
+    return page_of(shown, [one.id for one in shown], len(shown))
+
+
+# Names hold slashes and colons, and clients do not escape them.
+@router.get("/{name:path}")
+def show(name: str, db: DB) -> ModelOut:
+    return _told(openai_models.get(db, name))
+
+
+@router.delete("/{name:path}")
+def delete(name: str, db: DB) -> Deleted:
+    """Put the run that has made a model into the trash, where it can be taken back for weeks."""
+    openai_models.delete(db, name)
+    return Deleted(id=name, object="model")
+
+
+def _told(known: Known) -> ModelOut:
+    return ModelOut(id=known.name, created=seconds(known.created_at), owned_by=openai_models.OWNER)

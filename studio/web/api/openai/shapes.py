@@ -1,0 +1,84 @@
+"""The JSON shapes that several parts of OpenAI's interface share, and what they make of fields.
+
+A field of OpenAI's that asks for nothing here is passed over; one that would be ignored at the cost
+of the truth is refused, unless it asks for what happens anyway; one that nobody knows is refused.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from studio.errors import InvalidError
+
+T = TypeVar("T")
+
+
+class Body(BaseModel):
+    """What a client sends. Fields that are not named here are looked through by `check`."""
+
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+
+class Out(BaseModel):
+    model_config = ConfigDict(use_attribute_docstrings=True, ser_json_inf_nan="null")
+
+
+class Listing(Out, Generic[T]):
+    """One page of a list. `after` the last id comes the next."""
+
+    object: Literal["list"] = "list"
+    data: list[T]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
+
+
+class Deleted(Out):
+    id: str
+    object: str
+    deleted: bool = True
+
+
+def page_of(shown: Sequence[T], ids: Sequence[str], limit: int) -> Listing[T]:
+    """Make a page from one more than asked for, which only says that there are more."""
+    kept = ids[:limit]
+    return Listing(
+        data=list(shown[:limit]),
+        first_id=kept[0] if kept else None,
+        last_id=kept[-1] if kept else None,
+        has_more=len(ids) > limit,
+    )
+
+
+def seconds(moment: datetime) -> int:
+    """Return a moment as OpenAI tells it: seconds since 1970."""
+    return int(moment.timestamp())
+
+
+def check(sent: Body, ignored: Collection[str], neutral: Mapping[str, Collection[object]]) -> None:
+    """Refuse the fields of a body that would have to be ignored without a word.
+
+    Raises:
+        InvalidError: there is one, and it asks for something.
+
+    """
+    for name, value in (sent.model_extra or {}).items():
+        if name in ignored or value is None:
+            continue
+        if name not in neutral:
+            raise _refused("unknown_parameter", f"Unrecognized request argument: {name}.", name)
+        if not _is_among(value, neutral[name]):
+            message = f"{name} is not supported by this studio; leave it out."
+            raise _refused("unsupported_parameter", message, name)
+
+
+def _is_among(value: Any, known: Collection[object]) -> bool:  # noqa: ANN401 -- any JSON
+    return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in known)
+
+
+def _refused(code: str, message: str, param: str) -> InvalidError:
+    error = InvalidError(message[:300], param=param[:100])
+    error.code = code
+    return error

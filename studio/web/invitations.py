@@ -1,0 +1,14 @@
+"""Links by which people with an account choose a password."""
+
+from fastapi import Request
+from sqlmodel import Session
+
+from studio.db.accounts import Account, Purpose
+from studio.services import tickets
+
+
+def link(request: Request, db: Session, account: Account) -> str:
+    """Make a link for somebody; the one before works no more."""
+    secret = tickets.issue(db, Purpose.PASSWORD, account.id)
+    here = request.app.state.settings.public_url or str(request.base_url)
+    return f"{here.rstrip('/')}/login?t={secret}"

@@ -1,0 +1,58 @@
+"""What a proxy before the studio says of a visitor. Only those that are listed are believed.
+
+Whoever else sends these headers is not heard: a name in one of them would let anybody be anybody.
+"""
+
+from ipaddress import ip_address, ip_network
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from studio.errors import InvalidError
+from studio.settings import Settings
+
+FOR, PROTO = b"x-forwarded-for", b"x-forwarded-proto"
+
+
+class Behind:
+    """Tell from what listed proxies add where a request came from, how, and from whom."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self.app = app
+        self.header = settings.proxy_user_header.lower().encode()
+        try:
+            listed = settings.trusted_proxies.split(",")
+            self.networks = [ip_network(one.strip()) for one in listed if one.strip()]
+        except ValueError as error:
+            raise InvalidError(
+                f"STUDIO_TRUSTED_PROXIES holds what is no address: {error}.",
+                hint="Write addresses or networks, as in 127.0.0.1,10.0.0.0/8",
+            ) from error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._is_listed((scope.get("client") or ("",))[0]):
+            scope = self._as_told(scope)
+        await self.app(scope, receive, send)
+
+    def _as_told(self, scope: Scope) -> Scope:
+        told = dict(scope["headers"])
+        changed = {**scope, "state": {**scope.get("state", {})}}
+        proto = told.get(PROTO, b"").decode("latin-1")
+        if proto in {"http", "https"}:
+            changed["scheme"] = proto
+        if came_from := self._visitor(told.get(FOR, b"").decode("latin-1")):
+            changed["client"] = (came_from, 0)
+        if self.header and (name := told.get(self.header, b"").decode("utf-8", "replace")):
+            changed["state"]["named_by_proxy"] = name.strip().lower()
+        return changed
+
+    def _visitor(self, chain: str) -> str:
+        """Return the last address that is no proxy of ours: those before it anybody may write."""
+        hops = [hop.strip() for hop in chain.split(",") if hop.strip()]
+        return next((hop for hop in reversed(hops) if not self._is_listed(hop)), "")
+
+    def _is_listed(self, address: str) -> bool:
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self.networks)

@@ -1,0 +1,78 @@
+"""How often somebody has tried to sign in, so that nobody tries every password there is."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+
+from studio.errors import TooManyError
+
+WINDOW_SECONDS = 15 * 60
+KEPT = 10_000
+"""However many names and addresses are tried, this many are remembered."""
+
+MOST_OF_BOTH, MOST_OF_ADDRESS, MOST_OF_NAME = 10, 50, 200
+"""How many failures are borne in a window. Of a name alone the most: whoever else tries it must not
+keep its owner out."""
+
+
+@dataclass(slots=True)
+class Count:
+    since: float
+    failures: int = 0
+
+
+class Tries:
+    """Failures to sign in, by name and by address."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts: OrderedDict[tuple[str, str], Count] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def begin(self, name: str, address: str) -> None:
+        """Count a try as failed, until it is known to be none; so many at once are counted, too.
+
+        Raises:
+            TooManyError: there were too many lately.
+
+        """
+        name = name.strip().lower()
+        limits = {
+            (name, address): MOST_OF_BOTH,
+            ("", address): MOST_OF_ADDRESS,
+            (name, ""): MOST_OF_NAME,
+        }
+        with self._lock:
+            if any(self._count(key).failures >= most for key, most in limits.items()):
+                raise TooManyError(
+                    "Too many tries to sign in.",
+                    hint=f"Wait {WINDOW_SECONDS // 60} minutes, or ask for a link.",
+                )
+            for key in limits:
+                self._add(key, 1)
+            while len(self._counts) > KEPT:
+                self._counts.popitem(last=False)
+
+    def succeeded(self, name: str, address: str) -> None:
+        name = name.strip().lower()
+        with self._lock:
+            self._counts.pop((name, address), None)
+            for key in (("", address), (name, "")):
+                self._add(key, -1)
+
+    def _add(self, key: tuple[str, str], failures: int) -> None:
+        count = self._count(key)
+        count.failures += failures
+        self._counts[key] = count
+        self._counts.move_to_end(key)
+
+    def _count(self, key: tuple[str, str]) -> Count:
+        found = self._counts.get(key)
+        if found is None or found.since < self._clock() - WINDOW_SECONDS:
+            return Count(self._clock())
+        return found

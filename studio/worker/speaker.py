@@ -1,0 +1,58 @@
+"""The speaker on the worker's side: it has a slot while it lives, but none that a run waits for.
+
+It is started when somebody asks a model and a slot is free; if none is, whoever asks is refused and
+may come again. Once a run or other work waits for its slot, it finishes its answer and leaves.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from studio import speaker
+from studio.desk import Failure
+from studio.settings import Settings
+from studio.speaker import Said
+from studio.worker.post import Post
+
+BUSY = Failure(
+    code="no_free_slot",
+    message="Every slot of this studio trains now, and a model that answers needs one.",
+    hint="Try again when a run has ended, or start the studio with more slots: STUDIO_SLOTS.",
+)
+
+
+@dataclass(slots=True)
+class Speaker:
+    settings: Settings
+    post: Post = field(init=False)
+
+    def __post_init__(self) -> None:
+        idle = str(self.settings.answer_idle_seconds)
+        self.post = Post(speaker.path(self.settings.home), speaker.MODULE, (idle,))
+
+    @property
+    def slots(self) -> int:
+        """How many slots are taken that a run could have."""
+        return int(self.post.is_staffed)
+
+    @property
+    def gpus(self) -> set[int | None]:
+        return {self.post.gpu} if self.post.is_staffed else set()
+
+    def tend(self, free_slots: Callable[[], int], free_gpu: Callable[[], int | None]) -> None:
+        """Start it for whoever waits, or refuse them; never waits itself."""
+        while self.post.is_wanted():
+            if free_slots() > 0:
+                self.post.gpu = free_gpu()
+                self.post.start()
+            else:
+                self.post.refuse(Said(failure=BUSY).line())
+
+    def make_room(self) -> None:
+        """Have it leave after the answer at hand."""
+        self.post.let_go()
+
+    def end(self) -> None:
+        """End it, in the middle of a word if need be: its worker is leaving."""
+        if self.post.child is not None and self.post.is_staffed:
+            self.post.child.terminate()
+        self.post.end()

@@ -1,0 +1,122 @@
+"""How people get in, from the terminal: what is refused, and which links are printed."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine
+from typer.testing import CliRunner
+
+from studio.cli import app
+from studio.commands import entry
+from studio.commands.entry import Address
+from studio.db.accounts import Purpose, Role
+from studio.db.columns import now
+from studio.db.session import reading, unit_of_work
+from studio.errors import ConflictError, InvalidError
+from studio.services import accounts, deeds, tickets
+from studio.settings import Settings
+
+HERE, EVERYWHERE = Address("127.0.0.1", 8000), Address("0.0.0.0", 8000)  # noqa: S104 -- not bound
+
+
+def closed(settings: Settings, sign_in: str) -> Settings:
+    return settings.model_copy(update={"sign_in": sign_in})
+
+
+@pytest.mark.parametrize("sign_in", ["none", "link"])
+def test_other_machines_reach_no_studio_without_accounts(settings: Settings, sign_in: str) -> None:
+    with pytest.raises(InvalidError, match="has no accounts"):
+        entry.check(closed(settings, sign_in), EVERYWHERE)
+
+
+def test_other_machines_reach_no_studio_without_a_name() -> None:
+    with pytest.raises(InvalidError, match="does not know its names"):
+        entry.check(Settings(sign_in="accounts"), EVERYWHERE)
+
+
+def test_with_accounts_and_a_name_it_may_be_reached(settings: Settings) -> None:
+    entry.check(closed(settings, "accounts"), EVERYWHERE)
+
+
+@pytest.mark.parametrize("sign_in", ["none", "link", "accounts"])
+def test_on_this_machine_any_will_do(sign_in: str) -> None:
+    entry.check(closed(Settings(), sign_in), HERE)
+
+
+@pytest.mark.parametrize(
+    ("sign_in", "purpose"), [("link", Purpose.ENTER), ("accounts", Purpose.FIRST)]
+)
+def test_a_start_makes_a_link(
+    engine: Engine, settings: Settings, sign_in: str, purpose: Purpose
+) -> None:
+    url = entry.prepare(engine, closed(settings, sign_in), HERE.url)
+
+    address, _, secret = url.partition("login?t=")
+    with reading(engine) as db:
+        assert tickets.look(db, secret).purpose == purpose
+    assert address == "http://127.0.0.1:8000/"
+
+
+def test_where_people_have_accounts_none_is_needed(engine: Engine, settings: Settings) -> None:
+    with unit_of_work(engine) as db:
+        accounts.add(db, "ann", Role.ADMINISTRATOR)
+
+    assert entry.prepare(engine, closed(settings, "accounts"), HERE.url) == HERE.url
+    with pytest.raises(ConflictError, match="by their accounts"):
+        entry.link(closed(settings, "accounts"))
+
+
+def test_a_start_without_sign_in_warns(
+    engine: Engine, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry.prepare(engine, closed(settings, "none"), HERE.url)
+
+    assert "Nobody has to sign in" in capsys.readouterr().err
+
+
+def test_another_link_is_printed(
+    engine: Engine, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry.link(closed(settings, "link"))
+
+    with reading(engine) as db:
+        secret = capsys.readouterr().out.strip().partition("?t=")[2]
+        assert tickets.look(db, secret).purpose is Purpose.ENTER
+
+
+def test_somebody_is_added_listed_and_removed(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUDIO_HOME", str(settings.home))
+
+    told = [
+        CliRunner().invoke(app, ["accounts", *words]).output
+        for words in (
+            ["add", "Ann", "--role", "viewer"],
+            ["list"],
+            ["link", "ann"],
+            ["remove", "ann"],
+            ["list"],
+        )
+    ]
+
+    with reading(engine) as db:
+        noted = [(one.route, one.subject) for one in deeds.newest(db, 10)]
+    assert "/login?t=" in told[0]
+    assert told[1] == "ann  viewer, has chosen no password yet\n"
+    assert "/login?t=" in told[2]
+    assert told[3:] == ["ann is removed.\n", ""]
+    assert noted == [(f"studio accounts {verb}", "ann") for verb in ("remove", "link", "add")]
+
+
+def test_what_was_done_long_ago_is_forgotten(engine: Engine, settings: Settings) -> None:
+    with unit_of_work(engine) as db:
+        for days in (1, 200):
+            deed = entry.noted("add", "ann")
+            deed.at = now() - timedelta(days=days)
+            deeds.note(db, deed)
+
+    entry.prepare(engine, settings, HERE.url)
+
+    with reading(engine) as db:
+        assert len(deeds.newest(db, 10)) == 1

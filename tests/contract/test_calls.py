@@ -1,0 +1,126 @@
+"""What a page can do, a program can do: each action of a page has its call of the API."""
+
+import pytest
+
+from studio.web.api import ROUTERS as API
+from studio.web.api import openai, watch
+from studio.web.api.calls import Call
+from studio.web.pages import ROUTERS as PAGES
+
+FORM = ""
+"""Of what only lays a form out anew: a program has no form, and calls what the form would."""
+
+PERSON = ""
+"""Of what is between a person and a browser: signing in, and out."""
+
+ACTIONS = {
+    "/login": PERSON,
+    "/login/password": PERSON,
+    "/logout": PERSON,
+    "/settings/access/browsers": PERSON,
+    "/settings/access/browsers/{number}": PERSON,
+    "/settings/access/password": PERSON,
+    "/settings/access/tokens": "POST /tokens",
+    "/settings/access/tokens/{number}": "DELETE /tokens/{number}",
+    "/settings/people": "POST /accounts",
+    "/settings/people/{number}/link": "POST /accounts/{account_id}/link",
+    "/settings/people/{number}/remove": "DELETE /accounts/{account_id}",
+    "/settings/people/{number}/role": "PATCH /accounts/{account_id}",
+    "/runs/bulk": "POST /bulk",
+    "/runs/{run_id}/words": "PATCH /runs/{run_id}",
+    "/runs/{run_id}/trash": "PATCH /runs/{run_id}",
+    "/runs/{run_id}/restore": "PATCH /runs/{run_id}",
+    "/runs/{run_id}/delete": "DELETE /runs/{run_id}",
+    "/runs/{run_id}/again": "POST /runs/{run_id}/again",
+    "/runs/{run_id}/cancel": "POST /runs/{run_id}/cancel",
+    "/runs/{run_id}/keep": "POST /runs/{run_id}/keep",
+    "/runs/{run_id}/pause": "POST /runs/{run_id}/pause",
+    "/runs/{run_id}/resume": "POST /runs/{run_id}/resume",
+    "/runs/{run_id}/retry": "POST /runs/{run_id}/retry",
+    "/runs/{run_id}/restart": "POST /runs/{run_id}/retry",
+    "/runs/{run_id}/exports": "POST /runs/{run_id}/exports",
+    "/runs/{run_id}/exports/{export_id}/delete": "DELETE /runs/{run_id}/exports/{export_id}",
+    "/runs/{run_id}/exports/{export_id}/model": "POST /runs/{run_id}/exports/{export_id}/model",
+    "/samples/{sample_id}/rating": "PUT /runs/{run_id}/samples/{position}/rating",
+    "/views": "POST /views",
+    "/views/{view_id}/delete": "DELETE /views/{view_id}",
+    "/new": "POST /runs",
+    "/new/sweep": "POST /experiments",
+    "/new/sight": "POST /datasets/{dataset_id}/preview",
+    "/new/advice": "POST /plan",
+    "/new/calibrate": "POST /estimate/calibration",
+    "/new/measure": "POST /estimate/measurement",
+    "/new/draft": FORM,
+    "/experiments/{experiment_id}": "PATCH /experiments/{experiment_id}",
+    "/experiments/{experiment_id}/runs": "POST /experiments/{experiment_id}/runs",
+    "/experiments/{experiment_id}/delete": "DELETE /experiments/{experiment_id}",
+    "/comparisons": "POST /comparisons",
+    "/comparisons/{number}": "PATCH /comparisons/{number}",
+    "/comparisons/{number}/delete": "DELETE /comparisons/{number}",
+    "/datasets": "POST /datasets",
+    "/datasets/imports": "POST /datasets",
+    "/datasets/{dataset_id}/name": "PATCH /datasets/{dataset_id}",
+    "/datasets/{dataset_id}/delete": "DELETE /datasets/{dataset_id}",
+    "/datasets/{dataset_id}/stats": "POST /datasets/{dataset_id}/stats",
+    "/datasets/{dataset_id}/exclude": "POST /datasets/{dataset_id}/exclude",
+    "/datasets/{dataset_id}/versions/{number}/use": "PATCH /datasets/{dataset_id}",
+    "/datasets/{dataset_id}/versions/{number}/delete": (
+        "DELETE /datasets/{dataset_id}/versions/{number}"
+    ),
+    "/datasets/{dataset_id}/versions/{number}/leave-out": "POST /datasets/{dataset_id}/exclude",
+    "/datasets/{dataset_id}/versions/{number}/look": "POST /datasets/{dataset_id}/look",
+    "/datasets/{dataset_id}/mapping": "POST /datasets/{dataset_id}/versions",
+    "/datasets/{dataset_id}/mapping/preview": "POST /datasets/{dataset_id}/mapping/preview",
+    "/datasets/{dataset_id}/mapping/form": FORM,
+    "/models/folder": "POST /models",
+    "/models/download": "POST /models",
+    "/models/{model_id}/consent": "POST /models/{model_id}/consent",
+    "/models/{model_id}/consent/revoke": "DELETE /models/{model_id}/consent",
+    "/models/{model_id}/remove": "DELETE /models/{name:path}",
+    "/queue/{run_id}/move": "POST /runs/{run_id}/move",
+    "/queue/{run_id}/hold": "PATCH /runs/{run_id}",
+    "/queue/{run_id}/priority": "PATCH /runs/{run_id}",
+    "/queue/{run_id}/cancel": "POST /runs/{run_id}/cancel",
+    "/reports/precision/new": "POST /experiments/{experiment_id}/studies",
+    "/reports/precision/{study_id}/delete": "DELETE /studies/{study_id}",
+    "/sweeps/new": "POST /sweeps",
+    "/sweeps/new/prospect": "POST /sweeps/prospect",
+    "/sweeps/{sweep_id}/{verb}": "POST /sweeps/{sweep_id}/pause",
+    "/settings/notices/test": "POST /deliveries/test",
+    "/chores/{chore_id}/cancel": "DELETE /chores/{chore_id}",
+    "/chores/{chore_id}/again": "POST /chores/{chore_id}/again",
+}
+"""What each page sends, and the call that does the same."""
+
+OTHERS = (watch.router, *openai.ROUTERS)
+"""What speaks another's language: Prometheus's, OpenAI's."""
+
+CALLS = [route for router in API if router not in OTHERS for route in router.routes]
+
+
+def test_each_action_of_a_page_has_its_call() -> None:
+    sent = {
+        route.path
+        for router in PAGES
+        for route in router.routes
+        if {"POST", "PUT", "PATCH", "DELETE"} & set(getattr(route, "methods", None) or ())
+    }
+
+    assert sent == set(ACTIONS), "A new action of a page needs a call of the API, and a row here."
+
+
+@pytest.mark.parametrize("call", sorted(filter(None, ACTIONS.values())))
+def test_the_calls_there_are_named_are_there(call: str) -> None:
+    there = {
+        f"{method} {getattr(route, 'path', '').removeprefix('/api/v1')}"
+        for route in CALLS
+        for method in getattr(route, "methods", None) or ()
+    }
+
+    assert call in there
+
+
+def test_what_holds_for_calls_holds_for_all() -> None:
+    others = [getattr(route, "path", route) for route in CALLS if not isinstance(route, Call)]
+
+    assert others == [], "Make its router with route_class=Call."

@@ -1,0 +1,93 @@
+"""The client asks for what there is, and reads what is answered."""
+
+import inspect
+import json
+import re
+from typing import Any
+
+import pytest
+
+from studio.client import calls, shapes
+from studio.client.call import Call, Listed
+from studio.commands import docs
+
+DOCUMENT: dict[str, Any] = json.loads(docs.openapi())
+MADE: dict[str, tuple[Any, ...]] = {
+    "submit_run": ("name", {}),
+    "create_experiment": ("name", {}),
+    "add_dataset": ("rows.jsonl",),
+    "bring_dataset": ({"kind": "url", "url": "x"},),
+    "create_sweep": (1, {}),
+    "prospect": (1, {}),
+    "compare": ([1],),
+    "move_run": (1, 2),
+    "change_run": (1,),
+    "add_model": ("/folder",),
+    "download_model": ("a/b",),
+    "model": ("starter",),
+}
+BUILDERS = {
+    name: one
+    for name, one in vars(calls).items()
+    if inspect.isfunction(one) and one.__module__ == calls.__name__ and not name.startswith("_")
+}
+NAMES = {
+    "File": "ArtifactOut",
+    "Run": "FailedRunOut",
+    "Comparison": "ComparisonOut",
+    "Sweep": "SweepOut",
+}
+
+
+def built(name: str) -> Call[Any]:
+    builder = BUILDERS[name]
+    wanted = [
+        one
+        for one in inspect.signature(builder).parameters.values()
+        if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
+    ]
+    made: Call[Any] | Listed[Any] = builder(*MADE.get(name, [1] * len(wanted)))
+    return made.page(None) if isinstance(made, Listed) else made
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_call_is_in_the_document(name: str) -> None:
+    call = built(name)
+    found = [
+        path
+        for path, there in DOCUMENT["paths"].items()
+        if call.method.lower() in there
+        and re.fullmatch(re.sub(r"{[^}]*}", "[^/]+", path), f"/api/v1{call.path}")
+    ]
+
+    assert found
+    taken = {
+        one["name"]
+        for path in found
+        for one in DOCUMENT["paths"][path][call.method.lower()].get("parameters", ())
+        if "name" in one
+    }
+    assert set(call.params) <= taken
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        one
+        for one in vars(shapes).values()
+        if (
+            inspect.isclass(one)
+            and issubclass(one, shapes.Shape)
+            and one is not shapes.Shape
+            and f"{one.__name__}Out" in DOCUMENT["components"]["schemas"]
+        )
+        or one is shapes.Run
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_every_field_it_reads_is_answered(shape: type[shapes.Shape]) -> None:
+    name = NAMES.get(shape.__name__, f"{shape.__name__}Out")
+    answered = DOCUMENT["components"]["schemas"][name]["properties"]
+    read = {name for name, field in shape.model_fields.items() if field.is_required()}
+
+    assert read <= answered.keys()

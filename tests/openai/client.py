@@ -1,0 +1,299 @@
+"""What OpenAI's own client is asked of a studio: run as a program, with whichever client there is.
+
+    STUDIO_URL=… [STUDIO_MODEL=ft:…] python tests/openai/client.py
+
+It prints one line of JSON for each check: its name, and what went wrong or nothing. The examples
+are those of OpenAI's guide to fine-tuning. Where a tuned model is named none is made.
+"""
+
+import io
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import openai
+from openai import OpenAI
+
+ROWS = [
+    {
+        "messages": [
+            {"role": "system", "content": "Marv is a factual chatbot that is also sarcastic."},
+            {"role": "user", "content": f"What's the capital of land {number}?"},
+            {"role": "assistant", "content": f"Town {number}, as if everyone doesn't know."},
+        ]
+    }
+    for number in range(16)
+]
+TINY: dict[str, Any] = {
+    "precision": "fp32",
+    "optimisation": {"max_steps": 3},
+    "data": {"max_length": 64},
+    "evaluation": {"eval_steps": 2},
+    "samples": {"prompts": 1, "max_new_tokens": 4},
+}
+"""A recipe that takes seconds."""
+QUESTION: list[Any] = [{"role": "user", "content": "What is two plus two?"}]
+WAIT_SECONDS = 120
+
+client: Any = OpenAI(base_url=f"{os.environ['STUDIO_URL']}/v1", api_key="sk-local", max_retries=2)
+known: dict[str, Any] = {"model": os.environ.get("STUDIO_MODEL", "")}
+"""What one check leaves to those after it."""
+
+
+def lines(rows: list[dict[str, Any]]) -> io.BytesIO:
+    return io.BytesIO("".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def until(status: str, job: str) -> Any:  # noqa: ANN401 -- a client's own shape
+    """Ask for a job until it has a status, as scripts do."""
+    end = time.monotonic() + WAIT_SECONDS
+    while True:
+        told = client.fine_tuning.jobs.retrieve(job)
+        if told.status == status:
+            return told
+        assert told.status != "failed", told
+        assert time.monotonic() < end, told
+        time.sleep(0.1)  # as scripts do: there is nothing else to wait for
+
+
+def refused(kind: type[openai.APIStatusError], work: Callable[[], object]) -> Any:  # noqa: ANN401 -- a client's own shape
+    try:
+        work()
+    except kind as error:
+        return error
+    raise AssertionError
+
+
+def check_files_are_brought_and_read_back() -> None:
+    training = client.files.create(file=("marv.jsonl", lines(ROWS)), purpose="fine-tune")
+    validation = client.files.create(file=("check.jsonl", lines(ROWS[:4])), purpose="fine-tune")
+    known["training"], known["validation"] = training.id, validation.id
+
+    assert client.files.wait_for_processing(training.id).status == "processed"
+    assert client.files.content(training.id).read() == lines(ROWS).read()
+    assert training.id in [file.id for file in client.files.list(purpose="fine-tune", limit=1)]
+
+
+def check_a_file_that_teaches_nothing_says_why() -> None:
+    rows = [{"messages": [{"role": "robot", "content": "Hi"}]}]
+    broken = client.files.create(file=("broken.jsonl", lines(rows)), purpose="fine-tune")
+
+    told = client.files.wait_for_processing(broken.id)
+    assert (told.status, "Line 1: A turn has a role" in told.status_details) == ("error", True)
+    assert client.files.delete(broken.id).deleted is True
+
+
+def check_a_job_is_trained() -> None:
+    if known["model"]:
+        known["job"] = f"ftjob-{known['model'].rpartition(':')[2]}"
+        return
+    job = client.fine_tuning.jobs.create(
+        training_file=known["training"],
+        validation_file=known["validation"],
+        model="starter",
+        method={
+            "type": "supervised",
+            "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": "auto"}},
+        },
+        suffix="marv",
+        seed=7,
+        metadata={"team": "a"},
+        extra_body={"x_studio": TINY},
+    )
+    assert job.status == "validating_files"
+    told = until("succeeded", job.id)
+    known["job"], known["model"] = told.id, told.fine_tuned_model
+
+
+def check_a_job_is_told_as_openai_does() -> None:
+    job = client.fine_tuning.jobs.retrieve(known["job"])
+
+    assert job.fine_tuned_model == known["model"] == f"ft:starter:local:marv:{job.id[6:]}"
+    assert (job.seed, job.metadata, job.error) == (7, {"team": "a"}, None)
+    assert job.method.supervised.hyperparameters.n_epochs == 2
+    assert job.trained_tokens > 0
+    assert job.finished_at >= job.created_at
+    assert job.x_studio["recipe"]["optimisation"]["max_steps"] == 3
+    assert job.x_studio["resolved"]
+
+
+def check_jobs_are_listed() -> None:
+    assert known["job"] in [job.id for job in client.fine_tuning.jobs.list(limit=10)]
+    mine = client.fine_tuning.jobs.list(limit=1, metadata={"team": "a"})
+    assert known["job"] in [job.id for job in mine]
+    nobodys = client.fine_tuning.jobs.list(metadata={"team": "nobody's"})
+    assert list(nobodys) == []
+
+
+def check_events_are_told_newest_first() -> None:
+    first = client.fine_tuning.jobs.list_events(fine_tuning_job_id=known["job"], limit=2)
+    every = list(client.fine_tuning.jobs.list_events(known["job"], limit=3))
+
+    assert [one.id for one in every[:2]] == [one.id for one in first.data]
+    assert len({one.id for one in every}) == len(every)
+    told = [one.data for one in every if one.type == "metrics"]
+    # Before the first step the model is measured as it was.
+    assert [one["step"] for one in told] == [3, 2, 1, 0]
+    assert all(one["train_loss"] > 0 for one in told[:-1])
+    assert told[-1]["valid_loss"] > 0
+
+
+def check_checkpoints_are_told() -> None:
+    (last, *_) = client.fine_tuning.jobs.checkpoints.list(known["job"])
+
+    assert (last.fine_tuned_model_checkpoint, last.step_number) == (known["model"], 3)
+    assert last.metrics.full_valid_loss > 0
+
+
+def check_results_are_a_table() -> None:
+    job = client.fine_tuning.jobs.retrieve(known["job"])
+    table = client.files.content(job.result_files[0]).read().decode().splitlines()
+
+    assert table[0].startswith("step,train_loss,train_accuracy,valid_loss")
+    assert [line.partition(",")[0] for line in table[1:]] == ["0", "1", "2", "3"]
+    assert client.files.retrieve(job.result_files[0]).purpose == "fine-tune-results"
+
+
+def check_models_are_listed() -> None:
+    names = [model.id for model in client.models.list()]
+
+    assert {known["model"], "starter"} <= set(names)
+    assert client.models.retrieve(known["model"]).id == known["model"]
+
+
+def check_the_tuned_model_answers() -> None:
+    completion = client.chat.completions.create(
+        model=known["model"],
+        messages=[
+            {"role": "system", "content": "Marv is a factual chatbot that is also sarcastic."},
+            {"role": "user", "content": "What is two plus two?"},
+        ],
+        max_tokens=8,
+        temperature=0,
+    )
+    choice = completion.choices[0]
+
+    assert choice.message.role == "assistant"
+    assert choice.message.content
+    assert completion.usage.completion_tokens <= 8
+    assert completion.usage.prompt_tokens > 8
+
+
+def check_an_answer_is_streamed() -> None:
+    whole = client.chat.completions.create(
+        model=known["model"], messages=QUESTION, max_completion_tokens=8, temperature=0
+    )
+    stream = client.chat.completions.create(
+        model=known["model"],
+        messages=QUESTION,
+        max_completion_tokens=8,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    said = [one.choices[0].delta.content or "" for one in chunks if one.choices]
+
+    assert "".join(said) == whole.choices[0].message.content
+    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert chunks[-1].usage == whole.usage
+
+
+def check_the_base_answers_beside_it() -> None:
+    words = {"messages": QUESTION, "max_tokens": 6, "temperature": 1.0, "seed": 3}
+    first = client.chat.completions.create(model="starter", **words)
+    again = client.chat.completions.create(model="starter", **words)
+
+    assert first.choices[0].message.content == again.choices[0].message.content
+
+
+def check_a_text_is_gone_on_with() -> None:
+    told = client.completions.create(model=known["model"], prompt="Once upon a", max_tokens=4)
+    parts = client.completions.create(
+        model="starter", prompt="Once upon a", max_tokens=4, stream=True
+    )
+
+    assert told.object == "text_completion"
+    assert 1 <= told.usage.completion_tokens <= 4
+    assert len(list(parts)) > 1
+
+
+def check_whoever_hangs_up_keeps_nobody_waiting() -> None:
+    stream = client.chat.completions.create(model="starter", messages=QUESTION, stream=True)
+    next(iter(stream))
+    stream.close()
+
+    answer = client.chat.completions.create(model="starter", messages=QUESTION, max_tokens=1)
+    assert answer.usage.completion_tokens == 1
+
+
+def check_what_there_is_not_is_refused() -> None:
+    jobs = client.fine_tuning.jobs
+    dpo: Any = {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0.1}}}
+    wandb: Any = [{"type": "wandb", "wandb": {"project": "p"}}]
+    file = known["training"]
+    told = [
+        refused(kind, work)
+        for kind, work in (
+            (openai.BadRequestError, lambda: jobs.create(model="starter", training_file="file-0")),
+            (
+                openai.BadRequestError,
+                lambda: jobs.create(model="starter", training_file=file, method=dpo),
+            ),
+            (
+                openai.BadRequestError,
+                lambda: jobs.create(model="starter", training_file=file, integrations=wandb),
+            ),
+            (openai.NotFoundError, lambda: jobs.retrieve("ftjob-0")),
+            (
+                openai.NotFoundError,
+                lambda: client.chat.completions.create(model="gpt-4o", messages=QUESTION),
+            ),
+            (openai.ConflictError, lambda: jobs.resume(known["job"])),
+        )
+    ]
+
+    assert [one.code for one in told] == [
+        "invalid_training_file",
+        "unsupported_method",
+        "unsupported_parameter",
+        "fine_tune_not_found",
+        "model_not_found",
+        "conflict",
+    ]
+    assert told[-1].response.request.headers["x-stainless-retry-count"] == "0"
+
+
+def check_a_job_is_paused_resumed_and_cancelled() -> None:
+    jobs = client.fine_tuning.jobs
+    endless = TINY | {"optimisation": {"max_steps": 100_000}}
+    job = jobs.create(
+        model="starter", training_file=known["training"], extra_body={"x_studio": endless}
+    )
+    until("running", job.id)
+    assert jobs.pause(job.id).status == "pausing"
+    until("paused", job.id)
+    assert jobs.resume(job.id).status in {"queued", "running"}
+    assert jobs.cancel(job.id).status == "cancelled"
+
+
+def main() -> int:
+    for name, check in list(globals().items()):
+        if not name.startswith("check_"):
+            continue
+        try:
+            check()
+            problem = ""
+        except Exception:  # noqa: BLE001 -- each check is told of, whatever befalls it
+            problem = traceback.format_exc()
+        said = {"check": name, "problem": problem, "model": known["model"]}
+        sys.stdout.write(json.dumps(said) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""One base with adapters that are swapped on it, and what is written of tokens as they come."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from studio.runner.voices import KEPT, Voices
+from studio.runner.writing import Text, write
+from studio.speaker import Asked
+from tests import living
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+@pytest.fixture(scope="module")
+def base() -> Path:
+    return living.starter_model()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(base: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(base)
+
+
+@pytest.fixture(scope="module")
+def voices() -> Voices:
+    return Voices()
+
+
+def adapter(base: Path, folder: Path, seed: int) -> Path:
+    """Write an adapter that has learnt nothing, and changes every answer."""
+    torch.manual_seed(seed)
+    config = LoraConfig(
+        task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False
+    )
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return adapter(base, tmp_path_factory.mktemp("voices") / "tuned", 1)
+
+
+def answer(voices: Voices, base: Path, tuned: Path | None = None) -> str:
+    said: list[str] = []
+    asked = Asked(
+        model=str(base),
+        adapter=str(tuned or ""),
+        ids=[5, 6, 7],
+        stops=[-1],
+        most=12,
+        temperature=0,
+        is_turn=False,
+    )
+    with voices.of(asked) as (model, tokenizer):
+        write(asked, model, tokenizer, said.append, lambda: False)
+    return "".join(said)
+
+
+def test_an_adapter_answers_otherwise_and_leaves_the_base_as_it_was(
+    voices: Voices, base: Path, tuned: Path
+) -> None:
+    before = answer(voices, base)
+
+    found = answer(voices, base, tuned)
+
+    assert found != before
+    assert answer(voices, base) == before
+    assert answer(voices, base, tuned) == found
+    assert answer(Voices(), base, tuned) == found
+
+
+def test_an_adapter_that_was_trained_anew_is_read_anew(
+    voices: Voices, base: Path, tmp_path: Path
+) -> None:
+    folder = adapter(base, tmp_path / "tuned", 2)
+    before = answer(voices, base, folder)
+    adapter(base, folder, 3)
+
+    assert answer(voices, base, folder) != before
+
+
+def test_adapters_make_room_for_each_other(voices: Voices, base: Path, tuned: Path) -> None:
+    found = answer(voices, base, tuned)
+    for _ in range(KEPT):
+        # It is another one by the moment it was written.
+        (tuned / "adapter_model.safetensors").touch()
+        assert answer(voices, base, tuned) == found
+
+    assert voices._base is not None
+    assert len(voices._base.adapters) == len(voices._base.model.peft_config) == KEPT
+
+
+@pytest.mark.parametrize("text", ["Plain words.", "Zwölf Boxkämpfer", "日本語 🎉 fin"])
+def test_characters_are_said_whole(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    said = Text(tokenizer, [], is_turn=False)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    parts = [said.add(token) for token in ids]
+
+    assert "".join(parts) + said.finish() == tokenizer.decode(ids)
+    assert "�" not in "".join(parts)
+
+
+def test_a_stop_over_several_tokens_is_never_half_said(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    said = Text(tokenizer, ["</end>"], is_turn=True)
+    ids = tokenizer(" Good. </en and </end> more", add_special_tokens=False)["input_ids"]
+
+    parts = [said.add(token) for token in ids]
+
+    assert ("".join(parts) + said.finish(), said.has_stopped) == ("Good. </en and ", True)

@@ -1,0 +1,58 @@
+"""Where the client finds the studio, and what it says of itself."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from studio.client import reach
+
+
+def test_it_is_on_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STUDIO_URL", raising=False)
+
+    assert reach.found(None, None).base == "http://127.0.0.1:8000/api/v1"
+
+
+def test_the_environment_says_where_and_an_argument_says_it_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STUDIO_URL", "https://studio.example.org/")
+    monkeypatch.setenv("STUDIO_TOKEN", "mine")
+    found, told = reach.found(None, None), reach.found("http://localhost:1", "other")
+
+    assert (found.base, found.headers) == (
+        "https://studio.example.org/api/v1",
+        {"Authorization": "Bearer mine"},
+    )
+    assert (told.base, told.headers) == (
+        "http://localhost:1/api/v1",
+        {"Authorization": "Bearer other"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "headers"),
+    [
+        ("http://127.0.0.1:8000", {"Authorization": "Bearer kept"}),
+        ("https://elsewhere.example.org", {}),
+    ],
+)
+def test_the_token_of_this_machine_is_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, headers: dict[str, str]
+) -> None:
+    monkeypatch.delenv("STUDIO_TOKEN", raising=False)
+    monkeypatch.setenv("STUDIO_HOME", str(tmp_path))
+    (tmp_path / "api_token").write_text("kept\n")
+
+    assert reach.found(url, None).headers == headers
+
+
+@pytest.mark.parametrize("module", ["studio.client", "studio.cli"])
+def test_it_is_loaded_without_the_studio(module: str) -> None:
+    heavy = ("torch", "fastapi", "starlette", "sqlalchemy", "sqlmodel", "optuna", "pyarrow")
+    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
