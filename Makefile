@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fix e2e slow faults gpu bench shots docs db hooks clean
+.PHONY: help run test check fix e2e slow faults gpu bench audit sbom shots docs db hooks clean
 
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
@@ -58,6 +58,12 @@ gpu: $(DEV) ## the tests that need a GPU
 
 bench: $(DEV) ## the numbers and their budgets
 	$(BIN)/python -m tests.bench
+
+audit: $(DEV) ## look for holes in the code and in the pinned packages
+	$(BIN)/python -m tests.audit
+
+sbom: $(DEV) ## write what the studio is made of to test-results/sbom.json
+	$(BIN)/python -m tests.audit sbom
 
 shots: $(DEV) browser ## take pictures of every page into test-results/shots
 	$(BIN)/python -m tests.shots test-results/shots

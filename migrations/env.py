@@ -5,11 +5,12 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import outbox, receipts, summaries, sweeps, tables, work
+from studio.db import outbox, receipts, secrets, summaries, sweeps, tables, work
 
 TABLES = (
     outbox.Delivery,
     receipts.Receipt,
+    secrets.Secret,
     summaries.SavedView,
     sweeps.Sweep,
     tables.Run,

@@ -1,6 +1,7 @@
 """Chores: long work that no run waits for. Which kinds there are, and the folder of one."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ class Kind:
     """Whether it waits, like an export, for a slot that no run waits for."""
     is_kept: bool = False
     """Whether its result is looked up for as long as there is what it tells of."""
+    secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Which secrets of the settings its process is given, by the kind of source it asks; under no
+    name those that it always is."""
+
+    def needs(self, params: dict[str, Any]) -> tuple[str, ...]:
+        """Return the secrets that one chore of this kind needs."""
+        source = params.get("source")
+        asked = source.get("kind", "") if isinstance(source, dict) else ""
+        return self.secrets.get(asked, ())
 
 
 KINDS = {
@@ -33,9 +43,15 @@ KINDS = {
     ),
     "look": Kind("studio.runner.look:look", "Looking through a data set"),
     "measure": Kind("studio.runner.measure:measure", "Going through a step"),
-    "fetch": Kind("studio.runner.fetch:fetch", "Fetching a file"),
+    "fetch": Kind(
+        "studio.runner.fetch:fetch",
+        "Fetching a file",
+        secrets={"hub": ("hub_token",), "s3": ("s3_key", "s3_secret")},
+    ),
     "stats": Kind("studio.runner.stats:count", "Counting tokens", is_kept=True),
-    "download": Kind("studio.runner.download:download", "Downloading a model"),
+    "download": Kind(
+        "studio.runner.download:download", "Downloading a model", secrets={"": ("hub_token",)}
+    ),
 }
 """Every kind there is. What its end means to others: `studio.services.endings`."""
 

@@ -3,6 +3,7 @@
 What a command needs is imported by it: help, and what only asks the API, come at once.
 """
 
+import gc
 import signal
 import sys
 import threading
@@ -61,6 +62,7 @@ def serve(
     no_sign_in: NoSignIn = False,
 ) -> None:
     """Serve the pages and the API, and run the queue beside them."""
+    gc.disable()  # what is imported stays: no use in looking it over; `settle` enables it again
     from studio.commands import entry  # noqa: PLC0415 -- heavy import
     from studio.commands import serve as serving  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
@@ -81,14 +83,19 @@ def link() -> None:
 @app.command()
 def worker() -> None:
     """Run the queue, until told to stop; training goes on without it."""
+    gc.disable()  # as above
     from studio import logs  # noqa: PLC0415 -- heavy import
-    from studio.services import home, locks  # noqa: PLC0415 -- heavy import
+    from studio.commands import entry  # noqa: PLC0415 -- heavy import
+    from studio.services import home, locks, secrets  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
     from studio.worker.loop import Loop  # noqa: PLC0415 -- heavy import
 
-    logs.configure("worker")
+    gc.enable()
     settings = Settings()
+    entry.keep_private()
+    logs.configure("worker")
     engine = home.open_home(settings)
+    secrets.hide(engine, settings)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

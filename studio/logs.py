@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
+from studio.redaction import redacted, redacted_in
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 
 def configure(process: str) -> None:
-    """Send everything this process logs to the error stream."""
+    """Send everything this process logs to the error stream, without the secrets it knows."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Readable() if sys.stderr.isatty() else _Json(process))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -59,7 +61,7 @@ class _Readable(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
         facts = " ".join(f"{name}={_plain(value)}" for name, value in _fields(record).items())
         line = f"{at} {record.levelname.lower():7} {record.getMessage()} {facts}".rstrip()
-        return f"{line}\n{_traceback(self, record)}" if record.exc_info else line
+        return redacted(f"{line}\n{_traceback(self, record)}" if record.exc_info else line)
 
 
 class _Json(logging.Formatter):
@@ -76,4 +78,4 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             told["traceback"] = _traceback(self, record)
-        return json.dumps(told | _fields(record), default=str)
+        return json.dumps(redacted_in(told | _fields(record)))

@@ -100,9 +100,16 @@ class Answer:
 
 @contextmanager
 def opened(
-    url: str, headers: Mapping[str, str], *, seconds: float, allow_internal: bool
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    seconds: float,
+    allow_internal: bool,
+    body: bytes | None = None,
 ) -> Iterator[Answer]:
-    """Ask for what is at an address. Redirects are followed, each checked as the first was.
+    """Ask for what is at an address, or post a body to it and hear the answer.
+
+    Redirects are followed, each checked as the first was; with a body they are not.
 
     Raises:
         InvalidError: an address on the way is none, or not one that may be asked.
@@ -117,10 +124,11 @@ def opened(
                 left = max(0.0, end - time.monotonic())
                 kept = _connection(where, left, allow_internal=allow_internal)
                 connection = held.enter_context(kept)
-                connection.request("GET", _path(where), headers=dict(headers))
+                verb = "GET" if body is None else "POST"
+                connection.request(verb, _path(where), body, dict(headers))
                 response = held.enter_context(closing(connection.getresponse()))
             further = response.headers.get("Location", "")
-            if response.status not in _REDIRECTS or not further:
+            if response.status not in _REDIRECTS or not further or body is not None:
                 yield Answer(url, response.status, response.headers, response, end)
                 return
             held.close()

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -114,6 +115,24 @@ class Settings(BaseSettings):
     )
     """Says who you are to the hub, for gated and private models. Read rights are enough."""
 
+    secret_key: SecretStr = SecretStr("")
+    """Locks the secrets that were given on a page, in place of the file secret_key: 32 characters
+    or more, as from openssl rand -base64 32."""
+
+    oidc_issuer: str = ""
+    """Who signs people in besides, by OpenID Connect, as in https://login.example.org/realms/us.
+    Only with accounts."""
+
+    oidc_client_id: str = ""
+    """By what name the studio is known there."""
+
+    oidc_client_secret: SecretStr = SecretStr("")
+    """The secret that belongs to it; none for a public client."""
+
+    oidc_groups: str = ""
+    """What members of groups there may do here, as in ml-admins=administrator,ml=member. Whoever is
+    in one gets an account, and the highest role of all that fit at each visit."""
+
     development: bool = False
     """Whether to show /style, the page of everything that pages are made of."""
 
@@ -168,10 +187,29 @@ class Settings(BaseSettings):
         return self.home / "api_token"
 
     @property
+    def secret_file(self) -> Path:
+        """What locks the secrets in the database, unless `secret_key` does."""
+        return self.home / "secret_key"
+
+    @property
     def environment(self) -> dict[str, str]:
-        """What another process has to find in its environment to read the same settings."""
-        told = self.model_dump(exclude_defaults=True) | {"home": self.home}
-        return {f"STUDIO_{name.upper()}": _written(value) for name, value in told.items()}
+        """What another process has to find in its environment to read the same settings.
+
+        Secrets are not among them: see `revealed`.
+        """
+        hidden = {*SECRETS, "secret_key"}
+        told = self.model_dump(exclude_defaults=True, exclude=hidden) | {"home": self.home}
+        return {_variable(name): _written(value) for name, value in told.items()}
+
+    def revealed(self, names: Iterable[str]) -> dict[str, str]:
+        """Return some secrets as a process that needs them finds them in its environment."""
+        found = {name: self.value(name) for name in names}
+        return {_variable(name): value for name, value in found.items() if value}
+
+    def value(self, name: str) -> str:
+        """Return what a secret is; nothing where it is not set."""
+        secret: SecretStr = getattr(self, name)
+        return secret.get_secret_value()
 
 
 def _written(value: object) -> str:
@@ -180,3 +218,27 @@ def _written(value: object) -> str:
     if isinstance(value, tuple):
         return os.pathsep.join(str(one) for one in value)
     return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
+
+
+def _variable(name: str) -> str:
+    return f"STUDIO_{name.upper()}"
+
+
+SECRETS = tuple(
+    name
+    for name, field in Settings.model_fields.items()
+    if field.annotation is SecretStr and name != "secret_key"
+)
+"""The settings that are secret, and may be given on a page, too."""
+
+_SECRET_VARIABLES = frozenset(
+    {*map(_variable, SECRETS), _variable("secret_key"), "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+)
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for a process that needs none of the studio's secrets."""
+    # Settings are read without regard to small and large letters.
+    return {
+        name: value for name, value in environment.items() if name.upper() not in _SECRET_VARIABLES
+    }

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,9 @@ pytest_plugins = ["tests.hub", "tests.living", "tests.receivers", "tests.site"]
 # Rings run beside each other, and each trains: threads that wait must not hold the cores. Torch
 # reads it when it is loaded, here and in every process that a test starts.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+# A shell's jobs in the background ignore Ctrl-C, and so would everything that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

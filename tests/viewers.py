@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import httpx2
 from sqlalchemy import Engine
@@ -12,6 +13,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.services import attempts, runs
 from tests.factories import progressed
+from tests.living import UNCHECKED
 
 PATIENCE_SECONDS = 180
 KEYS = 10
@@ -32,9 +34,10 @@ def steps_seen(url: str, last: int) -> list[int]:
 
 
 def _listen(url: str, place: str, seen: list[int], last: int) -> str:
+    asked: dict[str, Any] = {"timeout": 10, "trust_env": False, "verify": UNCHECKED}
     headers = {"Last-Event-ID": place} if place else {}
     kind = ""
-    with httpx2.stream("GET", url, headers=headers, timeout=10, trust_env=False) as answer:
+    with httpx2.stream("GET", url, headers=headers, **asked) as answer:
         try:
             for line in answer.iter_lines():
                 name, _colon, value = line.partition(": ")

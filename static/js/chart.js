@@ -142,9 +142,16 @@ export class Chart {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", remake, { signal });
     document.addEventListener("themechange", remake, { signal });
+    // On paper all of the page is seen, in ink.
+    matchMedia("print").addEventListener("change", ({ matches }) => this.#print(matches), { signal });
     this.reading = new Reading(this, signal);
     this.host.addEventListener("dblclick", () => this.zoomAll(null), { signal });
     this.host.addEventListener("click", (event) => this.#onClick(event), { signal });
+  }
+
+  #print(isBeginning) {
+    if (isBeginning && !this.curves.isEmpty) this.#make();
+    else this.remake();
   }
 
   #draw() {

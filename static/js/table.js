@@ -43,11 +43,11 @@ class Table {
     const ticks = this.ticks;
     const ticked = ticks.filter((one) => one.checked).length;
     const many = this.match(ticks.length, ticked) ?? ticked;
-    this.bar.querySelector("[data-single]").hidden = many !== 1;
+    this.bar.querySelector("[data-single]")?.toggleAttribute("hidden", many !== 1);
     const words = `${many.toLocaleString("en")} run${many === 1 ? "" : "s"}`;
     const spot = this.bar.querySelector("[data-count]");
     if (spot.textContent !== `${words} selected`) spot.textContent = `${words} selected`;
-    this.root.querySelector("[data-many]").textContent = words;
+    this.root.querySelector("[data-many]")?.replaceChildren(words);
     const all = this.root.querySelector("[data-tick-all]");
     if (!all) return;
     all.hidden = ticks.length === 0;
@@ -59,7 +59,7 @@ class Table {
   grow() {
     const { total, q } = this.root.querySelector("[data-total]").dataset;
     const { matching, q: asked } = this.bar.elements;
-    if (matching.checked && matching.value === total && asked.value === q) this.set(this.ticks, true);
+    if (matching?.checked && matching.value === total && asked.value === q) this.set(this.ticks, true);
     else this.count();
   }
 
@@ -67,6 +67,7 @@ class Table {
   match(shown, ticked) {
     const { total, q } = this.root.querySelector("[data-total]").dataset;
     const label = this.bar.querySelector("[data-matching]");
+    if (!label) return null; // Whoever only looks compares what is ticked.
     const box = label.querySelector("input");
     // What was chosen were the runs of another search, or no longer all of them.
     if (ticked < shown || box.value !== total || this.bar.elements.q.value !== q) box.checked = false;

@@ -1,5 +1,6 @@
 """How people get in: what `studio serve` refuses and prints, and `studio link` prints again."""
 
+import os
 from dataclasses import dataclass
 
 import typer
@@ -48,6 +49,11 @@ def check(settings: Settings, address: Address) -> None:
             f"On {address.host} other machines reach the studio, and it does not know its names.",
             hint="Name them, as in STUDIO_ALLOWED_HOSTS=studio.example.org,localhost",
         )
+
+
+def keep_private() -> None:
+    """Let no other user of this machine read what this process writes, and those it starts."""
+    os.umask(0o077)
 
 
 def prepare(engine: Engine, settings: Settings, url: str) -> str:

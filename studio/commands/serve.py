@@ -18,9 +18,8 @@ from studio import logs, paths
 from studio.commands import entry
 from studio.commands.entry import Address
 from studio.errors import ConflictError, UnavailableError
-from studio.services import checks, home, locks
+from studio.services import checks, home, locks, secrets
 from studio.settings import Settings
-from studio.web.app import create_app, settle
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +38,21 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         UnavailableError: the folder cannot be used, or files of the page are missing.
 
     """
+    entry.keep_private()
     logs.configure("web")
     entry.check(settings, address)
     _require_scripts()
     listening = _listen(address)
     with locks.only_one(settings.home, "web", address.url):
         engine = home.open_home(settings)
+        secrets.hide(engine, settings)
         home.tidy(engine, settings)
         home.furnish(engine, settings, typer.echo)
         _warn(settings)
         with _beside(settings if worker else None):
+            # The largest import of all goes on while the worker does its own.
+            from studio.web.app import create_app, settle  # noqa: PLC0415 -- heavy import
+
             _announce(entry.prepare(engine, settings, address.url), open_page=open_page)
             app = create_app(engine, settings)
             settle()

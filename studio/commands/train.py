@@ -13,7 +13,7 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
-from studio.services import experiments, home, locks, metrics, runs
+from studio.services import experiments, home, locks, metrics, runs, secrets
 from studio.settings import Settings
 from studio.worker.loop import Loop
 
@@ -49,6 +49,7 @@ def _work(engine: Engine, settings: Settings, stop: threading.Event) -> None:
     try:
         with locks.only_one(settings.home, "worker", "studio train"):
             logs.configure("worker")
+            secrets.hide(engine, settings)
             Loop.local(engine, settings).run(stop)
     except ConflictError:
         typer.echo("The studio's worker will train it.")

@@ -55,6 +55,8 @@ class Account(SQLModel, table=True):
     role: Role = Field(sa_column=Column(plain(Role), nullable=False))
     password: str = ""
     """Its argon2id hash; nothing while none was chosen."""
+    subject: str | None = Field(default=None, unique=True, index=True)
+    """Who they are for a service that signs people in; names may be given to others, this not."""
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 

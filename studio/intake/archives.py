@@ -26,6 +26,8 @@ Split = Literal["train", "validation", "test", ""]
 _MEMBERS = 10_000
 _DIRECTORY = 4 * 2**20
 _ENCRYPTED = 0x1
+_KINDS = {0, stat.S_IFREG, stat.S_IFDIR}
+"""What a member may be: systems without kinds of files say nothing."""
 _BROKEN = (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error)
 """What Python raises for one archive or another that is not whole."""
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
@@ -185,9 +187,11 @@ def _check(found: list[zipfile.ZipInfo]) -> None:
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:
-    if _OUTSIDE.search(info.orig_filename) or stat.S_ISLNK(info.external_attr >> 16):
-        hint = "Pack only the files with rows."
+    hint, kind = "Pack only the files with rows.", stat.S_IFMT(info.external_attr >> 16)
+    if _OUTSIDE.search(info.orig_filename) or kind == stat.S_IFLNK:
         raise _refused("holds a file that points outside of it", hint)
+    if kind not in _KINDS:
+        raise _refused("holds what is no file", hint)
     if info.flag_bits & _ENCRYPTED:
         raise _refused("is encrypted", "Pack the files without a password.")
     if ending(info.filename) == ARCHIVE and not _ASIDE.search(info.filename):

@@ -8,7 +8,9 @@ import sys
 import warnings
 from pathlib import Path
 
+from studio import redaction
 from studio.rundir import RunDir
+from studio.settings import SECRETS, Settings
 from studio.training.stopping import Stop
 
 _LEAKS = "ACCELERATE_"
@@ -63,6 +65,13 @@ def clean_environment() -> None:
     os.environ.update(_OURS)
     # One process, one GPU: with several in sight the trainer would spread over all of them.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
+
+
+def keep_secrets() -> None:
+    """Let nothing that this process was told in confidence stand in what it prints."""
+    settings = Settings()
+    redaction.hide(settings.value(name) for name in SECRETS)
+    sys.stdout, sys.stderr = redaction.Stream(sys.stdout), redaction.Stream(sys.stderr)
 
 
 if __name__ == "__main__":

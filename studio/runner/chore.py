@@ -4,7 +4,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from studio.runner.__main__ import clean_environment
+from studio.runner.__main__ import clean_environment, keep_secrets
 from studio.runner.session import chore
 from studio.training.stopping import Stop
 
@@ -12,6 +12,7 @@ if __name__ == "__main__":
     # What upstream will change one day is nothing the reader of a log can mend.
     warnings.simplefilter("ignore", FutureWarning)
     clean_environment()
+    keep_secrets()
     stop = Stop()
     folder = Path(sys.argv[1])
     stop.listen(folder / "ask")

@@ -11,6 +11,7 @@ from studio.chores import ChoreDir
 from studio.errors import StudioError, TrainingError
 from studio.events import NO_ROOM_EXIT, Event, EventLog, Failed, Finished, Paused, Stopped
 from studio.recipe.exports import ExportSpec
+from studio.redaction import redacted
 from studio.rundir import ExportDir, RunDir
 from studio.runner import chores
 from studio.runner.hold import held
@@ -109,7 +110,9 @@ def _left(stop: Stop) -> Paused | Stopped:
 
 def _fail(error: Exception, say: Say) -> int:
     traceback.print_exception(error)
-    say(_explained(error))
+    told = _explained(error)
+    words = {"message": redacted(told.message), "hint": redacted(told.hint)}
+    say(told.model_copy(update=words))
     return 1
 
 

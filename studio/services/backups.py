@@ -25,7 +25,8 @@ from studio.services import archives, folders, locks
 from studio.services.archives import DATABASE, MANIFEST, Entry, Manifest, Opened, Watch
 from studio.settings import Settings
 
-_NOT_DATA = (DATABASE, migrate.BACKUPS, "replaced-", "lost+found", "api_token", *locks.FILES)
+_KEYS = ("api_token", "secret_key")
+_NOT_DATA = (DATABASE, migrate.BACKUPS, "replaced-", "lost+found", *_KEYS, *locks.FILES)
 _HALF_MADE = (".new-", ".gone-", ".starter-", ".restor")
 _LOG = "events.jsonl"
 

@@ -21,6 +21,8 @@ class Other:
     """What it is for, in words."""
     needs_device: bool
     """Whether it takes a slot that a run could have."""
+    owner_id: int | None = None
+    """Who may cancel it: an export is of its run."""
 
     @property
     def key(self) -> str:
@@ -49,7 +51,8 @@ def listed(db: Session) -> Sequence[Other]:
 def _export(db: Session, export: Export) -> Other:
     run = db.get(Run, export.run_id)
     about = f"of {run.name if run else 'run'} #{export.run_id}, {export.kind} in {export.dtype}"
-    return Other(work=export, title="Export", about=about, needs_device=True)
+    owner_id = run.owner_id if run else None
+    return Other(work=export, title="Export", about=about, needs_device=True, owner_id=owner_id)
 
 
 def _chore(chore: Chore) -> Other:
@@ -58,4 +61,5 @@ def _chore(chore: Chore) -> Other:
         title=chores.title(chore),
         about=chores.about(chore),
         needs_device=chores.needs_device(chore),
+        owner_id=chore.owner_id,
     )

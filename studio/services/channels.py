@@ -27,6 +27,10 @@ class Way:
     """How to set it up."""
 
 
+SECRETS = ("webhook_url", "webhook_secret", "smtp_url")
+"""The settings of channels that are secret."""
+
+
 def wanted(settings: Settings) -> tuple[Channel, ...]:
     """Return the channels that messages are sent by."""
     return tuple(way.channel for way in ways(settings) if way.is_on)

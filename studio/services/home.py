@@ -16,7 +16,7 @@ from studio.errors import UnavailableError
 from studio.hardware import POLITE, detect
 from studio.services import datasets, layouts, models, restores, starters, summaries, trash
 from studio.services.locks import Share, usable
-from studio.settings import Settings
+from studio.settings import Settings, without_secrets
 
 STARTER = "starter"
 BUILDER = (sys.executable, "-m", "studio.training.starter")
@@ -97,7 +97,7 @@ def furnish(engine: Engine, settings: Settings, say: Say) -> None:
 def _build(folder: Path) -> None:
     built = subprocess.run(  # noqa: S603 -- our own interpreter, our own path
         [*BUILDER, str(folder)],
-        env=POLITE | os.environ,
+        env=POLITE | without_secrets(os.environ),
         capture_output=True,
         text=True,
         check=False,

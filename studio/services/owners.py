@@ -19,13 +19,13 @@ NOUNS: dict[str, type[SQLModel]] = {
     "experiments": Experiment,
     "models": Model,
     "queue": Run,
-    "reports": Study,
+    "reports/precision": Study,
     "runs": Run,
     "studies": Study,
     "sweeps": Sweep,
     "views": SavedView,
 }
-"""What each noun of an address has rows of."""
+"""What each beginning of an address has rows of: the number of one follows."""
 
 
 def require(db: Session, noun: str, ids: Sequence[int]) -> None:
@@ -39,12 +39,17 @@ def require(db: Session, noun: str, ids: Sequence[int]) -> None:
     if not acting.is_limited or not ids:
         return
     table: Table = NOUNS[noun].__table__  # type: ignore[attr-defined] # SQLModel does not tell
-    owners = set(_owners(db, table, ids))
-    if owners - {None, acting.account_id}:
+    if not all(may_change(owner) for owner in _owners(db, table, ids)):
         raise ForbiddenError(
             "This belongs to somebody else.",
             hint="Its owner or an administrator can change it. Make a copy of your own instead.",
         )
+
+
+def may_change(owner_id: int | None) -> bool:
+    """Whether who acts may change what somebody owns."""
+    acting = actor()
+    return not acting.is_limited or owner_id in (None, acting.account_id)
 
 
 def free(db: Session, account_id: int) -> None:

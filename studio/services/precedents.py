@@ -10,7 +10,8 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.services import memory, progress
+from studio.services import asides, memory, progress
+from studio.services.asides import Asides, Told
 
 _NEWEST = 50
 """How many runs are looked back upon."""
@@ -33,6 +34,8 @@ class Precedent:
     """What it spent on all but its steps; None where that is not known."""
     peak_bytes: float | None
     """None where it was measured in a way that cannot be compared."""
+    asides: Asides | None = None
+    """The same by what it was spent on, where its numbers tell."""
     is_calibration: bool = False
 
     @property
@@ -64,10 +67,11 @@ def newest(db: Session) -> list[Precedent]:
     """Return what this machine has shown, the newest first."""
     done = select(Run).where(Run.status == RunStatus.SUCCEEDED)
     runs = db.exec(done.order_by(col(Run.id).desc()).limit(_NEWEST)).all()
-    return [one for run in runs if (one := of_run(run)) is not None]
+    said = asides.told(db, runs)
+    return [one for run in runs if (one := of_run(run, said.get(run.id or 0))) is not None]
 
 
-def of_run(run: Run) -> Precedent | None:
+def of_run(run: Run, said: Told | None = None) -> Precedent | None:
     """Return what a run has shown; None if it never got far, or ran on another machine."""
     seconds, told = run.metrics.get("train_seconds"), run.resolved
     is_here = told.get("device_name") == detect().trainer_name
@@ -76,14 +80,16 @@ def of_run(run: Run) -> Precedent | None:
     total = progress.of(run).total_seconds
     # Of a run that went on from a checkpoint, the last attempt's seconds are not the whole.
     knows_all = total is not None and not run.resumed_step and total >= seconds
+    beside = total - seconds if knows_all and total is not None else None
     return Precedent(
         recipe=run.recipe,
         told=told,
         steps=run.step,
         tokens=run.tokens,
         step_seconds=seconds / run.step,
-        beside_seconds=total - seconds if knows_all and total is not None else None,
+        beside_seconds=beside,
         peak_bytes=memory.measured(run),
+        asides=_parted(run, said, beside),
     )
 
 
@@ -103,6 +109,12 @@ def twin(known: Sequence[Precedent], recipe: AnyRecipe) -> Precedent | None:
 def lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Lengths | None:
     """Return how long a recipe's examples are, if some run has read them all with its model."""
     return next(_lengths(known, recipe), None)
+
+
+def _parted(run: Run, said: Told | None, beside: float | None) -> Asides | None:
+    if said is None or beside is None or not run.resolved.get("validation_rows"):
+        return None
+    return asides.measured(run, said, beside)
 
 
 def _kind(recipe: AnyRecipe) -> tuple[object, ...]:

@@ -16,7 +16,8 @@ class Progress:
     share: float | None
     """Steps done of all steps, from 0 to 1; None before the number of steps is known."""
     eta_seconds: float | None
-    """Estimated from the mean pace since the first step; None until there are two steps."""
+    """Estimated from the mean pace since the first step; None until there are two steps. It is off
+    by no more than the steps that are left, times how far the paces of steps lie apart."""
     queued_seconds: float | None
     launch_seconds: float | None
     """From the claim until the trainer was built."""
@@ -26,9 +27,9 @@ class Progress:
     """From the claim until the end, or until now."""
 
 
-def of(run: Run) -> Progress:
-    """Measure a run's progress at this moment."""
-    now = run.finished_at or datetime.now(UTC)
+def of(run: Run, now: datetime | None = None) -> Progress:
+    """Measure a run's progress at this moment, or at another."""
+    now = run.finished_at or now or datetime.now(UTC)
     return Progress(
         share=run.step / run.total_steps if run.total_steps else None,
         eta_seconds=_eta(run, now),

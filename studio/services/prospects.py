@@ -60,6 +60,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
+    space: Space
+    """What varies, in values as the recipe has them."""
     count: int
     """How many runs there will be."""
     looked_at: int
@@ -109,6 +111,7 @@ def of(db: Session, recipe: AnyRecipe, plan: Plan) -> Prospect:
     known = _lasting(db, recipes, count if plan.strategy == "tpe" else len(sound))
     at_once = max(1, min(plan.parallel, workers.slots(db)))
     return Prospect(
+        space=space,
         count=count if plan.strategy == "tpe" else len(sound),
         looked_at=len(sound) + sum(map(len, reasons.values())),
         planned=[] if plan.strategy == "tpe" else sound,

@@ -27,7 +27,7 @@ from studio.services.archives import DATABASE, Manifest, Source, Watch, copied
 _UNDECIDED = ".restoring"
 _DECIDED = ".restored"
 _REPLACED = "replaced-"
-_NOT_OURS = locks.FILES | {"lost+found"}
+_NOT_OURS = locks.FILES | {"lost+found", "secret_key"}
 _SPARE_BYTES = 64 * 2**20
 """What a studio needs to breathe once a backup has filled the disk."""
 

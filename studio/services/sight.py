@@ -29,14 +29,21 @@ class Place:
     """How many there are in that part."""
 
 
-def place(db: Session, dataset: Dataset, part: Part, number: int) -> Place:
-    """Return a row's place in what new runs learn from, or that of the nearest row there is.
+def place(
+    db: Session, dataset: Dataset, part: Part, number: int, version_number: int | None = None
+) -> Place:
+    """Return a row's place, or that of the nearest row there is.
+
+    Without a version's number it stands in what new runs learn from.
 
     Raises:
-        NotFoundError: there are no rows.
+        NotFoundError: there are no rows, or no such version.
 
     """
-    version = versions.current(db, dataset)
+    if version_number is None:
+        version = versions.current(db, dataset)
+    else:
+        version = versions.get(db, dataset.id or 0, version_number)
     counts = {"train": version.train_rows, "validation": version.validation_rows} if version else {}
     rows = counts.get(part, 0)
     if version is None or not rows:
@@ -47,14 +54,16 @@ def place(db: Session, dataset: Dataset, part: Part, number: int) -> Place:
     return Place(name=dataset.name, version=version, part=part, number=number, rows=rows)
 
 
-def exactly(db: Session, dataset: Dataset, part: Part, number: int) -> Place:
+def exactly(
+    db: Session, dataset: Dataset, part: Part, number: int, version_number: int | None = None
+) -> Place:
     """Return a row's place.
 
     Raises:
-        NotFoundError: there is no such row.
+        NotFoundError: there is no such row, or no such version.
 
     """
-    found = place(db, dataset, part, number)
+    found = place(db, dataset, part, number, version_number)
     if found.number != number:
         raise NotFoundError(
             f"{dataset.name} has no row {number}.", hint=f"It has {found.rows:,} {part} rows."
@@ -62,15 +71,15 @@ def exactly(db: Session, dataset: Dataset, part: Part, number: int) -> Place:
     return found
 
 
-def anywhere(db: Session, dataset: Dataset, part: Part) -> Place:
+def anywhere(db: Session, dataset: Dataset, part: Part, version_number: int | None = None) -> Place:
     """Return the place of some row.
 
     Raises:
-        NotFoundError: there are no rows.
+        NotFoundError: there are no rows, or no such version.
 
     """
-    rows = place(db, dataset, part, 1).rows
-    return place(db, dataset, part, 1 + secrets.randbelow(rows))
+    rows = place(db, dataset, part, 1, version_number).rows
+    return place(db, dataset, part, 1 + secrets.randbelow(rows), version_number)
 
 
 def row(folder: Path, where: Place) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from studio.db.tables import Experiment, Metric, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.methods import AnyRecipe
 from studio.services import control, experiments, prospects, queue, runs, states
-from studio.services.prospects import Plan, Settings
+from studio.services.prospects import Plan, Prospect, Settings
 
 MOST_REFUSED = 50
 """After so many proposals that cannot run, there is no hope for another."""
@@ -25,23 +25,29 @@ _BUSY = frozenset({RunStatus.QUEUED, RunStatus.STOPPING}) | _TRAINING
 
 
 def create(
-    db: Session, experiment: Experiment, plan: Plan, recipe: AnyRecipe | None = None
+    db: Session,
+    experiment: Experiment,
+    plan: Plan,
+    recipe: AnyRecipe | None = None,
+    prospect: Prospect | None = None,
 ) -> Sweep:
     """Begin a sweep over an experiment's recipe or another; a worker queues its runs.
 
-    Settings that cannot run here are left out.
+    Settings that cannot run here are left out. Who has looked at the plan before, so that nobody
+    waits for the database meanwhile, hands over what was seen: what has changed since is told when
+    its run is queued.
 
     Raises:
         InvalidError: the plan makes no sense, or nothing of it can run.
 
     """
     recipe = recipe or experiment.recipe
-    prospect = prospects.of(db, recipe, plan)
+    prospect = prospect or prospects.of(db, recipe, plan)
     sweep = Sweep(
         experiment_id=experiment.id or 0,
         name=experiment.name,
         recipe=recipe,
-        space=prospects.typed(recipe, plan.space),
+        space=prospect.space,
         strategy=plan.strategy,
         count=prospect.count,
         metric=plan.metric,

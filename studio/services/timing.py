@@ -46,7 +46,7 @@ def of(
         return known
     paces = [one.step_seconds * step_tokens / one.step_tokens for one in alike]
     least, most = _interval(paces, step_tokens, alike)
-    beside = _beside(alike)
+    beside = _beside(recipe, steps, _held_back(recipe, data), alike)
     return Timing(
         steps=steps,
         tokens=known.tokens,
@@ -70,10 +70,14 @@ def count_steps(recipe: AnyRecipe, rows: int) -> int:
 
 def _rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
     """Return the rows to learn from; without a validation part, some are held back."""
-    if data.validation_rows:
-        return data.train_rows
-    held = max(1, round(data.train_rows * recipe.data.validation_share))
+    held = 0 if data.validation_rows else _held_back(recipe, data)
     return max(1, data.train_rows - held)
+
+
+def _held_back(recipe: AnyRecipe, data: DatasetVersion) -> int:
+    """Return the rows to validate with."""
+    share = max(1, round(data.train_rows * recipe.data.validation_share))
+    return data.validation_rows or share
 
 
 def _batch(recipe: AnyRecipe) -> int:
@@ -90,7 +94,11 @@ def _interval(
     return min(paces) / (1 + doubt), max(paces) * (1 + doubt)
 
 
-def _beside(alike: Sequence[Precedent]) -> float:
-    """Return the seconds for loading, evaluations, answers and saving."""
-    known = [one.beside_seconds for one in alike if one.beside_seconds is not None]
+def _beside(recipe: AnyRecipe, steps: int, rows: int, alike: Sequence[Precedent]) -> float:
+    """Return the seconds for loading, validations, answers and saving, as far as runs told."""
+    known = [
+        one.asides.of(recipe, rows, steps) if one.asides else one.beside_seconds
+        for one in alike
+        if one.beside_seconds is not None
+    ]
     return statistics.median(known) if known else 0.0

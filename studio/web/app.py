@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
 import studio
+from studio.services.oidc import Pending
 from studio.settings import Settings
 from studio.web import document, errors, files
 from studio.web.api import ROUTERS as API
@@ -22,6 +23,7 @@ from studio.web.security import Gate
 from studio.web.stream import Hub
 from studio.web.traffic import Counter, Traffic
 from studio.web.tries import Tries
+from studio.web.viewers import Viewers
 from studio.web.ways import Ways
 
 _ABOUT = "Fine-tune language models: experiments, runs and their numbers."
@@ -63,6 +65,8 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.state.traffic = traffic
     app.state.seats = Seats()
     app.state.tries = Tries()
+    app.state.pending = Pending()
+    app.state.viewers = Viewers()
     app.state.look_again_seconds = LOOK_AGAIN_SECONDS
     errors.install(app)
     for router in (*PAGES, *API):
@@ -78,6 +82,7 @@ def settle() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @asynccontextmanager

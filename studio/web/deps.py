@@ -10,6 +10,7 @@ from sqlmodel import Session
 
 from studio.db.session import reading, unit_of_work
 from studio.recipe.dotted import nest
+from studio.services import secrets
 from studio.settings import Settings
 
 _DIGITS = re.compile(r"\s*[0-9]{1,18}\s*")
@@ -79,6 +80,11 @@ def _config(request: Request) -> Settings:
     return settings
 
 
+def _keyed(request: Request) -> Settings:
+    with reading(request.app.state.engine) as db:
+        return secrets.laid_under(db, _config(request))
+
+
 async def _posted(request: Request) -> dict[str, Any]:
     async with request.form(max_fields=FIELDS, max_files=0) as form:
         return nest(form.multi_items())
@@ -93,5 +99,7 @@ DB = Annotated[Session, Depends(_session, scope="function")]
 Reads = Annotated[Session, Depends(_reads, scope="function")]
 """For a POST that writes nothing, or only once its slow work is done: nobody waits for it."""
 Config = Annotated[Settings, Depends(_config)]
+Keyed = Annotated[Settings, Depends(_keyed)]
+"""The settings with the secrets that were given on a page, as they are now: for what needs them."""
 Posted = Annotated[dict[str, Any], Depends(_posted)]
 RunIds = Annotated[list[int], Depends(_numbers)]

@@ -22,10 +22,10 @@ from studio.db.session import reading, unit_of_work
 from studio.errors import ForbiddenError, StudioError, UnknownPersonError
 from studio.services import deeds, owners
 from studio.settings import Settings
-from studio.web import errors, render, who
+from studio.web import errors, render, rights, who
 from studio.web.permissions import Asks
 from studio.web.traffic import is_stream
-from studio.web.ways import Way, Ways
+from studio.web.ways import Ways
 from studio.web.who import Identity
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Door:
         if scope["type"] != "http" or scope["path"].startswith("/static/"):
             await self.app(scope, receive, send)
             return
-        visit = _Visit(self.settings, scope, self.ways.of(scope["method"], scope["path"]))
+        visit = _Visit(self.settings, scope, self.ways)
         refusal = await visit.refusal()
         try:
             if refusal is not None:
@@ -75,10 +75,11 @@ class Door:
 class _Visit:
     """One request, and who makes it."""
 
-    def __init__(self, settings: Settings, scope: Scope, way: Way) -> None:
+    def __init__(self, settings: Settings, scope: Scope, ways: Ways) -> None:
         self._settings = settings
         self._scope = scope
-        self._way = way
+        self._ways = ways
+        self._way = ways.of(scope["method"], scope["path"])
         self._engine: Engine = scope["app"].state.engine
         self._who: Identity | None = None
         self._status = 0
@@ -87,20 +88,21 @@ class _Visit:
         """Return what is answered at the door; None lets them in."""
         try:
             self._who = await self._recognised()
+            self._scope.setdefault("state", {})["who"] = self._who
             await self._check()
         except UnknownPersonError as error:
             return self._turned_away(error)
         except StudioError as error:
-            return errors.told(Request(self._scope), error)
+            with rights.visiting(self._who, self._ways):
+                return errors.told(Request(self._scope), error)
         return None
 
     async def let_in(self, app: ASGIApp, receive: Receive, send: Send) -> None:
         known = self._who or who.LOCAL
-        self._scope.setdefault("state", {})["who"] = self._who
         pause: float = self._scope["app"].state.look_again_seconds
         watched = _Watched(self.noted(send), self._still_holds, pause)
         try:
-            with acting(known.actor):
+            with acting(known.actor), rights.visiting(self._who, self._ways):
                 await app(self._scope, receive, watched.send)
         except (ClientDisconnect, OSError, ExceptionGroup):
             # However many layers have wrapped it by now: we have ended it ourselves.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlmodel import Session
 
 from studio.services import lookup
-from studio.web import manual
+from studio.web import manual, rights
 from studio.web.places import PLACES
 
 LIMIT = 6
@@ -23,6 +23,13 @@ class Offer:
     """Where it leads; an action that leads nowhere is done in the page."""
     does: str = ""
     """The mark of what a script does: the name of a data attribute."""
+    asks: str = ""
+    """The call that it is for, where that is another than to go there."""
+
+    @property
+    def is_allowed(self) -> bool:
+        method, _, address = (self.asks or f"GET {self.href}").partition(" ")
+        return not address or rights.may(method, address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,7 @@ class Group:
 _ACTIONS = (
     Offer(label="New experiment", href="/new"),
     Offer(label="Start a quick try", href="/new?preset=quick", about="the starter model and data"),
-    Offer(label="Bring a data set", href="/datasets"),
+    Offer(label="Bring a data set", href="/datasets", asks="POST /datasets"),
     Offer(label="Compare runs", href="/compare"),
     Offer(label="Change the theme", does="theme-toggle", about="light or dark"),
     Offer(label="Show the shortcuts", does="shortcuts", about="?"),
@@ -69,7 +76,8 @@ def offers(db: Session, query: str) -> list[Group]:
 
 
 def _fitting(offered: tuple[Offer, ...] | list[Offer], words: list[str]) -> list[Offer]:
-    return [one for one in offered if all(word in one.label.casefold() for word in words)]
+    fitting = (one for one in offered if all(word in one.label.casefold() for word in words))
+    return [one for one in fitting if one.is_allowed]
 
 
 def _knobs(words: list[str]) -> Iterator[Offer]:

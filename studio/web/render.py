@@ -12,7 +12,7 @@ from jinja2_fragments import render_block
 
 from studio import paths
 from studio.recipe.dotted import flatten
-from studio.web import places, run_table, sheets, words
+from studio.web import places, rights, run_table, sheets, words
 
 
 def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- whatever the template names
@@ -62,7 +62,9 @@ def _jinja() -> Environment:
         lstrip_blocks=True,
     )
     jinja.filters.update(words.FILTERS, dotted=flatten, spark=run_table.spark)
-    jinja.globals.update(static=static_url, now=lambda: datetime.now(UTC), menu=places.PLACES)
+    jinja.globals.update(
+        static=static_url, now=lambda: datetime.now(UTC), menu=places.PLACES, may=rights.may
+    )
     return jinja
 
 

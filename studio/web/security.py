@@ -23,6 +23,9 @@ _SAFETY = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 BODY_LIMIT = 4 * 2**20
 """Recipes, notes and forms are far smaller; only uploads are let through larger."""
 
+HEAD_LIMIT = 32 * 2**10
+"""All headers of a request; the server itself sets no limit to what comes in one piece."""
+
 _UPLOADS = frozenset({"/datasets", "/api/v1/datasets", "/v1/files"})
 
 
@@ -55,6 +58,9 @@ class Gate:
             return _refuse(
                 scope, HTTPStatus.FORBIDDEN, "Another site may not change anything here."
             )
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_LIMIT:
+            message = "The headers of this request are more than is read here."
+            return _refuse(scope, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
         length = (_header(scope, b"content-length") or ["0"])[0]
         if length.isdecimal() and int(length) > limit:
             message = "This is more than is taken here."

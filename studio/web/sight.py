@@ -26,6 +26,8 @@ class Wanted(BaseModel):
 
     model: str = Field(max_length=500)
     dataset: str = Field(max_length=500)
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    """Of the data set; none is the one that new runs learn from."""
     split: Part = "train"
     row: int = Field(default=1, ge=1, lt=2**53)
     step: Literal["", "back", "on", "random"] = ""
@@ -96,9 +98,9 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
 def _place(db: Session, wanted: Wanted) -> Place:
     dataset = datasets.require(db, wanted.dataset)
     if wanted.step == "random":
-        return sight.anywhere(db, dataset, wanted.split)
+        return sight.anywhere(db, dataset, wanted.split, wanted.version)
     steps = {"back": -1, "on": 1}.get(wanted.step, 0)
-    return sight.place(db, dataset, wanted.split, wanted.row + steps)
+    return sight.place(db, dataset, wanted.split, wanted.row + steps, wanted.version)
 
 
 def _seen(settings: Settings, where: Place, asked: Asked) -> Sight:

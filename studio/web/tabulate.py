@@ -96,7 +96,7 @@ def _parts(group: run_groups.Group, numbers: Sequence[Field]) -> list[Any]:
 def as_csv(made: Sheet) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
-    writer.writerow(made.names)
+    writer.writerow(map(_flat, made.names))
     writer.writerows([_flat(value) for value in row] for row in made.raw)
     return file.getvalue()
 
@@ -132,11 +132,14 @@ FORMATS: dict[str, tuple[Callable[[Sheet], str], str]] = {
 """What writes each format, by the ending of its files, and what browsers are told it is."""
 
 
+_RECKONED = ("=", "+", "-", "@", "\t", "\r", "\n", "\N{FULLWIDTH EQUALS SIGN}")
+
+
 def _flat(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
     """Return a value for one cell. A text that a spreadsheet would reckon with is kept a text."""
     if isinstance(value, list):
-        return " ".join(f"{one}" for one in value)
-    if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t"}:
+        return _flat(" ".join(f"{one}" for one in value))
+    if isinstance(value, str) and value.startswith(_RECKONED):
         return f"'{value}"
     return value
 

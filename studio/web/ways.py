@@ -28,9 +28,8 @@ class Way:
     @property
     def noun(self) -> str:
         """What its address names a row of, as `runs`; nothing if it names none."""
-        parts = self.template.removeprefix(API).split("/")
-        _, noun, row = (*parts, "", "")[:3]
-        return noun if noun in NOUNS and row.startswith("{") else ""
+        noun, _, row = self.template.removeprefix(API).removeprefix("/").partition("/{")
+        return noun if noun in NOUNS and row else ""
 
     def subject(self, path: str) -> dict[str, str]:
         found = self.pattern.match(path)

@@ -58,7 +58,7 @@ def _licence(path: Path) -> str:
         front = _FRONT.match(file.read(_READ).decode("utf-8", "replace"))
     try:
         # Only scalars and collections; aliases could make a small card a huge one.
-        said = yaml.load(front[1], _Plain) if front else None  # noqa: S506 -- a safe loader
+        said = yaml.load(front[1], _Plain) if front else None  # noqa: S506 -- a safe loader  # nosec B506
     except (yaml.YAMLError, RecursionError, ValueError):
         return ""
     values = said if isinstance(said, dict) else {}

@@ -4,7 +4,8 @@ Nothing above it knows processes: an attempt has a handle, which means something
 alone and is kept in the database, so that it can be found again by another worker.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from studio.rundir import RunDir
@@ -19,6 +20,8 @@ class LaunchSpec:
     gpu: int | None = None
     packages: frozenset[str] = frozenset()
     """The optional packages that its recipe needs."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What only this attempt finds in its environment."""
 
 
 class Launcher(Protocol):

@@ -67,7 +67,7 @@ class Local:
         kills = memory_kills()
         # What a recipe needs beside the usual packages, the launcher has not loaded.
         start = process.start if self.warm is None or spec.packages else self.warm.start
-        started = start(spec.folder, gpu=spec.gpu, command=self.command)
+        started = start(spec.folder, gpu=spec.gpu, command=self.command, besides=spec.secrets)
         self._confine(started.pid)
         handle = self._handle(started)
         self._children[handle], self._kills[handle] = started, kills

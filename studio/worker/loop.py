@@ -246,8 +246,7 @@ class Loop:
             with folders.room(), unit_of_work(self.engine) as db:
                 run = runs.get(db, run_id)
                 run.gpu = self._free_gpu()
-                spec = self._spec(run)
-                prepare.lay_out(db, run, spec.folder, self.settings)
+                spec = prepare.ready(db, run, self._spec(run), self.settings)
                 handle = self.launcher.submit(spec)
                 owner = attempts.Owner(self.name, run.attempt)
                 self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)

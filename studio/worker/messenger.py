@@ -8,7 +8,8 @@ from sqlalchemy import Engine
 
 from studio.db.outbox import Channel, Delivery
 from studio.db.session import reading, unit_of_work
-from studio.services import channels, deliveries
+from studio.errors import UnavailableError
+from studio.services import channels, deliveries, secrets
 from studio.services.deliveries import Answer
 from studio.settings import Settings
 from studio.worker import mail, webhook
@@ -25,6 +26,7 @@ class Messenger:
         self._engine = engine
         self._settings = settings
         self._thread: threading.Thread | None = None
+        self._trouble = ""
 
     def tend(self, stop: threading.Event) -> None:
         """Begin, and begin again if a fault has ended the thread: its traceback is in the log."""
@@ -36,13 +38,23 @@ class Messenger:
             self._thread.start()
 
     def _run(self, stop: threading.Event) -> None:
-        wanted = channels.wanted(self._settings)
         while not stop.is_set():
-            while not stop.is_set() and send_next(
-                self._engine, self._settings, datetime.now(UTC), wanted
-            ):
+            while not stop.is_set() and self._send_next():
                 pass
             stop.wait(LOOK_SECONDS)
+
+    def _send_next(self) -> bool:
+        """Try the next message with the secrets as they are now; with unreadable ones, all wait."""
+        try:
+            with reading(self._engine) as db:
+                settings = secrets.given(db, self._settings, channels.SECRETS)
+        except UnavailableError as error:
+            if error.message != self._trouble:
+                log.warning("messages_wait", extra={"reason": error.message, "hint": error.hint})
+            self._trouble = error.message
+            return False
+        self._trouble = ""
+        return send_next(self._engine, settings, datetime.now(UTC), channels.wanted(settings))
 
 
 def send_next(

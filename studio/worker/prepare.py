@@ -2,6 +2,8 @@
 
 import errno
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 from sqlmodel import Session
 
@@ -9,8 +11,24 @@ from studio.db.tables import DatasetVersion, Run
 from studio.errors import DiskFullError, InvalidError, StudioError, UnavailableError
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
-from studio.services import consents, manifests, models, versions
+from studio.services import consents, manifests, models, secrets, versions
 from studio.settings import Settings
+from studio.worker.launch import LaunchSpec
+
+
+def ready(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> LaunchSpec:
+    """Write the run's folder, and add to its launch the one secret that few runs need.
+
+    Raises:
+        StudioError: something that the recipe names is gone, or the secret cannot be read.
+
+    """
+    lay_out(db, run, spec.folder, settings)
+    if Path(models.require(db, run.recipe.base_model)).is_absolute():
+        return spec
+    # Its trainer fetches the model from the hub itself, by the libraries' own ways.
+    token = secrets.given(db, settings, ["hub_token"]).value("hub_token")
+    return replace(spec, secrets={"HF_TOKEN": token}) if token else spec
 
 
 def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:

@@ -19,6 +19,7 @@ import psutil
 from studio.births import born
 from studio.hardware import POLITE
 from studio.rundir import RunDir, WorkDir
+from studio.settings import without_secrets
 
 RUNNER = (sys.executable, "-m", "studio.runner")
 EXPORTER = (sys.executable, "-m", "studio.runner.export")
@@ -92,8 +93,9 @@ def start(
 
 
 def environment(gpu: int | None) -> dict[str, str]:
-    """Return what a training process finds in its environment."""
-    clean = {name: value for name, value in os.environ.items() if name not in LEAKING}
+    """Return what a training process finds in its environment: none of the studio's secrets."""
+    kept = without_secrets(os.environ)
+    clean = {name: value for name, value in kept.items() if name not in LEAKING}
     if gpu is not None:
         clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
     return POLITE | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}

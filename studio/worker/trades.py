@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.chores import FILES, ChoreDir, ChoreSpec
+from studio.chores import FILES, KINDS, ChoreDir, ChoreSpec
 from studio.db.session import unit_of_work
 from studio.db.work import Chore, Export
 from studio.events import Event
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir
-from studio.services import chores, endings, exports, stats
+from studio.services import chores, endings, exports, secrets, stats
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.workshop import Workshop
@@ -41,6 +41,9 @@ class Exporting:
     def needs_device(self, _export: Export) -> bool:
         return True
 
+    def secrets(self, _db: Session, _export: Export) -> dict[str, str]:
+        return {}
+
     def follow(self, _db: Session, export: Export, events: list[Event], offset: int) -> None:
         exports.follow(export, events, offset)
 
@@ -64,6 +67,10 @@ class Choring:
 
     def needs_device(self, chore: Chore) -> bool:
         return chores.needs_device(chore)
+
+    def secrets(self, db: Session, chore: Chore) -> dict[str, str]:
+        names = KINDS[chore.kind].needs(chore.params)
+        return secrets.given(db, self.settings, names).revealed(names) if names else {}
 
     def follow(self, _db: Session, chore: Chore, events: list[Event], offset: int) -> None:
         chores.follow(chore, events, offset, self.folder(chore))

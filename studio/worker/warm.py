@@ -12,10 +12,11 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -118,20 +119,25 @@ class Warm:
         self.tend()
 
     def start(
-        self, folder: RunDir, *, gpu: int | None = None, command: Sequence[str] = process.RUNNER
+        self,
+        folder: RunDir,
+        *,
+        gpu: int | None = None,
+        command: Sequence[str] = process.RUNNER,
+        besides: Mapping[str, str] = MappingProxyType({}),
     ) -> Process:
         """Start the process that trains what is in the folder, in the quickest way there is."""
         self._hear()
         self._renew()
         if self.line is not None and self.line.is_ready and tuple(command) == process.RUNNER:
             try:
-                made = self.line.ask(folder, process.environment(gpu))
+                made = self.line.ask(folder, process.environment(gpu) | dict(besides))
             except OSError as error:
                 self._give_up(error)
             else:
                 self.deaths = 0
                 return made
-        return process.start(folder, gpu=gpu, command=command)
+        return process.start(folder, gpu=gpu, command=command, besides=besides)
 
     def tend(self) -> None:
         """Do what is to be done about the launcher now; never waits."""

@@ -45,6 +45,14 @@ class Trade(Protocol[W]):
     def needs_device(self, work: W) -> bool:
         """Whether it takes a slot that a run could have."""
 
+    def secrets(self, db: Session, work: W) -> dict[str, str]:
+        """Return what its process finds in its environment, of what is nobody else's business.
+
+        Raises:
+            UnavailableError: it cannot be read.
+
+        """
+
     def follow(self, db: Session, work: W, events: list[Event], offset: int) -> None:
         """Bring it up to date with what its process has said."""
 
@@ -129,7 +137,10 @@ class Workshop(Generic[W]):
         try:
             folder = self._prepare(one)
             started = process.start(
-                folder, gpu=gpu, command=self.command, besides=self.settings.environment
+                folder,
+                gpu=gpu,
+                command=self.command,
+                besides=self.settings.environment | self.trade.secrets(db, one),
             )
         except (StudioError, OSError) as error:
             told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")

@@ -7,6 +7,8 @@ from tests.bench import (
     compare,
     crowd,
     estimate,
+    form,
+    large,
     launch,
     load,
     pages,
@@ -15,10 +17,12 @@ from tests.bench import (
     training,
 )
 
+PARTS = (pages, form, table, large, load, crowd, compare, startup, launch, training, estimate)
+
 
 def main() -> None:
     sys.stdout.write(f"{detect().title}\n")
-    for part in (pages, table, load, crowd, compare, startup, launch, training, estimate):
+    for part in PARTS:
         for figure in part.measure():
             sys.stdout.write(f"{figure}\n")
             sys.stdout.flush()

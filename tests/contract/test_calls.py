@@ -86,6 +86,8 @@ ACTIONS = {
     "/sweeps/new": "POST /sweeps",
     "/sweeps/new/prospect": "POST /sweeps/prospect",
     "/sweeps/{sweep_id}/{verb}": "POST /sweeps/{sweep_id}/pause",
+    "/settings/secrets/{name}": "PUT /secrets/{name}",
+    "/settings/secrets/{name}/forget": "DELETE /secrets/{name}",
     "/settings/notices/test": "POST /deliveries/test",
     "/chores/{chore_id}/cancel": "DELETE /chores/{chore_id}",
     "/chores/{chore_id}/again": "POST /chores/{chore_id}/again",

@@ -1,12 +1,13 @@
 """A real browser, looking at a studio that lives."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.browser import FLAGS, find
-from tests.living import Studio
+from tests.living import Studio, stop_everything
 
 expect.set_options(timeout=30_000)
 
@@ -20,6 +21,21 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=str(path), args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def studio(
+    request: pytest.FixtureRequest, starter_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Studio]:
+    """Share one studio between the tests of a file: no test may count on its being untouched.
+
+    Where `WARM` is set in the file, several runs train, and are forked.
+    """
+    studio = Studio.copied(starter_home, tmp_path_factory.mktemp("shared") / "home")
+    studio.warm = getattr(request.module, "WARM", False)
+    studio.start()
+    yield studio
+    stop_everything(studio)
 
 
 @pytest.fixture

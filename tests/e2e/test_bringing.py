@@ -37,6 +37,8 @@ def test_a_large_file_goes_on_after_a_cut_and_becomes_a_draft(page: Page, tmp_pa
     page.get_by_role("button", name="Upload").click()
 
     expect(page.get_by_text("The connection is lost. Trying again…")).to_be_visible(timeout=60_000)
+    sent = page.get_by_role("progressbar", name="Sent so far")
+    assert 0 < float(sent.get_attribute("value") or 0) < 1
     seen.append(True)
     for route in held:
         route.continue_()

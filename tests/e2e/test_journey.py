@@ -10,8 +10,10 @@ from tests.living import Studio, run_of, submit
 from tests.patience import until
 
 pytestmark = pytest.mark.e2e
+WARM = True
 
 LONG = 100_000
+RUN = re.compile(r"/runs/\d+$")
 
 
 def read_steps(chart: Locator, last: int) -> list[int]:
@@ -55,7 +57,8 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     shorten(page, 12)
     page.locator("#start").click()
 
-    page.wait_for_url("**/runs/1")
+    page.wait_for_url(RUN)
+    first = int(page.url.rpartition("/")[2])
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
     assert read_steps(loss_chart(page), 12) == list(range(13))
     expect(page.locator("#answers tbody tr")).to_have_count(6)
@@ -64,14 +67,15 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     page.get_by_role("button", name="Run in another precision").click()
     page.get_by_role("radio", name=re.compile("^float32 The")).check()
     page.get_by_role("dialog").get_by_role("button", name="Start").click()
-    page.wait_for_url("**/runs/2")
+    second = first + 1
+    page.wait_for_url(f"**/runs/{second}")
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
 
-    page.goto("/compare?runs=1,2")
+    page.goto(f"/compare?runs={first},{second}")
     settings = page.get_by_role("region", name=re.compile("ettings"))
     expect(settings.get_by_role("row", name="precision bf16 default fp32")).to_be_visible()
     expect(settings.get_by_role("row")).to_have_count(2)
-    assert run_of(studio, 2)["resolved"]["compute"] == "float32"
+    assert run_of(studio, second)["resolved"]["compute"] == "float32"
 
 
 def test_a_reload_and_a_second_tab_show_the_same_run(
@@ -138,6 +142,7 @@ def test_ctrl_c_ends_everything_with_pages_open(page: Page, studio: Studio) -> N
     assert studio.wait() in {0, -2, 130}
     expect(page.get_by_role("status").filter(has_text="Reconnecting")).to_be_visible()
     studio.start()
+    studio.api.post(f"/runs/{number}/cancel").raise_for_status()
 
 
 def test_a_refused_form_keeps_what_was_typed(page: Page) -> None:
@@ -154,15 +159,45 @@ def test_a_refused_form_keeps_what_was_typed(page: Page) -> None:
     expect(page.get_by_role("alert")).to_contain_text("There is no model called startr.")
 
 
-def test_the_whole_way_by_keyboard(page: Page) -> None:
-    page.goto("/new")
-    page.get_by_label("Stop after").focus()
-    page.keyboard.type("2")
-    page.keyboard.press("Enter")
+def tab_to(page: Page, target: Locator) -> None:
+    """Go from field to field until a certain one is reached."""
+    expect(target).to_be_visible()
+    for _ in range(200):
+        if target.evaluate("one => one === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError("It is not reached by keyboard.")
 
-    page.wait_for_url("**/runs/1")
-    page.keyboard.press("Tab")
-    expect(page.locator(":focus")).to_be_visible()
+
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_the_whole_way_by_keyboard(page: Page, studio: Studio) -> None:
+    other = submit(studio, "the other", max_steps=2)
+    page.goto("/")
+    page.get_by_role("heading", name="Runs", exact=True).wait_for()
+    press(page, "g", "n")
+    page.wait_for_url("**/new")
+    tab_to(page, page.get_by_label("Stop after"))
+    page.keyboard.type("2")
+    press(page, "Enter")
+    page.wait_for_url(f"**/runs/{other + 1}")
+    expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
+
+    press(page, "g", "c")
+    for number in (other + 1, other):
+        tab_to(page, page.get_by_role("checkbox", name=re.compile(f"^Select run {number},")))
+        press(page, "Space")
+    tab_to(page, page.get_by_role("button", name="Compare selected"))
+    press(page, "Enter")
+    page.wait_for_url("**/compare?runs=*")
+    chart = page.get_by_role("application", name=re.compile("^Training loss"))
+    expect(chart).to_have_attribute("data-points", "2")
+    tab_to(page, chart)
+    press(page, "End")
+    expect(chart.locator("xpath=..").locator(".read")).to_contain_text("step 2: ")
 
 
 def test_data_of_ones_own(page: Page, studio: Studio, tmp_path: Path) -> None:

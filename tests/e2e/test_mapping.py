@@ -91,10 +91,23 @@ def test_a_row_is_left_out_and_the_version_before_is_used_again(page: Page) -> N
     expect(page.locator(".versions .chosen")).to_contain_text("Version 1 in use")
 
 
-def test_a_draft_is_thrown_away(page: Page) -> None:
-    bring(page)
+DROPPED = """([content, name]) => {
+  const dropped = new DataTransfer();
+  dropped.items.add(new File([content], name));
+  return dropped;
+}"""
+
+
+def test_a_file_that_was_dropped_is_thrown_away(page: Page) -> None:
+    page.goto("/datasets")
+    form = page.locator("form[data-module]")
+    expect(form).to_have_attribute("data-booted", "done")
+    dropped = page.evaluate_handle(DROPPED, [REVIEWS, "thrown away.csv"])
+    form.dispatch_event("drop", {"dataTransfer": dropped})
+    page.get_by_role("button", name="Upload").click()
+    page.wait_for_url("**/mapping")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_role("button", name="Throw it away").click()
 
     page.wait_for_url("**/datasets")
-    expect(page.get_by_role("link", name="films")).to_have_count(0)
+    expect(page.get_by_role("link", name="thrown away")).to_have_count(0)

@@ -1,5 +1,7 @@
 """A base model as a person gets one: looked for, downloaded while one watches, trained on."""
 
+from collections.abc import Callable
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -19,9 +21,10 @@ def repo(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Repo:
     return hub.model(NAME, files | {"pytorch_model.bin": b"never"}, tags=["license:mit"])
 
 
-@pytest.fixture(autouse=True)
-def _hub_before_studio(repo: Repo, studio: Studio) -> None:
-    """Let the hub be there before the studio."""
+@pytest.fixture
+def studio(repo: Repo, make_studio: Callable[[], Studio]) -> Studio:  # noqa: ARG001 -- the hub is there before
+    """Make a studio that knows the hub."""
+    return make_studio()
 
 
 def test_a_model_is_found_downloaded_and_trained(

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from sqlmodel import Session
 
 from studio.db.session import connect, unit_of_work
@@ -87,6 +88,9 @@ PAGES = (
     "/style",
     "/nowhere",
 )
+
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 
 FAILED = Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
 
@@ -187,48 +191,55 @@ def themed(
     context.close()
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_every_page_is_accessible(themed: Page, path: str) -> None:
-    themed.goto(path)
-    themed.wait_for_load_state("load")
-    found = Axe().run(themed)
-
-    assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found.response["violations"]] == []
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_every_page_obeys_its_own_policy(themed: Page, path: str) -> None:
-    complaints: list[str] = []
-    themed.on(
-        "console", lambda said: complaints.append(said.text) if said.type == "error" else None
-    )
-    themed.on("pageerror", lambda error: complaints.append(str(error)))
-    themed.add_init_script(
+@pytest.fixture(scope="module")
+def wide(browser: Browser, furnished_studio: Studio) -> Iterator[BrowserContext]:
+    context = browser.new_context(base_url=furnished_studio.url, reduced_motion="reduce")
+    context.add_init_script(
         "addEventListener('securitypolicyviolation', (e) => console.error(e.blockedURI))"
     )
-    themed.on("request", lambda asked: hosts.add(asked.url.split("/")[2]))
-    hosts: set[str] = set()
-    themed.goto(path)
-    themed.wait_for_load_state("load")
+    yield context
+    context.close()
 
+
+@pytest.fixture
+def plain(wide: BrowserContext) -> Iterator[Page]:
+    page = wide.new_page()
+    page.set_viewport_size({"width": 1440, "height": 900})
+    yield page
+    page.close()
+
+
+# One load shows all of it: loads are what takes the time.
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_for_everybody(plain: Page, path: str) -> None:
+    """It reads well in both themes, obeys its own policy, complains of nothing, fits any width."""
+    complaints: list[str] = []
+    hosts: set[str] = set()
+    plain.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    plain.on("pageerror", lambda error: complaints.append(str(error)))
+    plain.on("request", lambda asked: hosts.add(asked.url.split("/")[2]))
+    plain.goto(path)
+    plain.wait_for_load_state("load")
+    broken = {scheme: violations(plain, scheme) for scheme in SCHEMES}
+    too_wide = [width for width in (390, 768, 1920) if scrolls(plain, width)]
+
+    assert broken == {scheme: [] for scheme in SCHEMES}
+    assert too_wide == []
     assert [said for said in complaints if "404" not in said] == []
     assert len(hosts) == 1
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_no_page_scrolls_sideways(browser: Browser, furnished_studio: Studio, path: str) -> None:
-    context = browser.new_context(base_url=furnished_studio.url)
-    page = context.new_page()
-    page.goto(path)
-    page.wait_for_load_state("load")
-    too_wide = []
-    for width in (390, 768, 1920):
-        page.set_viewport_size({"width": width, "height": 800})
-        if page.evaluate("document.documentElement.scrollWidth") > width:
-            too_wide.append(width)
-    context.close()
+def violations(page: Page, scheme: Scheme) -> list[tuple[str, str]]:
+    page.emulate_media(color_scheme=scheme)
+    found = Axe().run(page).response["violations"]
+    return [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
 
-    assert too_wide == []
+
+def scrolls(page: Page, width: int) -> bool:
+    """Tell whether a page is wider than a window of this width."""
+    page.set_viewport_size({"width": width, "height": 800})
+    wide: int = page.evaluate("document.documentElement.scrollWidth")
+    return wide > width
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/1", "/compare?runs=1,2", "/datasets", "/settings"])

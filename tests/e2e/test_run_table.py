@@ -21,6 +21,7 @@ LOSSES = {"alpha": 0.5, "beta": 0.25, "gamma": 0.75}
 def table_studio(starter_home: Path, tmp_path: Path) -> Iterator[Studio]:
     """Give each test a studio with three runs that have ended."""
     studio = Studio.copied(starter_home, tmp_path / "home")
+    studio.worker = False
     engine = connect(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         for name, loss in LOSSES.items():

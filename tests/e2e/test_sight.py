@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests import desks
 
@@ -37,12 +37,20 @@ def test_a_base_model_is_taught_to_speak_by_a_choice(page: Page, tmp_path: Path)
     expect(page.get_by_label("Chat template")).to_have_value("plain")
 
 
-def test_ids_are_shown_by_one_switch(page: Page) -> None:
+def test_ids_are_shown_on_hover_and_by_one_switch(page: Page) -> None:
     page.goto("/datasets/1/sight")
+    first = page.locator("#sight .tokens .tok").first
+    first.hover()
+    assert id_of(first) == f'"{first.get_attribute("data-id")}"'
     page.get_by_label("Show ids").check()
     page.get_by_role("button", name="Random").click()
 
     token = page.locator("#sight .tokens .tok").first
     expect(token).to_be_visible()
-    shown = token.evaluate("token => getComputedStyle(token, '::after').content")
-    assert shown == f'"{token.get_attribute("data-id")}"'
+    assert id_of(token) == f'"{token.get_attribute("data-id")}"'
+
+
+def id_of(token: Locator) -> str:
+    """Return what is drawn behind a token."""
+    shown: str = token.evaluate("token => getComputedStyle(token, '::after').content")
+    return shown

@@ -1,9 +1,13 @@
 """How long rows are, and what a cut costs, as a person meets it."""
 
 import re
+from functools import partial
 
 import pytest
 from playwright.sync_api import Page, expect
+
+from tests.living import Studio
+from tests.patience import until
 
 pytestmark = pytest.mark.e2e
 
@@ -38,10 +42,9 @@ def test_rows_are_counted_cut_and_leafed_through(page: Page) -> None:
     expect(page.locator("#look-row")).to_have_value(first)
 
 
-def test_what_a_cut_costs_is_told_before_start(page: Page) -> None:
-    page.goto("/datasets/1/stats")
-    page.get_by_role("button", name="Count tokens").click()
-    expect(page.get_by_role("heading", name="Lengths")).to_be_visible(timeout=60_000)
+def test_what_a_cut_costs_is_told_before_start(page: Page, studio: Studio) -> None:
+    counts = partial(studio.api.post, "/datasets/1/stats", json={"model": "starter"})
+    until(lambda: counts().is_success)
     page.goto("/new?preset=full")
     page.get_by_label("Longest example").fill("40")
     page.get_by_label("Longest example").blur()

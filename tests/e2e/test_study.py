@@ -1,4 +1,4 @@
-"""A precision study in a browser: begun, watched while its runs train, read and taken along."""
+"""A precision study in a browser: begun, watched while its runs train, read, kept and printed."""
 
 from pathlib import Path
 
@@ -6,13 +6,17 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.living import Studio, submit
+from tests.paper import expect_to_read_well, put_on_paper
 
 pytestmark = pytest.mark.e2e
+WARM = True
 
 PATIENCE = 300_000
 
 
-def test_a_study_from_its_beginning_to_a_file(page: Page, studio: Studio, tmp_path: Path) -> None:
+def test_a_study_from_its_beginning_to_a_file_and_paper(
+    page: Page, studio: Studio, tmp_path: Path
+) -> None:
     submit(studio, max_steps=2)
     page.goto("/experiments/1")
     page.get_by_role("link", name="Precision study").first.click()
@@ -33,6 +37,10 @@ def test_a_study_from_its_beginning_to_a_file(page: Page, studio: Studio, tmp_pa
         page.get_by_role("link", name="Markdown").click()
     taken.value.save_as(tmp_path / "study.md")
 
+    put_on_paper(page)
+    expect(page.locator(".chart canvas")).to_have_count(2)
+    expect(page.locator(".legend label").filter(visible=True)).to_have_text(["fp32", "bf16"])
+    expect_to_read_well(page)
     said = (tmp_path / "study.md").read_text(encoding="utf-8")
     assert said.startswith("# Precision study: quick")
     assert verdict.get_by_role("listitem").first.inner_text().split(" (")[0] in said

@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 from tests.living import QUICK, Studio
 
 pytestmark = pytest.mark.e2e
+WARM = True
 
 PATIENCE = 300_000
 

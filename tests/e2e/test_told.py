@@ -6,6 +6,7 @@ from playwright.sync_api import Page, expect
 from tests.living import Studio, submit
 
 pytestmark = pytest.mark.e2e
+WARM = True
 
 LONG = 100_000
 

@@ -28,7 +28,6 @@ ROWS = "".join(json.dumps({"text": f"row {i}"}) + "\n" for i in range(50))
 @pytest.fixture(scope="module")
 def lives(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[living.Studio]:
     studio = living.Studio.copied(starter_home, tmp_path_factory.mktemp("client") / "home")
-    studio.warm = True
     studio.start()
     yield studio
     living.stop_everything(studio)

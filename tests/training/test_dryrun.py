@@ -1,17 +1,12 @@
 """A dry run, against the same step on real tensors, and against what a run measures."""
 
-import subprocess
-import sys
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
 
 from studio.chores import ChoreDir
-from studio.events import Finished
 from studio.methods.sft.trainer import build
 from studio.rundir import RunDir
 from studio.runner.measure import measure
@@ -23,7 +18,6 @@ from studio.training.dryrun import Batch, Plan
 from studio.training.job import Job
 from studio.weights import facts
 from tests.training import tiny
-from tests.training.test_memory import talk
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -99,46 +93,6 @@ def test_a_dry_run_takes_none_of_the_memory_it_counts(tmp_path: Path) -> None:
     told = dry(tmp_path, tiny.write_run(tmp_path / "run", folder))
 
     assert sum(told["at_peak"].values()) > 100 * 10**9
-
-
-TOLERANCE = 0.4
-"""Of tensors a dry run is exact. What the allocator loses between blocks is estimated beside it, as
-it is beside the closed form."""
-
-MEASURED: list[dict[str, Any]] = [
-    {"precision": mode, "adapter__kind": kind}
-    for mode, kind in product(("fp32", "bf16"), ("full", "lora"))
-] + [{"precision": "bf16_pure"}, NARROW]
-
-
-@pytest.fixture(scope="module")
-def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a model as wide as the starter, of words that are random."""
-    config = LlamaConfig(
-        vocab_size=2048,
-        hidden_size=192,
-        intermediate_size=512,
-        num_hidden_layers=4,
-        num_attention_heads=6,
-        num_key_value_heads=6,
-    )
-    return tiny.write_model(tmp_path_factory.mktemp("starter") / "model", config)
-
-
-@pytest.mark.parametrize("knobs", MEASURED, ids=lambda one: "_".join(one.values()))
-def test_a_run_holds_what_its_dry_run_counted(
-    starter: Path, tmp_path: Path, knobs: dict[str, Any]
-) -> None:
-    full = {"numerics__health": False, "optimisation__per_device_train_batch_size": 32}
-    run = tiny.write_run(tmp_path / "run", starter, **knobs, **full)
-    tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(40)])
-    told = dry(tmp_path, run)
-    subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
-    finished = tiny.said(run, Finished)[0]
-
-    assert total(run, starter, told) == pytest.approx(
-        finished.metrics["peak_memory_bytes"], rel=TOLERANCE
-    )
 
 
 def dry(tmp_path: Path, run: RunDir) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def fetch(hub: Hub, folder: ChoreDir, token: str = "", **source: str) -> dict[st
     folder.job.write_text(spec.model_dump_json())
     settings = Settings(home=folder.root, hub_endpoint=hub.url, hub_token=token)
     command = (sys.executable, "-m", "studio.runner.chore", str(folder.root))
-    environment = os.environ | settings.environment | {"HF_HOME": str(folder.root / "hf")}
+    given = settings.environment | settings.revealed(["hub_token"])
+    environment = os.environ | given | {"HF_HOME": str(folder.root / "hf")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     last = folder.events.read()[0][-1]
     if isinstance(last, Failed):

@@ -1,6 +1,9 @@
 """Which addresses may be asked, and that nothing but the address that was checked is."""
 
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -136,3 +139,51 @@ def test_a_secret_in_an_address_is_not_shown() -> None:
     url = "https://me:secret@hooks.example.org:8443/services/T0/B0/secret?key=secret"
 
     assert outside.host_of(url) == "https://hooks.example.org:8443/…"
+
+
+_PUBLIC = "93.184.216.34"
+"""An address of the internet, which a network of one process alone may have."""
+_ALONE = 'ip address add "$0" dev lo && ip link set lo up && exec "$@"'
+_LED = """
+import sys, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from studio import outside
+from studio.errors import InvalidError
+
+public, further = sys.argv[1:]
+asked = []
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        asked.append(self.server.server_address[0])
+        self.send_response(302)
+        self.send_header("Location", further)
+        self.end_headers()
+
+for host, port in ((public, 8000), ("127.0.0.1", 8001)):
+    server = HTTPServer((host, port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+try:
+    with outside.opened(f"http://{public}:8000/", {}, seconds=60, allow_internal=False):
+        print("It was opened.")
+except InvalidError as error:
+    print(error.message)
+print(*asked)
+"""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8001", "[::ffff:127.0.0.1]:8001", "169.254.169.254"])
+def test_a_public_address_leads_nowhere_inside(host: str) -> None:
+    """In a network of its own, so that an address of the internet is on this machine."""
+    alone = (shutil.which("unshare") or "", "-rn", "sh", "-c", _ALONE, f"{_PUBLIC}/32")
+    if (
+        not alone[0]
+        or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("This machine lets nobody make a network.")
+    command = [*alone, sys.executable, "-c", _LED, _PUBLIC, f"http://{host}/"]
+
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert said[0].endswith("is an internal address, which is not asked.")
+    assert said[1:] == [_PUBLIC]

@@ -58,6 +58,21 @@ def test_a_program_is_told_to_come_back(client: TestClient, engine: Engine) -> N
     assert (answer.status_code, names(client)) == (201, ["asked", "first try"])
 
 
+def test_a_sweep_is_looked_at_before_the_database_is_held(
+    client: TestClient, engine: Engine
+) -> None:
+    ranks = [{"adapter.r": {"values": values}} for values in ([4, "x"], [4, 8])]
+    sweeps = [{"experiment_id": 1, "space": space} for space in ranks]
+    with held(engine):
+        wrong, sound = (client.post("/api/v1/sweeps", json=one) for one in sweeps)
+    again = client.post("/api/v1/sweeps", json=sweeps[1], headers={"Idempotency-Key": "one"})
+    twice = client.post("/api/v1/sweeps", json=sweeps[1], headers={"Idempotency-Key": "one"})
+
+    assert (wrong.status_code, sound.status_code) == (422, 503)
+    assert wrong.json()["error"]["param"] == "adapter.r"
+    assert (again.status_code, twice.json()["id"]) == (201, 1)
+
+
 def test_a_person_reads_it_on_a_page(client: TestClient, engine: Engine) -> None:
     with held(engine):
         refused = client.post("/runs/1/cancel")

@@ -1,41 +1,114 @@
 """What a recipe will need, by REST and in the form."""
 
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.states import WorkStatus
+from studio.hardware import detect
+from studio.recipe.dotted import merge
 from studio.services import chores
+from tests.factories import make_done
 from tests.reading import read
 from tests.web.test_plan import HTMX, advised, decoder, filled, model
 
 __all__ = ["decoder", "model"]
 
+IN_BATCHES = {"optimisation__per_device_train_batch_size": "4096"}
 FULL = {"dataset": "starter", "precision": "fp32", "adapter": {"kind": "full"}}
 
 
-def estimate(client: TestClient, **recipe: object) -> dict[str, object]:
+def estimate(client: TestClient, **recipe: object) -> dict[str, Any]:
     answer = client.post("/api/v1/estimate", json={"recipe": FULL | recipe})
-    found: dict[str, object] = answer.json()
+    found: dict[str, Any] = answer.json()
     return found
+
+
+def in_batches(size: int) -> dict[str, Any]:
+    return {"optimisation": {"per_device_train_batch_size": size}}
 
 
 def test_estimate_and_plan_answer_the_same(client: TestClient, decoder: str) -> None:
     plan = client.post("/api/v1/plan", json={"recipe": FULL | {"base_model": decoder}}).json()
 
-    assert plan["memory"] is not None
-    assert estimate(client, base_model=decoder)["memory"] == plan["memory"]
+    told = estimate(client, base_model=decoder)
+    assert told["memory"] is not None
+    assert {name: plan[name] for name in told} == told
 
 
 def test_before_a_first_run_seconds_are_unknown(client: TestClient, decoder: str) -> None:
     time = estimate(client, base_model=decoder, optimisation={"max_steps": 7})["time"]
 
-    assert isinstance(time, dict)
     assert (time["steps"], time["seconds"]) == (7, None)
 
 
 def test_a_model_nobody_counted_is_said_to_be_unknown(client: TestClient, model: str) -> None:
     assert estimate(client, base_model=model)["memory"] is None
+
+
+def test_what_makes_it_fit_does_and_is_one_click(client: TestClient, decoder: str) -> None:
+    asked = {"base_model": decoder} | in_batches(4096)
+    told = estimate(client, **asked)
+    mended = estimate(client, **merge(asked, told["smallest_change"]["change"]))
+    page = read(advised(client, base_model=decoder, precision="fp32", **IN_BATCHES))
+
+    assert (told["memory"]["verdict"], mended["memory"]["verdict"]) == ("too large", "fits")
+    assert mended["smallest_change"] is None
+    assert "does not fit into" in page.one("figcaption").text
+    (button,) = [one for one in page.all("button") if one.text == told["smallest_change"]["title"]]
+    assert json.loads(button.attributes["data-repair"])["optimisation.per_device_train_batch_size"]
+
+
+def test_the_largest_batch_fits_and_twice_as_much_does_not(
+    client: TestClient, decoder: str
+) -> None:
+    way = estimate(client, base_model=decoder, **in_batches(1))["largest_batch"]
+    size = way["change"]["optimisation"]["per_device_train_batch_size"]
+    once, twice = (
+        estimate(client, base_model=decoder, **in_batches(times * size))["memory"]["verdict"]
+        for times in (1, 2)
+    )
+
+    assert once == "fits"
+    assert (twice == "fits") == way["title"].endswith("they fit as well")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parts"),
+    [
+        ({}, {"weights", "gradients", "optimizer", "activations", "scores", "runtime"}),
+        ({"precision": "bf16", "adapter": {"kind": "lora"}}, {"adapter", "copies"}),
+        ({"precision": "bf16_kahan"}, {"compensation"}),
+    ],
+)
+def test_memory_is_told_by_part(
+    client: TestClient, decoder: str, recipe: dict[str, Any], parts: set[str]
+) -> None:
+    memory = estimate(client, base_model=decoder, **recipe)["memory"]
+
+    assert parts <= memory["parts"].keys()
+    assert memory["total"] == sum(memory["parts"].values())
+
+
+def test_after_a_run_of_its_kind_seconds_are_told_with_an_interval(
+    client: TestClient, engine: Engine, decoder: str
+) -> None:
+    lengths = {"longest_example": 90, "longest_answer": 40, "train_rows": 10, "train_tokens": 500}
+    with unit_of_work(engine) as db:
+        run = make_done(db, base_model=decoder, precision="fp32", adapter={"kind": "full"})
+        run.resolved = lengths | {"device_name": detect().trainer_name}
+        run.metrics = run.metrics | {"train_seconds": 5.0}
+    time = estimate(client, base_model=decoder, optimisation={"max_steps": 7})["time"]
+    page = read(advised(client, base_model=decoder, precision="fp32"))
+
+    assert (time["runs"], time["tokens"], time["is_calibrated"]) == (1, 7 * 8 * 50, False)
+    assert 0 < time["least_seconds"] < time["seconds"] < time["most_seconds"]
+    assert ", between " in page.one(class_="lasting").text
 
 
 def test_a_calibration_is_queued_once(client: TestClient, decoder: str) -> None:
@@ -54,6 +127,34 @@ def test_the_form_says_that_time_is_unknown_and_offers_to_find_out(
     page = read(advised(client, base_model=decoder, precision="fp32"))
 
     assert "unknown until a first run" in page.one(class_="lasting").text
+
+
+def test_a_calibration_is_one_click_in_the_form(client: TestClient, decoder: str) -> None:
+    page = read(client.get("/new?preset=full").text)
+    form = filled(client, base_model=decoder, precision="fp32")
+    shown = read(client.post("/new/calibrate", data=form, headers=HTMX).text)
+
+    assert page.one("button", **{"hx-post": "/new/calibrate"}).text == "Train a few steps"
+    assert "Waits for its turn" in shown.one(class_="chore").text
+
+
+def test_a_finished_run_shows_its_estimates_and_by_how_much_they_missed(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_done(db)
+        run.estimate = {"memory": {"total": 110e6, "length": 9}, "timing": {"seconds": 30.0}}
+        run.resolved, run.metrics = {"peak_memory": "own"}, {"peak_memory_bytes": 100e6}
+        assert run.finished_at is not None
+        run.claimed_at = run.finished_at - timedelta(seconds=40)
+    page = read(client.get(f"/runs/{run.id}").text)
+
+    figures = page.one(class_="figures").all("div")
+    assert {one.one("dt").text: one.one("dd").text for one in figures} == {
+        "Peak memory": "100 MB",
+        "Estimated peak": "110 MB (+10 %)",
+        "Estimated time": "30 s (\N{MINUS SIGN}25 %)",
+    }
 
 
 def measured(client: TestClient, engine: Engine, decoder: str) -> None:
@@ -76,8 +177,6 @@ def test_a_dry_run_makes_estimate_and_plan_exact(
     memory = estimate(client, base_model=decoder)["memory"]
     plan = client.post("/api/v1/plan", json={"recipe": FULL | {"base_model": decoder}}).json()
 
-    assert isinstance(closed, dict)
-    assert isinstance(memory, dict)
     assert (closed["is_exact"], closed["closed_total"]) == (False, None)
     assert memory["is_exact"]
     # It knows by now how long the examples are.

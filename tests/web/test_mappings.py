@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
@@ -95,6 +96,33 @@ def test_a_filter_is_added_filled_in_and_removed(client: TestClient) -> None:
     assert "Of all 12 rows, 4 are learnt, 8 left out" in told
     assert "8 \N{MULTIPLICATION SIGN} A filter leaves it out." in told
     assert "keep.0.column" not in form_of(removed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"sample": "5"}, (5, 0)),
+        ({"deduplicate": "exact"}, (11, 0)),
+        ({"deduplicate": "question"}, (10, 0)),
+        ({"split.kind": "share", "split.share": "0.25"}, (11, 1)),
+        ({"system": "Judge.", "joiner": json.dumps(", ")}, (12, 0)),
+    ],
+)
+def test_what_is_chosen_on_the_screen_becomes_of_the_rows(
+    client: TestClient, changes: dict[str, str], parts: tuple[int, int]
+) -> None:
+    last = ["A film,9,good", "A film,9,good", "A film,9,bad"]
+    rows = [f"A film,{number},good" for number in range(9)] + last
+    number = draft(client, "title,year,verdict\n" + "\n".join(rows))
+    named = {"role.0": "prompt", "role.1": "prompt", "role.2": "completion"}
+    form = form_of(screen(client, number)) | {"shape": "prompt_completion"} | named
+    client.post(f"/datasets/{number}/mapping", data=form | changes)
+    made = client.get(f"{API}/{number}").json()
+    (first,) = client.get(f"{API}/{number}/rows", params={"limit": 1}).json()["data"]
+
+    assert (made["train_rows"], made["validation_rows"]) == parts
+    asked = [one["content"].rstrip("1234567890") for one in first["messages"][:-1]]
+    assert asked == (["Judge.", "A film, "] if "system" in changes else ["A film\n\n"])
 
 
 def test_another_shape_keeps_what_columns_were(client: TestClient) -> None:

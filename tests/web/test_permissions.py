@@ -134,6 +134,8 @@ def test_only_little_is_open_to_anybody() -> None:
     assert found == {
         "GET /api/v1/health",
         "GET /login",
+        "GET /login/oidc",
+        "GET /login/oidc/done",
         "POST /login",
         "POST /login/password",
         "POST /logout",
@@ -142,6 +144,23 @@ def test_only_little_is_open_to_anybody() -> None:
 
 def test_no_row_of_the_table_is_without_a_route() -> None:
     assert set(ROUTES) == {way.template for way in WAYS}
+
+
+BY_NAME = {
+    *("DELETE /v1/files/{file_id}", "DELETE /v1/models/{name:path}"),
+    *(f"POST /v1/fine_tuning/jobs/{{job_id}}/{verb}" for verb in ("cancel", "pause", "resume")),
+}
+"""What OpenAI's clients name in words of their own; the route itself asks whose it is."""
+
+
+def test_whose_a_thing_is_counts_wherever_one_is_changed() -> None:
+    found = {
+        f"{way.method} {way.template}"
+        for way in WAYS
+        if way.asks == "manage" and "{" in way.template and not way.noun
+    }
+
+    assert found == BY_NAME
 
 
 def test_looking_changes_nothing() -> None:

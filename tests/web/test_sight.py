@@ -1,6 +1,8 @@
 """See what will be trained: the panel of the form, the page of a data set, and the API."""
 
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,15 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
+from studio import sockets
 from studio.db.session import unit_of_work
 from studio.services import models
 from studio.settings import Settings
 from tests import desks, factories
 from tests.reading import Node, posted, problem_of, read
 
+AT_ONCE = 8
+"""How many may wait for the desk: `studio.services.desk` lets no more in."""
 PREVIEW = "/api/v1/datasets/1/preview"
 """Answered by a real desk, on the data set that every test has."""
 
@@ -122,6 +127,30 @@ def test_without_a_worker_the_panel_says_so(client: TestClient) -> None:
     assert "There is no worker to ask" in seen(client).text
 
 
+def test_while_the_desk_is_waited_for_other_pages_are_answered(
+    client: TestClient, settings: Settings, model: Path
+) -> None:
+    """Whoever listens at the socket says nothing yet, as a worker whose desk has not come."""
+    place, data = settings.home / "desk.sock", form(client, base_model=model.name)
+    place.unlink()
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(AT_ONCE) as others:
+        with sockets.address(place) as where:
+            listener.bind(where)
+        listener.listen()
+        listener.settimeout(60)  # of a test that fails
+        asking = [others.submit(client.post, "/new/sight", data=data) for _ in range(AT_ONCE)]
+        lines = [listener.accept()[0] for _ in asking]
+        answered = [client.get(page).status_code for page in ("/datasets", "/api/v1/runs")]
+        one_more = client.post("/new/sight", data=data).text
+        waiting = [one for one in asking if not one.done()]
+        for line in lines:
+            line.close()
+
+    assert (answered, len(waiting)) == ([200, 200], AT_ONCE)
+    assert "Many rows are being looked at now." in one_more
+    assert ["could not be told" in one.result().text for one in asking] == [True] * AT_ONCE
+
+
 @pytest.mark.usefixtures("model")
 @pytest.mark.parametrize(
     ("change", "said"),
@@ -157,6 +186,30 @@ def test_a_data_set_has_a_page_of_its_rows_as_tokens(client: TestClient) -> None
 
 
 @pytest.mark.usefixtures("model")
+def test_rows_of_an_older_version_are_seen_as_they_were(client: TestClient) -> None:
+    rows = "".join(f'{{"prompt": "{i}?", "completion": "{i}."}}\n' for i in range(7))
+    client.post("/api/v1/datasets", files={"file": ("sums.jsonl", rows.encode())})
+    client.post("/api/v1/datasets/2/exclude", json={"rows": [1]}).raise_for_status()
+    (link,) = [
+        one.attributes["href"]
+        for one in read(client.get("/datasets/2?version=1").text).all("a")
+        if "/sight" in one.attributes.get("href", "")
+    ]
+    asked: dict[str, str | int] = {"model": "spoken", "row": 1}
+    old: dict[str, str | int] = {"version": 1}
+    first, last = (
+        read(client.get("/datasets/2/sight", params=asked | which).text) for which in (old, {})
+    )
+    told = client.get("/api/v1/datasets/2/preview", params=asked | old).json()
+
+    assert link == "/datasets/2/sight?version=1"
+    assert (learnt(first), learnt(last)) == (["0.<|im_end|>"], ["1.<|im_end|>"])
+    assert ("version", "1") in posted(first.one(id="look"))
+    assert "New runs learn from version 2." in first.text
+    assert "".join(one["text"] for one in told["tokens"] if one["learnt"]) == "0.<|im_end|>"
+
+
+@pytest.mark.usefixtures("model")
 def test_the_api_tells_every_token(client: TestClient) -> None:
     found = client.get(PREVIEW, params={"model": "spoken", "row": 2}).json()
 
@@ -181,6 +234,7 @@ def test_the_api_shows_a_row_that_is_not_saved(client: TestClient) -> None:
         ({"model": "spoken", "row": 41}, 404, "not_found"),
         ({"model": "base"}, 422, "no_chat_template"),
         ({"model": "spoken", "split": "validation"}, 404, "not_found"),
+        ({"model": "spoken", "version": 9}, 404, "not_found"),
         ({"model": "nobody"}, 422, "invalid"),
     ],
 )

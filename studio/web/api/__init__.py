@@ -21,6 +21,7 @@ from studio.web.api import (
     results,
     runs,
     samples,
+    secrets,
     stats,
     studies,
     sweeps,
@@ -64,6 +65,7 @@ ROUTERS = (
             watch,
             tokens,
             accounts,
+            secrets,
         )
     )
     + openai.ROUTERS

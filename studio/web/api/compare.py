@@ -19,6 +19,7 @@ from studio.web.api.results import AxisName, Cut, SeriesOut
 from studio.web.api.shapes import Out, RunBrief, run_brief
 from studio.web.deps import DB, RunIds
 from studio.web.lines import Along, Laid, laid
+from studio.web.viewers import Seated
 
 router = APIRouter(route_class=Call, prefix="/api/v1/compare", tags=["compare"])
 
@@ -136,7 +137,7 @@ def _known(request: Request, runs: RunIds) -> list[int]:
         return [run.id or 0 for run in compare.chosen(db, runs)]
 
 
-@router.get("/stream", response_class=EventSourceResponse)
+@router.get("/stream", response_class=EventSourceResponse, dependencies=[Seated])
 async def stream(
     request: Request,
     runs: Annotated[list[int], Depends(_known)],

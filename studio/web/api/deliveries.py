@@ -11,7 +11,7 @@ from studio.db.outbox import Try as TryRow
 from studio.services import channels, deliveries
 from studio.web.api.calls import Call
 from studio.web.api.shapes import After, Body, Id, Listing, Out, page_of
-from studio.web.deps import DB, Config
+from studio.web.deps import DB, Keyed
 
 router = APIRouter(route_class=Call, prefix="/api/v1", tags=["notifications"])
 
@@ -54,7 +54,7 @@ class NewTest(Body):
 
 
 @router.get("/notifications")
-def ways(config: Config) -> Listing[WayOut]:
+def ways(config: Keyed) -> Listing[WayOut]:
     """Tell by which ways people are told, as the operator has set them up."""
     found = [WayOut.model_validate(way) for way in channels.ways(config)]
     return Listing(data=found, has_more=False, next_after=None)
@@ -76,7 +76,7 @@ def show(delivery_id: Id, db: DB) -> DeliveryOut:
 
 
 @router.post("/deliveries/test", status_code=202)
-def test(new: NewTest, db: DB, config: Config) -> DeliveryOut:
+def test(new: NewTest, db: DB, config: Keyed) -> DeliveryOut:
     """Have the worker send a message that says only that messages arrive."""
     return _out(channels.send_test(db, config, new.channel), [])
 

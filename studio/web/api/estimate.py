@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
+from sqlmodel import Session
 
 from studio.db.session import reading
 from studio.methods import AnyRecipe
@@ -69,7 +70,7 @@ class WayOut(Out):
     change: dict[str, Any]
 
 
-class Answer(Out):
+class Estimate(Out):
     memory: MemoryOut | None
     """Null where it is not known how the model's layers hold a batch: a measurement counts it."""
     measured_bytes: float | None
@@ -82,19 +83,10 @@ class Answer(Out):
 
 
 @router.post("")
-def show(asked: Asked, request: Request) -> Answer:
+def show(asked: Asked, request: Request) -> Estimate:
     """Say what a recipe would need. Starts nothing and writes nothing."""
     with reading(request.app.state.engine) as db:
-        known = estimates.known(db)
-        made = estimates.of(db, asked.recipe, known)
-        ways = fitting.of(db, asked.recipe, known)
-    return Answer(
-        memory=memory_out(made.memory),
-        measured_bytes=made.measured,
-        time=TimeOut.model_validate(made.timing),
-        smallest_change=_way(ways.smallest),
-        largest_batch=_way(ways.largest),
-    )
+        return of(db, asked.recipe)
 
 
 @router.post("/calibration", status_code=202)
@@ -114,7 +106,26 @@ def measure(asked: Asked, db: DB, config: Config) -> ChoreOut:
     return chore_out(measurements.ask(db, asked.recipe, config))
 
 
-def memory_out(needed: Needed | None) -> MemoryOut | None:
+def of(db: Session, recipe: AnyRecipe) -> Estimate:
+    """Estimate what a recipe would need.
+
+    Raises:
+        InvalidError: there is no such model or data set.
+
+    """
+    known = estimates.known(db)
+    made = estimates.of(db, recipe, known)
+    ways = fitting.of(db, recipe, known)
+    return Estimate(
+        memory=_memory(made.memory),
+        measured_bytes=made.measured,
+        time=TimeOut.model_validate(made.timing),
+        smallest_change=_way(ways.smallest),
+        largest_batch=_way(ways.largest),
+    )
+
+
+def _memory(needed: Needed | None) -> MemoryOut | None:
     if needed is None:
         return None
     return MemoryOut(

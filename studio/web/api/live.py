@@ -21,6 +21,7 @@ from studio.services import artifacts, compare, history, metrics, runs
 from studio.settings import Settings
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Id, RunBrief, run_brief
+from studio.web.viewers import Seated
 
 router = APIRouter(route_class=Call, prefix="/api/v1", tags=["live"])
 
@@ -64,7 +65,7 @@ def _known(request: Request, run_id: Id) -> int:
     return run_id
 
 
-@router.get("/runs/{run_id}/stream", response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/stream", response_class=EventSourceResponse, dependencies=[Seated])
 async def of_run(
     request: Request,
     run_id: Annotated[int, Depends(_known)],
@@ -87,7 +88,7 @@ async def of_run(
             yield HEARTBEAT
 
 
-@router.get("/stream", response_class=EventSourceResponse)
+@router.get("/stream", response_class=EventSourceResponse, dependencies=[Seated])
 async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
     """Tell of every recent run that changed since the last message; at first, of each of them."""
     state = request.app.state

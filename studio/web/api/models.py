@@ -14,7 +14,7 @@ from studio.web.api import chores
 from studio.web.api.calls import Call
 from studio.web.api.chores import ChoreOut
 from studio.web.api.shapes import After, Body, Id, Limit, Listing, Name, Out, page_of
-from studio.web.deps import DB, Config
+from studio.web.deps import DB, Config, Keyed
 
 router = APIRouter(route_class=Call, prefix="/api/v1/models", tags=["models"])
 
@@ -107,7 +107,7 @@ def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ModelOut]:
 
 
 @router.post("", status_code=201, response_model=ModelOut, responses={202: {"model": ChoreOut}})
-def add(new: NewModel, request: Request, config: Config) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
+def add(new: NewModel, request: Request, config: Keyed) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
     """Add a folder (201), or begin to download a model from the hub (202: the chore that does)."""
     engine = request.app.state.engine
     if isinstance(new.source, FolderSource):
@@ -123,7 +123,7 @@ def add(new: NewModel, request: Request, config: Config) -> Any:  # noqa: ANN401
 
 @router.get("/search")
 def search(
-    request: Request, config: Config, q: Annotated[str, Query(min_length=2, max_length=200)]
+    request: Request, config: Keyed, q: Annotated[str, Query(min_length=2, max_length=200)]
 ) -> Hits:
     """Look for models that write text on the hub, the most fetched first."""
     found = downloads.search(config, q)

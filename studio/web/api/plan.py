@@ -7,9 +7,10 @@ from fastapi import APIRouter, Request
 from studio.db.session import reading
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.services import advice, estimates, findings, obstacles, plans, stats
+from studio.services import advice, findings, obstacles, plans, stats
+from studio.web.api import estimate
 from studio.web.api.calls import Call
-from studio.web.api.estimate import MemoryOut, memory_out
+from studio.web.api.estimate import Estimate
 from studio.web.api.shapes import Body, Out
 
 router = APIRouter(route_class=Call, prefix="/api/v1/plan", tags=["runs"])
@@ -71,10 +72,10 @@ class AdviceOut(Out):
     sentence: str
 
 
-class Answer(Out):
+class Answer(Estimate):
+    """All that `estimate` answers, and what is held, said and refused besides."""
+
     plan: PlanOut
-    memory: MemoryOut | None
-    """Null where it is not known how the model's layers hold a batch. As `estimate` answers."""
     refusals: list[RefusalOut]
     """Why it cannot run here; empty if it can."""
     warnings: list[str]
@@ -89,11 +90,11 @@ def show(asked: Planned, request: Request) -> Answer:
         refused = obstacles.of(db, asked.recipe, facts)
         noted = findings.noted(db, asked.recipe)
         lost = list(stats.cautions(db, asked.recipe))
-        needed = estimates.best(db, asked.recipe, facts, estimates.known(db))
+        needed = estimate.of(db, asked.recipe)
     advised = advice.advise(asked.recipe, facts, detect())
     return Answer(
         plan=PlanOut.model_validate(plans.plan(asked.recipe, facts)),
-        memory=memory_out(needed),
+        **needed.model_dump(),
         refusals=[RefusalOut.model_validate(one) for one in refused],
         warnings=[*lost, *advised.warnings, *([f"{noted.sentence}."] if noted else [])],
         advice=AdviceOut(precision=advised.mode.name, sentence=advised.sentence),

@@ -34,6 +34,8 @@ class Wanted(Settings):
     row: int = Field(default=1, ge=1, lt=2**53)
     """Counted from one."""
     split: Part = "train"
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    """Null is the one that new runs learn from."""
 
 
 class Previewed(Settings):
@@ -49,7 +51,8 @@ def preview(
 ) -> Tokens:
     """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
     with reading(request.app.state.engine) as db:
-        place = sight.exactly(db, datasets.get(db, dataset_id), wanted.split, wanted.row)
+        dataset = datasets.get(db, dataset_id)
+        place = sight.exactly(db, dataset, wanted.split, wanted.row, wanted.version)
         asked = _asked(db, wanted, sight.row(config.datasets, place))
     return desk.tokens(config, asked)
 

@@ -108,10 +108,13 @@ class WholeSweepOut(SweepOut):
 
 
 @router.post("", status_code=201)
-def create(new: NewSweep, db: DB) -> SweepOut:
+def create(new: NewSweep, seen: Reads, db: DB) -> SweepOut:
     """Begin a sweep; the worker queues its runs. Settings that cannot run here are left out."""
+    plan, recipe = _plan(new), experiments.get(seen, new.experiment_id).recipe
+    # Looking at hundreds of settings takes a while: the database is held only from here on.
+    prospect = prospects.of(seen, recipe, plan)
     experiment = experiments.get(db, new.experiment_id)
-    return SweepOut.model_validate(sweeps.create(db, experiment, _plan(new)))
+    return SweepOut.model_validate(sweeps.create(db, experiment, plan, recipe, prospect))
 
 
 @router.post("/prospect")

@@ -19,11 +19,13 @@ from studio.web.pages import (
     mappings,
     models,
     new,
+    oidc,
     palette,
     people,
     queue,
     ratings,
     runs,
+    secrets,
     settings,
     sight,
     stats,
@@ -40,6 +42,6 @@ ROUTERS = tuple(
         *(compare, ratings, comparisons, imports, datasets, stats),
         *(studies, sweeps, mappings, models, queue, settings, failures, chores),
         *(manual, docs, palette, style),
-        *(login, access, people),
+        *(login, oidc, access, people, secrets),
     )
 )

@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.accounts import Account, Purpose, Role
 from studio.db.session import reading, unit_of_work
 from studio.errors import ConflictError, InvalidError, StudioError, UnknownPersonError
-from studio.services import accounts, passwords, sign_ins, tickets
+from studio.services import accounts, oidc, passwords, sign_ins, tickets
 from studio.web import who
 from studio.web.deps import DB, Config
 from studio.web.errors import status_of
@@ -138,11 +138,18 @@ def _account_of(db: Session, secret: str, name: str) -> Account:
     return holder
 
 
+def refused(request: Request, problem: StudioError) -> Response:
+    """Show the form again, and why another way in has led nowhere."""
+    return _form(request, "/", problem=problem)
+
+
 def _form(
     request: Request, there: str, name: str = "", problem: StudioError | None = None
 ) -> Response:
     status = status_of(problem) if problem else 200
-    about = {"there": there, "name": name, "problem": problem}
+    config = request.app.state.settings
+    service = oidc.host(config) if oidc.is_on(config) else ""
+    about = {"there": there, "name": name, "problem": problem, "service": service}
     return page(request, "login/enter.html", status=status, **about)
 
 

@@ -11,7 +11,7 @@ from studio.db.tables import Model
 from studio.errors import StudioError
 from studio.services import advice, consents, downloads, estimates, models
 from studio.settings import Settings
-from studio.web.deps import DB, Config
+from studio.web.deps import DB, Config, Keyed
 from studio.web.render import asked_by_htmx, block, form_again, go, page
 from studio.weights import cards, families
 
@@ -23,7 +23,7 @@ Text = Annotated[str, Form(max_length=4096)]
 
 
 @router.get("")
-def listing(request: Request, config: Config, q: Words = "") -> Response:
+def listing(request: Request, config: Keyed, q: Words = "") -> Response:
     found = _searched(config, q)
     with reading(request.app.state.engine) as db:
         hits = _hits(db, config, q, found)
@@ -50,7 +50,7 @@ def bring(request: Request, db: DB, config: Config, folder: Text = "", name: Tex
 
 @router.post("/download")
 def download(
-    request: Request, config: Config, repo: Text = "", revision: Text = "", name: Text = ""
+    request: Request, config: Keyed, repo: Text = "", revision: Text = "", name: Text = ""
 ) -> Response:
     """Begin to fetch a model. The hub may be slow, so the database is asked after it."""
     engine = request.app.state.engine

@@ -11,7 +11,7 @@ from studio.hardware import Gpu, Hardware, detect, versions
 from studio.services import channels, checks, deliveries, launcher, workers
 from studio.settings import Settings
 from studio.web import choices, words
-from studio.web.deps import DB, Config
+from studio.web.deps import DB, Keyed
 from studio.web.render import asked_by_htmx, block, go, page
 
 router = APIRouter(prefix="/settings", include_in_schema=False)
@@ -21,7 +21,7 @@ LAST = 10
 
 
 @router.get("")
-def show(request: Request, db: DB, config: Config) -> Response:
+def show(request: Request, db: DB, config: Keyed) -> Response:
     return page(
         request,
         "settings/show.html",
@@ -35,13 +35,13 @@ def show(request: Request, db: DB, config: Config) -> Response:
 
 
 @router.get("/notices")
-def notices(request: Request, db: DB, config: Config) -> Response:
+def notices(request: Request, db: DB, config: Keyed) -> Response:
     return block(request, "settings/show.html", "notices", **_notices(db, config))
 
 
 @router.post("/notices/test")
 def send_test(
-    request: Request, db: DB, config: Config, channel: Annotated[Channel, Form()]
+    request: Request, db: DB, config: Keyed, channel: Annotated[Channel, Form()]
 ) -> Response:
     channels.send_test(db, config, channel)
     if asked_by_htmx(request):

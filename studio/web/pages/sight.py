@@ -35,7 +35,7 @@ def of_dataset(
     with reading(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
         known = choices.model_names(db)
-        name = dataset.name
+        name, version = dataset.name, dataset.version
     values = {
         "model": model or next(iter(known), ""),
         "max_length": "1024",
@@ -46,7 +46,7 @@ def of_dataset(
     }
     values["model"] = values["model"] or next(iter(known), "")
     context: dict[str, Any] = {
-        "dataset": {"id": dataset_id, "name": name},
+        "dataset": {"id": dataset_id, "name": name, "version": version},
         "models": known,
         "values": values,
         "sight": sight.look(request.app.state.engine, config, values),

@@ -33,12 +33,16 @@ def new(request: Request, db: DB, source: Source = "", experiment: int | None = 
 
 
 @router.post("/new")
-def create(request: Request, draft: PostedDraft, db: DB) -> Response:
-    experiment, recipe = studies.source(db, draft.source)
+def create(request: Request, draft: PostedDraft, seen: Reads, db: DB) -> Response:
+    _experiment, recipe = studies.source(seen, draft.source)
     try:
-        sweep = sweeps.create(db, experiment, sweep_form.plan(draft), recipe)
+        plan = sweep_form.plan(draft)
+        # Looking at hundreds of settings takes a while: the database is held only from here on.
+        prospect = prospects.of(seen, recipe, plan)
     except InvalidError as error:
-        return _form(request, db, draft, error)
+        return _form(request, seen, draft, error)
+    experiment, _recipe = studies.source(db, draft.source)
+    sweep = sweeps.create(db, experiment, plan, recipe, prospect)
     return go(request, f"/sweeps/{sweep.id}")
 
 

@@ -48,6 +48,16 @@ def test_everything_left_out_takes_its_default() -> None:
             ("optimisation", "learning_rate"),
             "Input should be a finite number",
         ),
+        (
+            {"adapter": {"kind": "lora", "r": 10**9}},
+            ("adapter", "lora", "r"),
+            "Input should be less than or equal to 1024",
+        ),
+        (
+            {"adapter": {"kind": "lora", "target_modules": "(a+)+$"}},
+            ("adapter", "lora", "target_modules"),
+            "Input should be 'all-linear'",
+        ),
     ],
 )
 def test_wrong_values_are_refused_by_name(

@@ -8,8 +8,11 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.hardware import detect
 from studio.methods import AnyRecipe
+from studio.recipe.conflicts import conflict
+from studio.recipe.precision import PRECISIONS
 from studio.services import estimates, memory
 from studio.services.estimates import Known, Needed
+from studio.services.kept import Load
 from studio.services.precedents import Precedent
 from studio.weights.facts import ModelFacts
 from studio.weights.shapes import Shape
@@ -41,6 +44,9 @@ TOLD = {
     "train_rows": 10,
     "train_tokens": 500,
 }
+FULL = {"kind": "full"}
+BASES = ("", "native", "float32", "bfloat16", "float16", "int8", "nf4")
+"""Formats of a frozen model; nothing is a full fine-tune."""
 RECIPE = make_recipe(precision="fp32", adapter={"kind": "full"}, data={"max_length": 200})
 
 
@@ -67,6 +73,27 @@ def need(by: Known, recipe: AnyRecipe = RECIPE) -> Needed:
     found = estimates.needed(recipe, FACTS, by)
     assert found is not None
     return found
+
+
+def way(precision: str, base: str = "") -> tuple[AnyRecipe, str]:
+    adapter = {"kind": "lora", "base_dtype": base} if base else FULL
+    return make_recipe(precision=precision, adapter=adapter), f"{precision} {base or 'full'}"
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_all_but_these_are_worked_out_without_a_dry_run(on_gpu: bool) -> None:  # noqa: FBT001 -- a case
+    ways = [way(mode, base) for mode in PRECISIONS for base in BASES]
+    unknown = {
+        name
+        for recipe, name in ways
+        if conflict(recipe) is None
+        if memory.estimate(recipe, FACTS, Load(2, 100, 50), on_gpu=on_gpu) is None
+    }
+
+    # A dry run counts the first three; of the others, a few real steps tell.
+    rounded = {f"fp32_bf16_matmul {base}" for base in ("full", "native", "float32")}
+    packed = {f"{mode} {base}" for mode in ("bf16", "fp16", "fp32") for base in ("int8", "nf4")}
+    assert unknown == rounded | packed | {"fp8 full"}
 
 
 def test_two_runs_teach_nothing() -> None:

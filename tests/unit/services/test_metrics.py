@@ -71,6 +71,7 @@ def test_other_axes(db: Session) -> None:
     run = told(db, make_running(db), 3.0, 2.0)
 
     assert metrics.curves(db, [run], ["loss"], x="tokens").x == [100, 200]
+    assert metrics.curves(db, [run], ["loss"], x="epoch").x == [0.1, 0.2]
     assert metrics.curves(db, [run], ["loss"], x="seconds").x == [0.5, 1.0]
 
 
@@ -93,7 +94,7 @@ def test_news_come_once_and_in_order(db: Session) -> None:
     assert metrics.after(db, run, second.last_id) == []
 
 
-@pytest.mark.parametrize("x", ["step", "relative_step", "tokens", "seconds", "norm"])
+@pytest.mark.parametrize("x", ["step", "relative_step", "epoch", "tokens", "seconds", "norm"])
 def test_a_part_of_an_axis_is_told_point_by_point(db: Session, x: str) -> None:
     run = make_running(db)
     rows = [progressed(step, loss=float(step), norm=float(step)) for step in range(1, 1001)]

@@ -1,0 +1,40 @@
+"""What `make audit` says: holes fail it, silence is no proof, and ours is the code without any."""
+
+import json
+
+import pytest
+
+from tests.audit import ROOT, of_code, sbom, told
+
+SOUND = {"name": "a", "version": "1", "vulns": []}
+SKIPPED = {"name": "b", "skip_reason": "It could not be asked."}
+HOLE = {"name": "c", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": ["2"]}]}
+
+
+def test_a_hole_is_told_and_fails() -> None:
+    assert told([SOUND, HOLE]) == (
+        "2 of 2 pinned packages were looked up, 1 holes.\nc 1: CVE-1, mended in 2",
+        1,
+    )
+
+
+def test_what_was_not_looked_up_is_not_said_to_be_sound() -> None:
+    words, code = told([SKIPPED])
+
+    assert (words.startswith("0 of 1"), "nothing was proved" in words, code) == (True, True, 0)
+
+
+def test_our_code_has_no_hole_that_is_known_by_its_shape() -> None:
+    pytest.importorskip("bandit")
+
+    assert of_code() == ("No holes were found in our code.", 0)
+
+
+def test_what_the_studio_is_made_of_names_every_pin() -> None:
+    pytest.importorskip("cyclonedx_py")
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+
+    made_of = json.loads(sbom(is_held_to_schema=False))["components"]
+
+    named = {f"{one['name'].lower()}=={one['version']}" for one in made_of}
+    assert named == {pin for pin in pins if "==" in pin}

@@ -1,0 +1,220 @@
+"""What a page of ours, or of somebody else's, could be made to do in a browser."""
+
+import csv
+import io
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+from starlette.routing import Route
+
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import Run
+from studio.services import experiments, runs
+from studio.web import tabulate
+from studio.web.api import ROUTERS as API
+from studio.web.pages import ROUTERS as PAGES
+from studio.web.pages.login import local
+from studio.web.tabulate import Sheet
+from tests.reading import read
+from tests.security.visits import Place, ask
+
+MARKUP = st.builds(
+    "{}{}{}".format,
+    st.text(st.characters(codec="utf-8", categories=["L", "N"]), max_size=5),
+    st.sampled_from(
+        ["<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "</title><svg onload=a()>"]
+    )
+    | st.sampled_from(['" hx-get="/x" a="', "' onclick='a()", "<a href=javascript:a()>", "<!--"]),
+    st.text(st.characters(codec="utf-8", categories=["L", "N"]), max_size=5),
+)
+
+
+@settings(max_examples=5, deadline=None)
+@given(words=MARKUP)
+def test_what_people_write_is_text_on_every_page(place: Place, words: str) -> None:
+    with unit_of_work(place.engine) as db:
+        run = runs.get(db, 1)
+        run.notes, run.tags = words, [words[:50]]
+        experiments.get(db, run.experiment_id).name = words
+        run.name = words
+    for path in ("/", "/runs/1", "/compare?runs=1", f"/?q={words}", "/experiments/1", "/queue"):
+        page = place.client.get(path).text
+        found = read(page)
+
+        assert words not in page
+        assert [one for one in found.all("script") if not one.attributes.get("src")] == []
+        assert [
+            name
+            for one in found.all()
+            for name, value in one.attributes.items()
+            if name.startswith("on") or value.startswith("javascript:") or value == "/x"
+        ] == []
+
+
+@settings(max_examples=10, deadline=None)
+@given(words=MARKUP)
+def test_an_error_repeats_nothing_as_markup(place: Place, words: str) -> None:
+    for path in (f"/{words}", f"/runs/{words}", f"/help/knobs/{words}", f"/datasets/{words}"):
+        answer = ask(place, path)
+
+        assert words.encode() not in answer.body or "json" in answer.headers["content-type"]
+
+
+DANGEROUS = st.sampled_from(["=", "+", "-", "@", "\t", "\r", "\n", "\uff1d"])
+CELLS = st.builds("{}{}".format, DANGEROUS, st.text(max_size=20))
+
+
+@settings(max_examples=50, deadline=None)
+@given(name=CELLS, title=CELLS)
+def test_no_cell_of_an_export_is_reckoned_with(name: str, title: str) -> None:
+    made = Sheet(
+        names=["id", title], titles=[], numeric=[], raw=[[1, name], [-2, -1.5]], written=[]
+    )
+
+    # A quoted cell keeps every line break, so only the first sign of each counts.
+    rows = list(csv.reader(io.StringIO(tabulate.as_csv(made), newline="")))
+    assert [row[1][0] for row in rows] == ["'", "'", "-"]
+    assert float(rows[2][1]) == -1.5
+
+
+def test_the_table_of_runs_is_exported_so(place: Place) -> None:
+    with unit_of_work(place.engine) as db:
+        run = runs.get(db, 1)
+        run.name = "=HYPERLINK(1)"
+        run.tags = ["@SUM(1)"]
+    told = place.client.get("/runs.csv?cols=name,tags,status").text
+
+    assert "'=HYPERLINK(1)" in told
+    assert [
+        cell for row in csv.reader(io.StringIO(told)) for cell in row if cell.startswith(("=", "@"))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["x.html.jsonl", 'a"; b=.jsonl', "x\r\nA: b.jsonl", "é.jsonl", "\u202egvs.jsonl"]
+)
+def test_what_was_uploaded_is_never_shown_inline(place: Place, name: str) -> None:
+    rows = b'{"prompt": "a", "completion": "b"}\n'
+    sent = place.client.post(
+        "/v1/files", data={"purpose": "fine-tune"}, files={"file": (name, rows)}
+    )
+    assert sent.status_code == 200, sent.text
+    answer = place.client.get(f"/v1/files/{sent.json()['id']}/content")
+
+    assert answer.content == rows
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment;")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", ["x.html", "x.svg", "x.xml", "x.xhtml", "x.js", "x.html."])
+def test_a_name_that_browsers_would_run_is_refused(place: Place, name: str) -> None:
+    rows = b'{"prompt": "a", "completion": "b"}\n'
+    answer = place.client.post("/api/v1/datasets", files={"file": (name, rows)})
+
+    assert answer.status_code == 422
+
+
+@pytest.mark.parametrize(
+    "content", [b"<!doctype html><script>", b"<svg onload=a()>", b"<?xml version='1.0'?><a/>"]
+)
+def test_a_page_is_no_data_set(place: Place, content: bytes) -> None:
+    answer = place.client.post("/api/v1/datasets", files={"file": ("rows.jsonl", content)})
+
+    assert answer.status_code == 422
+
+
+def test_no_page_of_ours_stands_in_anothers(place: Place) -> None:
+    for path in ("/", "/nowhere", "/api/v1/runs", "/static/css/base.css"):
+        assert "frame-ancestors 'none'" in ask(place, path).headers["content-security-policy"]
+
+
+HOSTS = st.builds(
+    "{}{}{}".format,
+    st.sampled_from(["", "a.", "x@", "testserver.", "testserver@", "127.0.0.1.", "[::1]"]),
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=12),
+    st.sampled_from(["", ":80", ":80:80", ".evil.example", "/p?x=", "#", "@evil"]),
+).filter(lambda host: host.lower().rpartition(":")[0] not in {"testserver", "127.0.0.1"})
+
+
+@settings(max_examples=50, deadline=None)
+@given(host=HOSTS.filter(lambda host: host.lower() not in {"testserver", "127.0.0.1"}))
+def test_a_host_that_is_not_ours_is_refused(place: Place, host: str) -> None:
+    answer = ask(place, "/api/v1/health", headers=[(b"host", host.encode())])
+
+    assert answer.status == 421
+
+
+ORIGINS = st.sampled_from(
+    ["null", "", "file://", "http://testserver.evil.example", "http://evil@testserver.x"]
+) | st.builds(
+    "https://{}".format, st.from_regex(r"[a-z]{1,8}\.example(:[0-9]{1,4})?", fullmatch=True)
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    origin=ORIGINS.filter(bool),
+    kind=st.sampled_from(["text/plain", "application/json", "application/x-www-form-urlencoded"]),
+    method=st.sampled_from(["POST", "PUT", "PATCH", "DELETE"]),
+)
+def test_another_site_changes_nothing_and_reads_nothing(
+    place: Place, origin: str, kind: str, method: str
+) -> None:
+    headers = {"Origin": origin, "Content-Type": kind, "Cookie": "studio_80=x"}
+    answer = place.client.request(method, "/api/v1/runs/1", content=b"{}", headers=headers)
+    read_there = place.client.get("/api/v1/runs", headers=headers)
+
+    assert answer.status_code == 403
+    assert [name for name in read_there.headers if name.startswith("access-control")] == []
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_what_no_script_had_to_ask_for_is_no_json(place: Place, kind: str) -> None:
+    """A form of another site can send text; JSON only after it was asked whether it may."""
+    body = b'{"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}'
+    answer = place.client.post("/api/v1/runs", content=body, headers={"Content-Type": kind})
+
+    assert answer.status_code == 422
+
+
+ROUTES = [one for router in (*PAGES, *API) for one in router.routes if isinstance(one, Route)]
+READ = {one.path for one in ROUTES if one.methods and "GET" in one.methods}
+CHANGING = sorted({one.path for one in ROUTES} - READ)
+
+
+def test_looking_at_an_address_that_changes_something_changes_nothing(place: Place) -> None:
+    def state() -> tuple[str, int]:
+        with reading(place.engine) as db:
+            return runs.get(db, 1).status, db.scalar(select(func.count()).select_from(Run)) or 0
+
+    before = state()
+    found = {
+        path: ask(place, path.replace("{run_id}", "1").replace("{", "").replace("}", "")).status
+        for path in CHANGING
+    }
+
+    assert len(found) > 30
+    assert {path: status for path, status in found.items() if status // 100 != 4} == {}
+    assert state() == before
+
+
+THERE = st.builds(
+    "{}{}".format,
+    st.sampled_from(["//", "/\\", "\\\\", "https:", "https://", "javascript:", "/\t/", "\n//"])
+    | st.sampled_from([" //", "///", "/\\/", "http:\\\\", "data:", "", "/", "/%09/", "/a"]),
+    st.text(st.characters(min_codepoint=1, max_codepoint=126), max_size=20),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(there=THERE)
+def test_whoever_signs_in_stays_here(there: str) -> None:
+    led = urlsplit(local(there))
+
+    assert (led.scheme, led.netloc, local(there)[:1]) == ("", "", "/")
+    assert not {"\\", "\r", "\n", "\t"} & set(local(there))
+    assert local(there)[1:2] not in {"/", "\\"}

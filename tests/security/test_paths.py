@@ -1,0 +1,163 @@
+"""Names and paths that lead elsewhere: no file is read, written or removed by what it is called."""
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from studio.db.session import reading
+from studio.errors import NotFoundError
+from studio.recipe.base import Recipe
+from studio.services import artifacts, datasets, runs
+from tests.security.visits import Place, ask
+
+STEPS = st.sampled_from(
+    ["..", ".", "", "....", "%2e%2e", "%252e%252e", "..%2f..", "..%5c..", "..\\..", "..;", "a"]
+) | st.sampled_from(
+    ["..\x00", "\u2025", "\uff0e\uff0e", "..%c0%af..", "C:", "C:\\Windows", "#", "?"]
+)
+GOALS = st.sampled_from(
+    [
+        "etc/passwd",
+        "studio.db",
+        "settings.py",
+        "pyproject.toml",
+        "recipe.yaml",
+        "job.json",
+        "log.txt",
+    ]
+)
+PATHS = st.builds(
+    lambda first, steps, joint, goal: first + joint.join([*steps, goal]),
+    st.sampled_from(["", "/", "//", "\\", "adapter.json/", "file:///"]),
+    st.lists(STEPS, min_size=1, max_size=8),
+    st.sampled_from(["/", "\\", "%2f", "//", "/./"]),
+    GOALS,
+)
+ROOTS = st.sampled_from(
+    ["/api/v1/runs/1/artifacts/", "/api/v1/runs/1/exports/1/files/", "/static/", "/static/css/"]
+) | st.sampled_from(["/v1/files/", "/help/knobs/", "/datasets/1/versions/1/"])
+
+
+@settings(max_examples=20, deadline=None)
+@given(root=ROOTS, path=PATHS)
+def test_no_path_leads_to_a_file_that_is_not_offered(place: Place, root: str, path: str) -> None:
+    for one in (path, unquote(path), unquote(unquote(path))):
+        answer = ask(place, root + one)
+
+        assert (answer.status // 100, b"root:" in answer.body) == (4, False)
+
+
+@pytest.mark.parametrize("path", ["model#/../../etc/passwd", "a;/../b", "a\x00b", "/p"])
+def test_a_path_that_other_programs_cut_short_is_none(place: Place, path: str) -> None:
+    assert ask(place, f"/api/v1/runs/1/artifacts/{path}").status == 404
+
+
+def test_the_file_that_is_offered_is_read(place: Place) -> None:
+    assert ask(place, "/api/v1/runs/1/artifacts/adapter.json").body == b"{}"
+
+
+def test_a_link_among_the_files_of_a_run_is_not_followed(tmp_path: Path) -> None:
+    outside, files = tmp_path / "outside", tmp_path / "artifacts"
+    outside.mkdir()
+    files.mkdir()
+    (outside / "secret").write_text("hush")
+    (files / "file").symlink_to(outside / "secret")
+    (files / "folder").symlink_to(outside, target_is_directory=True)
+
+    assert artifacts.listing(files) == []
+    for name in ("file", "folder/secret"):
+        with pytest.raises(NotFoundError):
+            artifacts.find(files, name)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    noun=st.sampled_from(["runs", "datasets", "models", "experiments", "sweeps"]),
+    number=st.sampled_from(["..", ".", "*", "%", "0", "-1", "1e0", "0x1", "\u0661", "1 or 1=1"])
+    | st.text(min_size=1, max_size=20).filter(lambda text: not text.isdecimal()),
+)
+def test_what_is_no_number_removes_nothing(place: Place, noun: str, number: str) -> None:
+    kept = sorted(place.settings.home.rglob("*.json*"))
+    path = f"/api/v1/{noun}/{number}".encode("utf-8", "replace").decode()
+
+    assert ask(place, path, method="DELETE").status // 100 == 4
+    assert sorted(place.settings.home.rglob("*.json*")) == kept
+
+
+NAMES = (
+    st.sampled_from(
+        ["x; touch p", "$(id)", "`id`", "--output_dir=/etc", "--upload-pack=x", "..", ".", "CON"]
+    )
+    | st.sampled_from(
+        [
+            "../../x",
+            "/etc/x",
+            "C:\\x",
+            "abc\n",
+            "a\x00b",
+            "\u202egnp.exe",
+            "a\u200bb",
+            "é",
+            "e\u0301",
+        ]
+    )
+) | st.text(min_size=1, max_size=300)
+
+
+@settings(max_examples=40, deadline=None)
+@given(name=NAMES)
+def test_a_name_is_refused_or_only_shown(place: Place, name: str) -> None:
+    """What is stored of a run is found by its number; its recipe travels in a file."""
+    body = {"name": name, "recipe": {"base_model": "starter", "dataset": "starter"}}
+    try:
+        answer = place.client.post("/api/v1/runs", json=body)
+    except UnicodeEncodeError:
+        return  # No client can say it.
+
+    assert answer.status_code in {201, 422}
+    assert [one.name for one in place.settings.runs.iterdir()] == ["1"]
+    if answer.status_code == 201:
+        with reading(place.engine) as db:
+            assert runs.get(db, answer.json()["id"]).name == answer.json()["name"]
+
+
+@pytest.mark.parametrize("field", ["base_model", "dataset"])
+@pytest.mark.parametrize("value", ["--upload-pack=x", "x; touch p", "../../etc", "$(id)"])
+def test_what_a_run_trains_is_known_by_name(place: Place, field: str, value: str) -> None:
+    recipe = {"base_model": "starter", "dataset": "starter"} | {field: value}
+    answer = place.client.post("/api/v1/runs", json={"name": "x", "recipe": recipe})
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, field)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    filename=st.text(max_size=400)
+    | st.builds("{}{}".format, PATHS, st.sampled_from(["", "\x00", "\n.csv", "\u202e"]))
+    | st.just("a" * 5000)
+)
+def test_the_name_of_an_uploaded_file_is_only_shown(filename: str) -> None:
+    shown = datasets.clean_filename(filename)
+
+    assert len(shown) <= 255
+    assert not {"/", "\\", "\x00", "\n", "\u202e"} & set(shown)
+    assert shown.encode().decode() == shown
+
+
+@pytest.mark.parametrize("asked", ["path", "output_dir", "target", "trust_remote_code"])
+def test_an_export_goes_where_the_studio_says(place: Place, asked: str) -> None:
+    body = {"dtype": "bfloat16", asked: "/root/.ssh/authorized_keys"}
+    answer = place.client.post("/api/v1/runs/1/exports", json=body)
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, asked)
+
+
+def test_no_recipe_says_where_its_files_go() -> None:
+    sections = [field.annotation for field in Recipe.model_fields.values()]
+    names = {*Recipe.model_fields}
+    names |= {one for each in sections for one in getattr(each, "model_fields", {})}
+
+    assert names & {"output_dir", "logging_dir", "trust_remote_code", "push_to_hub"} == set()

@@ -1,0 +1,168 @@
+"""Secrets: on no page, in no log, in no process that has no need of them, in no open file."""
+
+import json
+import logging
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from studio import logs, redaction
+from studio.chores import KINDS
+from studio.services import artifacts
+from studio.settings import SECRETS, Settings
+from studio.worker import process
+from tests.security.visits import Place
+
+WORD = st.from_regex(r"[A-Za-z0-9]{20,40}", fullmatch=True).map(str)
+SHAPES = st.sampled_from(
+    [
+        "hf_{}",
+        "Authorization: Bearer {}",
+        "https://ann:{}@hub.example/x",
+        "https://s3.example/x?token={}&a=1",
+        "https://hooks.example/x?a=1&signature={}",
+        "whsec_{}",
+        "postgresql://studio:{}@db/x",
+        "sft_1_{}" + "x" * 43,
+    ]
+)
+AROUND = st.text(st.characters(codec="ascii", categories=["L", "Zs"]), max_size=20)
+
+
+@settings(max_examples=50, deadline=None)
+@given(before=AROUND, shape=SHAPES, word=WORD, after=AROUND)
+def test_what_looks_like_a_secret_is_in_no_line(
+    before: str, shape: str, word: str, after: str
+) -> None:
+    word = word[:43] if shape.startswith("sft") else word
+    shape = "sft_1_{}" + "x" * (43 - len(word)) if shape.startswith("sft") else shape
+    line = f"{before} {shape.format(word)} {after}"
+    record = logging.makeLogRecord({"msg": "said", "line": line})
+
+    assert word not in artifacts.shown(line.encode())
+    assert word not in logs._Readable().format(record)
+    assert word not in json.loads(logs._Json("web").format(record))["line"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["step 3/10 loss=0.5 lr=2e-4", "http://127.0.0.1:8000/runs/3?q=token:5", "C:/a b@c", "é" * 50],
+)
+def test_other_lines_stay_as_they_are(line: str) -> None:
+    assert redaction.redacted(line) == line
+
+
+def test_what_a_process_knows_is_hidden_whatever_it_looks_like() -> None:
+    redaction.hide(["my own pass phrase", "a"])
+
+    assert redaction.redacted("not my own pass phrase, a") == "not ***, a"
+
+
+def test_a_traceback_holds_no_secret() -> None:
+    error = OSError("https://ann:verysecret1@hub.example is away")
+    record = logging.makeLogRecord({"msg": "failed", "exc_info": (OSError, error, None)})
+
+    assert "verysecret1" not in logs._Json("web").format(record)
+    assert "verysecret1" not in logs._Readable().format(record)
+
+
+ALL = (*SECRETS, "secret_key")
+
+
+def secret_ones() -> Settings:
+    return Settings(
+        **{name: f"hushhush {name}" for name in ALL},  # type: ignore[arg-type] # texts become secrets
+        home=Path("nowhere"),
+    )
+
+
+def test_every_secret_of_the_settings_is_known_as_one() -> None:
+    told = secret_ones()
+
+    hidden = {
+        name for name, field in Settings.model_fields.items() if field.annotation is SecretStr
+    }
+    assert hidden == set(ALL)
+    assert "hushhush" not in repr(told)
+    assert "hushhush" not in str(told.model_dump())
+
+
+def test_what_trains_finds_no_secret_of_the_studio(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*(f"STUDIO_{name.upper()}" for name in ALL), "HF_TOKEN", "studio_smtp_url"):
+        monkeypatch.setenv(name, "hushhush")
+
+    assert "hushhush" not in process.environment(None).values()
+
+
+def test_other_processes_are_told_settings_without_secrets() -> None:
+    assert "hushhush" not in str(secret_ones().environment)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "names"),
+    [
+        ("fetch", "hub", {"STUDIO_HUB_TOKEN"}),
+        ("fetch", "s3", {"STUDIO_S3_KEY", "STUDIO_S3_SECRET"}),
+        ("fetch", "url", set()),
+        ("look", "", set()),
+    ],
+)
+def test_what_fetches_finds_the_secrets_of_what_it_fetches_from(
+    kind: str, source: str, names: set[str]
+) -> None:
+    needed = KINDS[kind].needs({"source": {"kind": source}})
+
+    assert set(secret_ones().revealed(needed)) == names
+
+
+TELLING = (
+    *("/settings", "/settings/secrets", "/models"),
+    *("/api/v1/deliveries", "/api/v1/secrets"),
+)
+
+
+def test_no_page_shows_a_secret(place: Place) -> None:
+    app = place.app
+    kept = app.state.settings
+    app.state.settings = kept.model_copy(
+        update={name: getattr(secret_ones(), name) for name in ALL}
+    )
+    try:
+        pages = [place.client.get(path) for path in TELLING]
+    finally:
+        app.state.settings = kept
+
+    shown = [one.text for one in pages if "hushhush" in one.text or quote("hushhush ") in one.text]
+    assert shown == []
+
+
+MAKE = """
+import sys
+from pathlib import Path
+from studio.commands import entry
+from studio.services import home
+from studio.settings import Settings
+entry.keep_private()
+for folder in sys.argv[1:]:
+    settings = Settings(home=Path(folder), sign_in="link")
+    engine = home.open_home(settings)
+    entry.prepare(engine, settings, "http://127.0.0.1:8000/")
+    engine.dispose()
+"""
+
+
+def test_two_fresh_homes_share_no_secret_and_are_nobody_elses_to_read(tmp_path: Path) -> None:
+    homes = [tmp_path / "one", tmp_path / "two"]
+    subprocess.run([sys.executable, "-c", MAKE, *map(str, homes)], check=True, umask=0o022)
+    kept = [path for home in homes for path in [home, *home.rglob("*")]]
+
+    tokens = {(home / "api_token").read_text() for home in homes}
+    assert len(tokens) == 2
+    assert [str(path) for path in kept if stat.S_IMODE(path.stat().st_mode) & 0o077] == []

@@ -1,0 +1,113 @@
+"""What our code never does, told from the code: each of these has been a hole in another studio."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "studio").rglob("*.py"))
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in FILES}
+Call = tuple[str, int, str, ast.Call]
+
+LOADERS = {
+    "AutoConfig.from_pretrained",
+    "AutoTokenizer.from_pretrained",
+    "AutoModelForCausalLM.from_pretrained",
+}
+
+
+@cache
+def calls() -> list[Call]:
+    return list(_calls())
+
+
+def _calls() -> Iterator[Call]:
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                yield path, node.lineno, ast.unparse(node.func), node
+
+
+@cache
+def imported() -> set[tuple[str, str]]:
+    """Return which module is imported where."""
+    nodes = [(path, node) for path, tree in TREES.items() for node in ast.walk(tree)]
+    plain = {(p, one.name) for p, n in nodes if isinstance(n, ast.Import) for one in n.names}
+    return plain | {(p, n.module or "") for p, n in nodes if isinstance(n, ast.ImportFrom)}
+
+
+def given(node: ast.Call, name: str) -> str:
+    """Return what is given for an argument, as it is written; nothing if it is not."""
+    found = (ast.unparse(one.value) for one in node.keywords if one.arg == name)
+    return next(found, "")
+
+
+def test_whether_a_models_own_code_may_run_is_always_said() -> None:
+    loads = [(p, line, node) for p, line, name, node in calls() if name in LOADERS]
+    silent = [(p, line) for p, line, node in loads if not given(node, "trust_remote_code")]
+
+    assert (len(loads) >= len(LOADERS), silent) == (True, [])
+
+
+def test_weights_are_never_unpickled() -> None:
+    models = [node for *_, name, node in calls() if name == "AutoModelForCausalLM.from_pretrained"]
+    loads = [(p, line, node) for p, line, name, node in calls() if name == "torch.load"]
+
+    assert [given(node, "use_safetensors") for node in models] == ["True"] * len(models)
+    assert [(p, line) for p, line, node in loads if given(node, "weights_only") != "True"] == []
+
+
+def test_no_shell_is_asked() -> None:
+    shells = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
+
+    found = [(p, line) for p, line, name, _ in calls() if name in shells]
+    found += [(p, line) for p, line, _, node in calls() if given(node, "shell")]
+
+    assert found == []
+
+
+def test_no_process_reads_what_is_typed_where_the_studio_was_started() -> None:
+    """A prompt of a library's would wait there for a yes."""
+    starts = [
+        (p, line, given(node, "stdin"), given(node, "capture_output"))
+        for p, line, name, node in calls()
+        if name == "subprocess.Popen" and p.startswith("studio/worker/")
+    ]
+
+    assert [(p, line) for p, line, stdin, _ in starts if not stdin] == []
+    assert len(starts) >= 3
+
+
+@pytest.mark.parametrize("name", ["eval", "exec", "compile", "__import__"])
+def test_no_text_becomes_code(name: str) -> None:
+    assert [(p, line) for p, line, called, _ in calls() if called == name] == []
+
+
+@pytest.mark.parametrize(
+    "module", ["pickle", "marshal", "shelve", "dill", "cloudpickle", "tarfile"]
+)
+def test_what_runs_or_unpacks_strangers_things_is_not_imported(module: str) -> None:
+    assert [path for path, name in imported() if name == module] == []
+
+
+def test_templates_of_strangers_are_rendered_behind_limits_only() -> None:
+    """Nobody but the pages makes an environment of Jinja; chat templates go through the desk."""
+    made = {p for p, _, name, _ in calls() if name.endswith(("Environment", "Jinja2Blocks"))}
+
+    assert [path for path in made if not path.startswith("studio/web/")] == []
+
+
+def test_html_is_marked_as_safe_only_where_it_is_our_own() -> None:
+    pages = [(path, path.read_text("utf-8")) for path in (ROOT / "templates").rglob("*.html")]
+    marked = [
+        (path.name, line.strip())
+        for path, text in pages
+        for line in text.splitlines()
+        for before in [part.rstrip() for part in line.split("| safe")[:-1]]
+        if not before.endswith(("'", '"'))
+    ]
+
+    assert marked == []

@@ -1,0 +1,106 @@
+"""Addresses that lead inside, in all the ways they can be written; nothing is connected to."""
+
+from collections.abc import Callable
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from studio import outside, sources
+from studio.errors import InvalidError, StudioError
+from studio.settings import Settings
+from tests.security.visits import Place
+
+INSIDE = (
+    st.sampled_from(
+        ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"]
+    )
+    | st.sampled_from(["100.64.0.0/10", "0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "198.18.0.0/15"])
+).flatmap(lambda network: st.ip_addresses(v=4, network=network))
+
+
+def _hex(ip: IPv4Address) -> str:
+    return f"{int(ip):08x}"
+
+
+WRITTEN: dict[str, Callable[[IPv4Address], str]] = {
+    "plain": str,
+    "number": lambda ip: str(int(ip)),
+    "hexadecimal": lambda ip: hex(int(ip)),
+    "octal": lambda ip: ".".join(f"0{int(part):o}" for part in str(ip).split(".")),
+    "hexadecimal parts": lambda ip: ".".join(hex(int(part)) for part in str(ip).split(".")),
+    "full width": lambda ip: str(ip).translate({48 + i: 0xFF10 + i for i in range(10)}),
+    "mapped": lambda ip: f"[::ffff:{ip}]",
+    "compatible": lambda ip: f"[::{_hex(ip)[:4]}:{_hex(ip)[4:]}]",
+    "nat64": lambda ip: f"[64:ff9b::{_hex(ip)[:4]}:{_hex(ip)[4:]}]",
+    "6to4": lambda ip: f"[2002:{_hex(ip)[:4]}:{_hex(ip)[4:]}::]",
+    "after a name": lambda ip: f"example.org@{ip}",
+    "after a password": lambda ip: f"example.org:80@{ip}",
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(ip=INSIDE, way=st.sampled_from(sorted(WRITTEN)))
+def test_an_address_inside_is_refused_however_it_is_written(ip: IPv4Address, way: str) -> None:
+    with pytest.raises(StudioError):
+        outside.post(f"http://{WRITTEN[way](ip)}/", b"", {}, seconds=5, allow_internal=False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    ip=st.sampled_from(["fc00::/7", "fe80::/10", "ff00::/8", "::/127", "2001:db8::/32"]).flatmap(
+        lambda network: st.ip_addresses(v=6, network=network)
+    )
+)
+def test_an_address_inside_is_refused_in_six_parts_too(ip: IPv6Address) -> None:
+    with pytest.raises(InvalidError):
+        outside.post(f"http://[{ip}]/", b"", {}, seconds=5, allow_internal=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    scheme=(
+        st.sampled_from(
+            ["file", "nfs", "ftp", "gopher", "dict", "jdbc:mysql", "jdbc:h2:mem", "sqlite", "data"]
+        )
+        | st.sampled_from(["javascript", "hf+file", "postgresql", "smb", "ldap", "FILE", " file"])
+    ),
+    rest=st.sampled_from(["///etc/passwd", "//127.0.0.1/x", ":/etc/x", "//x?autoDeserialize=true"]),
+)
+def test_data_comes_from_the_web_alone(place: Place, scheme: str, rest: str) -> None:
+    source = {"kind": "url", "url": f"{scheme}:{rest}"}
+    answer = place.client.post("/api/v1/datasets", json={"source": source})
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
+
+
+@pytest.mark.parametrize("kind", ["jdbc", "sql", "sqlite", "postgresql", "file", "ftp", ""])
+def test_there_is_no_source_with_a_connection_string(place: Place, kind: str) -> None:
+    source = {"kind": kind, "url": "jdbc:mysql://x?autoDeserialize=true"}
+
+    assert place.client.post("/api/v1/datasets", json={"source": source}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../../etc/passwd", "/proc/self/environ", "studio.db", "a\x00b"]
+)
+def test_nothing_is_taken_from_beside_the_folders_that_are_open(tmp_path: Path, path: str) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "studio.db").touch()
+
+    for one in (path, f"{tmp_path}/open/{path}", f"{tmp_path}/open/../{path}"):
+        with pytest.raises(InvalidError):
+            sources.inside([tmp_path / "open"], one)
+
+
+def test_no_folder_of_the_server_is_open_by_itself() -> None:
+    assert Settings().import_folders == ()
+
+
+@pytest.mark.parametrize("field", ["endpoint", "proxy", "headers", "verify", "allow_internal"])
+def test_who_brings_data_does_not_choose_how_it_is_asked_for(place: Place, field: str) -> None:
+    source = {"kind": "hub", "id": "a/b", field: "http://169.254.169.254"}
+
+    assert place.client.post("/api/v1/datasets", json={"source": source}).status_code == 422

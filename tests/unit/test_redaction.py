@@ -1,0 +1,85 @@
+"""What is secret, kept out of logs and of what is shown."""
+
+import io
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from studio import logs, redaction
+from studio.redaction import Stream, redacted, redacted_in
+from studio.services import artifacts
+
+
+@pytest.fixture
+def secret() -> str:
+    redaction.hide(['a "very" secret/value'])
+    return 'a "very" secret/value'
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    ['a "very" secret/value', r"a \"very\" secret/value", "a%20%22very%22%20secret%2Fvalue"],
+)
+def test_a_secret_is_hidden_however_it_is_written(secret: str, spelt: str) -> None:
+    assert secret
+    assert redacted(f"it was {spelt}.") == "it was ***."
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ("with hf_abcdefghijklmnopqrstuv", "with ***"),
+        ("smtp://ann:hush@mail.example.org", "smtp://***@mail.example.org"),
+        ("sft_12_abcdefghijklmnopqrstuvwxyz", "***"),
+        ("self_attention of hf_model", "self_attention of hf_model"),
+        ("http://127.0.0.1:8000/runs", "http://127.0.0.1:8000/runs"),
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden_whoever_told_it(told: str, expected: str) -> None:
+    assert redacted(told) == expected
+
+
+def test_the_password_in_an_address_is_hidden_by_itself() -> None:
+    redaction.hide(["smtp://studio:hush%20hush%20now@mail.example.org"])
+
+    assert redacted("refused: hush hush now") == "refused: ***"
+
+
+def test_numbers_stay_numbers() -> None:
+    redaction.hide(["86420975"])
+
+    assert redacted_in({"loss": 0.86420975, "said": ["86420975"]}) == {
+        "loss": 0.86420975,
+        "said": ["***"],
+    }
+
+
+@pytest.mark.parametrize("kind", [logs._Json("web"), logs._Readable()])
+def test_no_line_of_a_log_tells_it(secret: str, kind: logging.Formatter) -> None:
+    record = logging.makeLogRecord(
+        {"name": "x", "levelname": "INFO", "msg": f"got {secret}", "told": {"token": secret}}
+    )
+    record.exc_info = (ValueError, ValueError(secret), None)
+
+    line = kind.format(record)
+
+    assert secret not in line
+    assert json.dumps(secret)[1:-1] not in line
+    assert line.count("***") == 3
+
+
+def test_a_log_that_holds_it_is_shown_without_it(secret: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    log.write_text(f"asked with {secret}\n")
+
+    assert artifacts.log_part(log, None, 10).lines == ["asked with ***"]
+
+
+def test_a_process_that_is_told_one_prints_none(secret: str) -> None:
+    inner = io.StringIO()
+
+    print(f"token={secret}", file=Stream(inner), flush=True)
+
+    assert inner.getvalue() == "token=***\n"

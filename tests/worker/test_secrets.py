@@ -1,0 +1,144 @@
+"""Who is told a secret: the process that needs it, and none beside it."""
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.outbox import Channel
+from studio.db.session import unit_of_work
+from studio.db.states import WorkStatus
+from studio.db.work import Chore
+from studio.rundir import RunDir
+from studio.services import chores, deliveries, secrets
+from studio.settings import Settings
+from studio.worker.local import Local
+from studio.worker.loop import Loop
+from studio.worker.messenger import Messenger
+from studio.worker.trades import Commands
+from tests.factories import make_run
+from tests.patience import until
+from tests.receivers import Hook
+from tests.worker.crew import dismiss
+
+HERE = Path(__file__).parents[1]
+STORED, TOLD = "hf_stored_on_the_page", "hf_told_by_the_environment"
+
+
+@pytest.fixture
+def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    """Return a worker whose environment has secrets, as its database does."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    for name in ("HF_TOKEN", "studio_s3_secret", "STUDIO_SECRET_KEY", "STUDIO_SMTP_URL"):
+        monkeypatch.setenv(name, TOLD)
+    runner = (sys.executable, str(HERE / "fake_runner.py"), "wait")
+    chore = (sys.executable, str(HERE / "fake_chore.py"), "wait")
+    keep(engine, settings, "hub_token", STORED)
+    keep(engine, settings, "webhook_secret", STORED)
+    made = Loop(engine, settings, Local(command=runner), commands=Commands(chore=chore))
+    made.adopt(alone=True)
+    yield made
+    for handle in made.launcher._children:  # type: ignore[attr-defined] # as a Local has them
+        made.launcher.kill(handle)
+        until(partial(is_gone, made, handle))
+    dismiss(made)
+
+
+def is_gone(loop: Loop, handle: str) -> bool:
+    return loop.launcher.observe(handle) is not None
+
+
+def keep(engine: Engine, settings: Settings, name: str, value: str) -> None:
+    with unit_of_work(engine) as db:
+        secrets.keep(db, settings, name, value, "ann")
+
+
+def ask(engine: Engine, kind: str, **params: object) -> int:
+    with unit_of_work(engine) as db:
+        return chores.ask(db, kind, f"{kind}:1", dict(params)).id or 0
+
+
+def told(pid: int | None) -> set[str]:
+    """Return the names of what a process finds in its environment that is secret."""
+    found = psutil.Process(pid or 0).environ()
+    return {name for name, value in found.items() if value in (STORED, TOLD)}
+
+
+def started(loop: Loop, engine: Engine, chore_id: int) -> Chore:
+    loop.tick()
+    with unit_of_work(engine) as db:
+        return chores.get(db, chore_id)
+
+
+def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: Loop, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run_id = make_run(db).id or 0
+    loop.tick()
+    followed = loop.followed[run_id]
+    folder = RunDir(loop.settings.runs / str(run_id))
+    until(lambda: folder.events.read()[0] != [])
+
+    assert told(int(followed.handle.split("@")[0])) == set()
+    files = [path for path in folder.root.rglob("*") if path.is_file()]
+    holding = [path for path in files if any(one in path.read_text() for one in (STORED, TOLD))]
+    assert holding == []
+
+
+def test_a_run_whose_model_the_hub_has_is_told_the_token_of_the_hub_alone(
+    loop: Loop, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_run(db)
+        run.recipe = run.recipe.model_copy(update={"base_model": "org/gated"})
+        run_id = run.id or 0
+    loop.tick()
+
+    assert told(int(loop.followed[run_id].handle.split("@")[0])) == {"HF_TOKEN"}
+
+
+def test_a_download_is_told_the_token_of_the_hub_alone(loop: Loop, engine: Engine) -> None:
+    chore = started(loop, engine, ask(engine, "download", code=False))
+
+    assert told(chore.pid) == {"STUDIO_HUB_TOKEN"}
+
+
+def test_work_that_asks_nobody_is_told_none(loop: Loop, engine: Engine) -> None:
+    source = {"kind": "url", "url": "https://example.org/rows.jsonl"}
+    chore = started(loop, engine, ask(engine, "fetch", source=source))
+
+    assert told(chore.pid) == set()
+
+
+def test_work_whose_secret_cannot_be_read_says_so_and_waits_for_nobody(
+    loop: Loop, engine: Engine
+) -> None:
+    loop.settings.secret_file.unlink()
+
+    chore = started(loop, engine, ask(engine, "download", code=False))
+
+    assert chore.status is WorkStatus.FAILED
+    assert "is missing" in chore.error_message
+    assert "Put the file back" in chore.error_hint
+
+
+def test_messages_go_where_the_page_says_now_and_wait_while_it_cannot_be_read(
+    engine: Engine, settings: Settings, hook: Hook
+) -> None:
+    hook.go_on.set()
+    keep(engine, settings, "webhook_url", f"{hook.url}/in")
+    with unit_of_work(engine) as db:
+        deliveries.send_test(db, Channel.WEBHOOK)
+    key = settings.secret_file.read_bytes()
+    settings.secret_file.unlink()
+    messenger = Messenger(engine, settings.model_copy(update={"allow_internal_addresses": True}))
+
+    assert messenger._send_next() is False
+    settings.secret_file.write_bytes(key)
+    assert messenger._send_next() is True
+
+    assert [one.path for one in hook.posted] == ["/in"]
