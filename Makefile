@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check fix e2e slow faults gpu bench audit sbom shots docs db hooks clean
+.PHONY: help run test check fix e2e slow faults gpu bench audit sbom shots docs words db hooks clean
 
 help:
 	@echo "Mantissa Studio: make run, then open the address it prints."
@@ -70,6 +70,9 @@ shots: $(DEV) browser ## take pictures of every page into test-results/shots
 
 docs: $(DEV) ## write docs/knobs.md, failures.md and openapi.json anew
 	$(BIN)/studio docs
+
+words: $(DEV) ## put what is newly said into the catalogues, to be translated
+	$(BIN)/python -m tests.catalogue
 
 db: $(DEV) ## write a migration: make db NAME="add tags to runs"
 	@test -n "$(NAME)" || { echo 'Say what changes: make db NAME="add tags to runs"'; exit 1; }

@@ -4,6 +4,8 @@
 the one on PATH, else the one in a wheel that pip installs for the build alone. A stamp of the pins
 makes the second build, and every build from an sdist, do without npm and without a network.
 
+Catalogues are compiled into the wheel; a checkout reads them as they are written.
+
 STUDIO_SKIP_NPM=1 builds without these files, for work where there is no network.
 `python hatch_build.py` brings them and builds nothing.
 """
@@ -53,6 +55,23 @@ class StudioBuildHook(BuildHookInterface[BuilderConfig]):
             build_data["force_include"] |= {
                 str(root / name): f"studio/_resources/{name}" for name in RESOURCES
             }
+            build_data["force_include"] |= compile_catalogues(root)
+
+
+def compile_catalogues(root: Path) -> dict[str, str]:
+    """Compile every catalogue into build/locale; return where each is, and where it belongs."""
+    from babel.messages.mofile import write_mo  # noqa: PLC0415 -- heavy import
+    from babel.messages.pofile import read_po  # noqa: PLC0415 -- heavy import
+
+    made: dict[str, str] = {}
+    for source in sorted(root.glob("studio/locale/*/LC_MESSAGES/*.po")):
+        place = source.relative_to(root).with_suffix(".mo")
+        compiled = root / "build" / place
+        compiled.parent.mkdir(parents=True, exist_ok=True)
+        with source.open("rb") as file, compiled.open("wb") as into:
+            write_mo(into, read_po(file))
+        made[str(compiled)] = place.as_posix()
+    return made
 
 
 def bring_vendor_files(root: Path) -> None:

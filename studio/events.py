@@ -72,6 +72,10 @@ class Sampled(_Event):
     answer: str
 
 
+PHASES = ("loading", "tokenising", "training", "answering", "saving")
+"""What a run goes through."""
+
+
 class Phase(_Event):
     """A stage that is not training: loading, tokenising, saving."""
 

@@ -2,6 +2,7 @@
 // A page module exports `default(element)` and returns a function that ends what it began.
 
 import { tick } from "./clock.js";
+import { phrase } from "./phrases.js";
 import { listen } from "./shortcuts.js";
 
 /** @type {Map<Element, () => void>} */
@@ -87,12 +88,12 @@ async function copy(event) {
   const text = document.getElementById(button.dataset.copy);
   try {
     await navigator.clipboard.writeText(text.value ?? text.textContent);
-    button.textContent = "Copied";
+    button.textContent = phrase("Copied");
   } catch {
     text.hidden = false;
     getSelection().selectAllChildren(text);
     text.select?.();
-    button.textContent = "Press Ctrl+C to copy";
+    button.textContent = phrase("Press Ctrl+C to copy");
   }
 }
 

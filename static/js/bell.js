@@ -1,16 +1,18 @@
 // "Tell me when it ends": a notification of the browser's; where it is refused, the tab's title.
 
+import { phrase } from "./phrases.js";
+
 const ENDS = {
-  succeeded: "has succeeded",
-  failed: "has failed",
-  cancelled: "was cancelled",
-  paused: "has paused",
+  succeeded: (name) => phrase("{name} has succeeded.", { name }),
+  failed: (name) => phrase("{name} has failed.", { name }),
+  cancelled: (name) => phrase("{name} was cancelled.", { name }),
+  paused: (name) => phrase("{name} has paused.", { name }),
 };
 
 const WORDS = {
-  granted: "You will be told by a notification. Leave this page open.",
-  denied: "This browser shows no notifications from here, so the tab’s title will tell you. Leave this page open.",
-  default: "Allow notifications, or the tab’s title will tell you. Leave this page open.",
+  granted: phrase("You will be told by a notification. Leave this page open."),
+  denied: phrase("This browser shows no notifications from here, so the tab’s title will tell you. Leave this page open."),
+  default: phrase("Allow notifications, or the tab’s title will tell you. Leave this page open."),
 };
 
 export class Bell {
@@ -50,7 +52,7 @@ export class Bell {
   ring(run) {
     if (!this.isOn || !(run.status in ENDS)) return;
     sessionStorage.removeItem(this.key);
-    const sentence = `${run.name} ${ENDS[run.status]}.`;
+    const sentence = ENDS[run.status](run.name);
     this.say(sentence);
     entitle(sentence, this.watch.signal);
     show(sentence, run.error?.message ?? "", this.key);

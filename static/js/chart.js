@@ -3,6 +3,7 @@
 import { Curves } from "./curves.js";
 import * as ink from "./ink.js";
 import { inner, short, smooth, thin } from "./numbers.js";
+import { phrase } from "./phrases.js";
 import { Reading } from "./reading.js";
 import uPlot from "./uplot.js";
 
@@ -265,15 +266,15 @@ export class Chart {
     const places = this.curves.broken;
     if (!this.count || !places.length) return;
     const first = `${this.unit} ${short(places[0])}`;
-    this.count.textContent = `▼ ${places.length} not finite, first at ${first}`;
+    this.count.textContent = phrase("▼ {count} not finite, first at {first}", { count: places.length, first });
     if (!this.brokenAt) return;
-    this.count.textContent = `▼ ${places.length} not finite:`;
+    this.count.textContent = phrase("▼ {count} not finite:", { count: places.length });
     const broken = this.curves.series.map((one, k) => ({ ...one, ...this.series[k] }));
     const links = broken.filter((one) => typeof one.first_broken === "number").slice(0, MOST_LINKS);
     for (const { first_broken: step, broken_run: run, key, label } of links) {
       const link = document.createElement("a");
       link.href = this.brokenAt(run ?? key, step);
-      link.textContent = `${label} at step ${step}`;
+      link.textContent = phrase("{label} at step {step}", { label, step });
       this.count.append(" ", link);
     }
   }

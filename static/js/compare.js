@@ -1,6 +1,7 @@
 // Curves of several runs laid over each other, as they come; what is shown of them stands in the
 // address.
 import { Chart } from "./chart.js";
+import { phrase } from "./phrases.js";
 import { follow } from "./stream.js";
 import { Finer, put, span } from "./view.js";
 
@@ -193,10 +194,10 @@ class Page {
     for (const place of this.root.querySelectorAll("[data-of]")) place.hidden = out.has(place.dataset.of);
     for (const head of this.root.querySelectorAll("tr.group th")) head.colSpan = 1 + left;
     const words = this.root.querySelector("[data-filter-words]");
-    words.textContent = out.size ? `${left} of ${this.runs.length} runs are inside the brush. ` : "";
+    words.textContent = out.size ? phrase("{left} of {all} runs are inside the brush. ", { left, all: this.runs.length }) : "";
     if (out.size) {
       const button = document.createElement("button");
-      Object.assign(button, { type: "button", className: "btn small", textContent: "Show all" });
+      Object.assign(button, { type: "button", className: "btn small", textContent: phrase("Show all") });
       button.dataset.unbrush = "";
       words.append(button);
     }
@@ -274,7 +275,7 @@ class Page {
       const spot = this.root.querySelector(`[data-status-of="${id}"] .status`);
       if (spot && !spot.classList.contains(status)) {
         spot.className = `status ${status}`;
-        spot.textContent = status;
+        spot.textContent = phrase(status);
         this.root.dispatchEvent(new Event("runs-news"));
       }
       if (step < (this.attempts.get(id) ?? 0)) this.load();

@@ -1,5 +1,7 @@
 // The form of a recipe: mark what differs from where it began, and find settings by typing.
 
+import { phrase } from "./phrases.js";
+
 /** @param {HTMLElement} page Around the form: a form's own properties give way to its fields. */
 export default function start(page) {
   const form = page.querySelector("#form");
@@ -54,7 +56,8 @@ function seek(form, text) {
   }
   if (!words.length) return "";
   const shown = [...form.querySelectorAll(".recipe .field")].filter((knob) => knob.offsetParent).length;
-  return shown ? `${shown} setting${shown > 1 ? "s" : ""}` : "No setting says that.";
+  if (!shown) return phrase("No setting says that.");
+  return shown > 1 ? phrase("{shown} settings", { shown }) : phrase("1 setting");
 }
 
 /** Follow a link to a setting, wherever it hides. */

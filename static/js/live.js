@@ -1,5 +1,6 @@
 // Lists of runs: bars and numbers move as events come; a change of status redraws what shows it.
 import { short, span } from "./numbers.js";
+import { phrase } from "./phrases.js";
 import { follow } from "./stream.js";
 
 export default function start(root) {
@@ -36,8 +37,8 @@ function inWords(run) {
   return {
     step: run.step,
     total: run.total_steps ?? "…",
-    eta: run.eta_seconds === null ? "" : `${span(run.eta_seconds)} left`,
+    eta: run.eta_seconds === null ? "" : phrase("{time} left", { time: span(run.eta_seconds) }),
     loss: short(run.metrics.loss),
-    share: run.progress === null ? "" : `${Math.floor(run.progress * 100)} %`,
+    share: run.progress === null ? "" : phrase("{share} %", { share: Math.floor(run.progress * 100) }),
   };
 }

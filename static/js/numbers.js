@@ -1,13 +1,22 @@
 // Numbers for screens: how they are written, smoothed, and thinned to what pixels can show.
 
+import { LANGUAGE, phrase } from "./phrases.js";
+
+const IS_ENGLISH = LANGUAGE === "en";
+
 /** Write a number with few digits; what is missing is a dash and never zero. */
 export function short(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value;
   const size = Math.abs(value);
   if (size !== 0 && size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
-  if (size >= 1e3) return Math.round(value).toLocaleString("en").replaceAll(",", "\u202f");
+  if (size >= 1e3) return grouped(Math.round(value));
   return String(Number(value.toPrecision(4)));
+}
+
+/** Write a whole number with its thousands apart. */
+function grouped(value) {
+  return IS_ENGLISH ? value.toLocaleString("en").replaceAll(",", "\u202f") : value.toLocaleString(LANGUAGE);
 }
 
 const SIZES = [[1e9, "GB"], [1e6, "MB"], [1e3, "KB"], [0, "B"]];
@@ -23,14 +32,14 @@ export function tick(value, unit) {
 /** Write seconds with the two units that matter. */
 export function span(seconds) {
   if (seconds === null || seconds === undefined) return "";
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
-  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  if (seconds < 60) return phrase("{s} s", { s: Math.round(seconds) });
+  if (seconds < 3600) return phrase("{min} min {s} s", { min: Math.floor(seconds / 60), s: Math.floor(seconds % 60) });
+  return phrase("{h} h {min} min", { h: Math.floor(seconds / 3600), min: Math.floor((seconds % 3600) / 60) });
 }
 
 /** Write a place on an axis. */
 export function place(value, unit) {
-  if (unit === "wall") return new Date(value * 1000).toLocaleString("en-GB", { hour12: false });
+  if (unit === "wall") return new Date(value * 1000).toLocaleString(IS_ENGLISH ? "en-GB" : LANGUAGE, { hour12: false });
   return unit === "seconds" && value >= 0 ? span(value) : short(value);
 }
 

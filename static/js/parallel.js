@@ -1,4 +1,5 @@
 // Parallel coordinates: a line a run through what was set and what came of it.
+import { phrase } from "./phrases.js";
 import { Relation, shape } from "./relation.js";
 
 const HEIGHT = 300;
@@ -18,7 +19,7 @@ export default class Parallel extends Relation {
       width: this.width,
       height: HEIGHT,
       role: "group",
-      "aria-label": `Parallel coordinates of ${this.runs.length} runs`,
+      "aria-label": phrase("Parallel coordinates of {count} runs", { count: this.runs.length }),
     });
     const gap = this.width / axes.length;
     this.places = axes.map((axis, i) => ({ axis, x: gap * (i + 0.5) }));
@@ -58,7 +59,7 @@ export default class Parallel extends Relation {
     const reach = shape("rect", { class: "reach", x: -16, width: 32, y: TOP, height: HEIGHT - TOP - BOTTOM });
     group.append(shape("path", { class: "rule", d: `M0 ${TOP}V${HEIGHT - BOTTOM}` }), brush, reach);
     group.append(shape("text", { y: 16, class: "name" }, axis.label.length > 18 ? `${axis.label.slice(0, 17)}…` : axis.label));
-    group.append(shape("title", {}, `${axis.key}: drag to brush, click to lift the brush`));
+    group.append(shape("title", {}, phrase("{key}: drag to brush, click to lift the brush", axis)));
     for (const [share, words] of axis.ticks) {
       group.append(shape("text", { x: 6, y: y(share) + 4, class: "tick" }, words));
     }
@@ -77,8 +78,8 @@ export default class Parallel extends Relation {
     group.setAttribute("aria-valuemin", "0");
     group.setAttribute("aria-valuemax", "1");
     group.setAttribute("aria-valuenow", ((low + high) / 2).toFixed(2));
-    group.setAttribute("aria-valuetext", range ? axis.said(range).replace("..", " to ") : "all");
-    group.setAttribute("aria-label", `Brush on ${axis.label}: up and down move it, plus and minus change its size, Delete lifts it`);
+    group.setAttribute("aria-valuetext", range ? axis.said(range).replace("..", " – ") : phrase("all"));
+    group.setAttribute("aria-label", phrase("Brush on {label}: up and down move it, plus and minus change its size, Delete lifts it", axis));
   }
 
   #drag(group, axis, show) {
@@ -123,7 +124,7 @@ export default class Parallel extends Relation {
     const box = document.createElement("details");
     box.className = "menu";
     const head = document.createElement("summary");
-    Object.assign(head, { className: "btn small", textContent: `Axes: ${axes.length} of ${this.axes.length}` });
+    Object.assign(head, { className: "btn small", textContent: phrase("Axes: {shown} of {all}", { shown: axes.length, all: this.axes.length }) });
     const body = document.createElement("div");
     body.className = "menu-body";
     for (const axis of this.axes) {

@@ -1,5 +1,7 @@
 // Send a large file in parts. After a cut it goes on where it was, also when the page was loaded anew.
 
+import { phrase } from "./phrases.js";
+
 const PART = 2 * 2 ** 20;
 const LONGEST_PAUSE = 30_000;
 
@@ -20,14 +22,14 @@ export async function send(file, { signal, show }) {
         localStorage.setItem(key, upload);
         offset = 0;
       }
-      show(`Sending: ${Math.floor((100 * offset) / file.size)} %`, offset / file.size);
+      show(phrase("Sending: {share} %", { share: Math.floor((100 * offset) / file.size) }), offset / file.size);
       offset = await part(upload, file, offset, signal);
       failures = 0;
     } catch (error) {
       // What the studio refuses in words, and what a person stops, is not tried again.
       if (signal.aborted || error.told) throw error;
       failures += 1;
-      show("The connection is lost. Trying again…", (offset ?? 0) / file.size);
+      show(phrase("The connection is lost. Trying again…"), (offset ?? 0) / file.size);
       await pause(Math.min(1000 * 2 ** failures, LONGEST_PAUSE), signal);
       if (upload) offset = await reached(upload, signal, offset);
     }

@@ -1,5 +1,6 @@
 // Reading a chart: the values at a place in words, by pointer and by keyboard.
 import { place as written, short } from "./numbers.js";
+import { phrase } from "./phrases.js";
 
 const KEYS = {
   ArrowLeft: -1,
@@ -11,7 +12,7 @@ const KEYS = {
 };
 const TURNS = { ArrowUp: -1, ArrowDown: 1 };
 /** What stands before a place whose axis is no thing that is counted. */
-const NAMED = { seconds: "after", wall: "at" };
+const NAMED = { seconds: phrase("after"), wall: phrase("at"), step: phrase("step"), epoch: phrase("epoch"), tokens: phrase("tokens") };
 /** More values than these are not said at once. */
 const MOST_SAID = 3;
 
@@ -21,11 +22,11 @@ export class Reading {
     Object.assign(this, { chart, chosen: null });
     const { host, series, title } = chart;
     this.words = host.parentElement.querySelector(".read");
-    const choice = series.length > 1 ? ", up and down choose a line" : "";
+    const choice = series.length > 1 ? phrase(", up and down choose a line") : "";
     host.tabIndex = 0;
     host.setAttribute("role", "application");
-    host.setAttribute("aria-roledescription", "line chart");
-    host.setAttribute("aria-label", `${title}. Left and right arrow keys read its values${choice}.`);
+    host.setAttribute("aria-roledescription", phrase("line chart"));
+    host.setAttribute("aria-label", phrase("{title}. Left and right arrow keys read its values{choice}.", { title, choice }));
     host.addEventListener("keydown", (event) => this.#onKey(event), { signal });
     // Cursors move together: only the chart that is read by keyboard speaks.
     const speak = (how) => () => this.words?.setAttribute("aria-live", how);
@@ -65,9 +66,9 @@ export class Reading {
     const isOne = this.chart.series.length === 1;
     const say = ({ label, value }) => (isOne ? short(value) : `${label} ${short(value)}`);
     if (!values.length) return "–";
-    if (at >= 0) return `${say(values[at])}, ${at + 1} of ${values.length}`;
+    if (at >= 0) return phrase("{value}, {place} of {count}", { value: say(values[at]), place: at + 1, count: values.length });
     if (values.length <= MOST_SAID) return values.map(say).join(", ");
-    return `${say(values[0])} down to ${say(values.at(-1))}`;
+    return phrase("{most} down to {least}", { most: say(values[0]), least: say(values.at(-1)) });
   }
 
   #onKey(event) {

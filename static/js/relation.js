@@ -1,6 +1,7 @@
 // What parallel coordinates and a scatter have in common: axes, places on them, and a brush on any
 // of them that says which runs are shown.
 import { short } from "./numbers.js";
+import { phrase } from "./phrases.js";
 import { put } from "./view.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -18,7 +19,7 @@ export class Relation {
   }
 
   start() {
-    if (this.axes.length < 2) this.host.textContent = "These runs differ in too little to be drawn against it.";
+    if (this.axes.length < 2) this.host.textContent = phrase("These runs differ in too little to be drawn against it.");
     else this.draw();
     if (this.brushes.size) this.apply();
   }

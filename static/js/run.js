@@ -3,6 +3,7 @@ import { Bell } from "./bell.js";
 import { Chart } from "./chart.js";
 import { Log } from "./log.js";
 import { span } from "./numbers.js";
+import { phrase } from "./phrases.js";
 import { follow } from "./stream.js";
 import { Finer } from "./view.js";
 
@@ -99,8 +100,8 @@ function tell(root, bell, run) {
   if (bar && run.progress !== null) bar.value = run.progress;
   put("step", String(run.step));
   put("total", run.total_steps === null ? "…" : String(run.total_steps));
-  put("phase", run.phase);
-  put("eta", run.eta_seconds === null ? "" : `${span(run.eta_seconds)} left`);
+  put("phase", phrase(run.phase));
+  put("eta", run.eta_seconds === null ? "" : phrase("{time} left", { time: span(run.eta_seconds) }));
   if (root.dataset.status === run.status) return;
   root.dataset.status = run.status;
   bell.ring(run);

@@ -1,4 +1,5 @@
 // A scatter: one mark a run, one setting or number against another; a rectangle brushes both.
+import { phrase } from "./phrases.js";
 import { Relation, ROOM, shape } from "./relation.js";
 
 const HEIGHT = 340;
@@ -20,7 +21,7 @@ export default class Scatter extends Relation {
       width: this.width,
       height: HEIGHT,
       role: "img",
-      "aria-label": `Scatter of ${this.runs.length} runs: ${this.up.label} against ${this.across.label}. The sliders above it brush.`,
+      "aria-label": phrase("Scatter of {count} runs: {up} against {across}. The sliders above it brush.", { count: this.runs.length, up: this.up.label, across: this.across.label }),
     });
     this.box = shape("rect", { class: "brush", width: 0, height: 0 });
     svg.append(...this.#axes(), this.box, ...this.runs.map((run, i) => this.#mark(run, i)));
@@ -104,7 +105,7 @@ export default class Scatter extends Relation {
   #choice() {
     const box = document.createElement("div");
     box.className = "bar";
-    for (const [words, name] of [["Across", "across"], ["Up", "up"]]) {
+    for (const [words, name] of [[phrase("Across"), "across"], [phrase("Up"), "up"]]) {
       const label = document.createElement("label");
       label.className = "bar";
       const select = document.createElement("select");
@@ -122,7 +123,8 @@ export default class Scatter extends Relation {
 
   /** The ends of the brush on an axis, for those who do not draw it with a pointer. */
   #ends(axis) {
-    const ends = ["from", "to"].map((word, i) => {
+    const words = [phrase("from"), phrase("to")];
+    const ends = words.map((word, i) => {
       const end = document.createElement("input");
       Object.assign(end, { type: "range", className: "end", min: ROOM, max: 1 - ROOM, step: 0.01 });
       end.setAttribute("aria-label", `${axis.label}, ${word}`);
@@ -135,13 +137,13 @@ export default class Scatter extends Relation {
       return end;
     });
     this.ends.set(axis, ends);
-    return ends.flatMap((end, i) => [["from", "to"][i], end]);
+    return ends.flatMap((end, i) => [words[i], end]);
   }
 
   #tellEnds() {
     for (const [axis, ends] of this.ends) {
       const range = this.brushes.get(axis.key) ?? [0, 1];
-      const said = this.brushes.has(axis.key) ? axis.said(range).split("..") : ["all"];
+      const said = this.brushes.has(axis.key) ? axis.said(range).split("..") : [phrase("all")];
       ends.forEach((end, i) => {
         end.value = range[i];
         end.setAttribute("aria-valuetext", said[i] ?? said[0]);

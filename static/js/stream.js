@@ -2,11 +2,13 @@
 // browser allows six connections to a studio, and goes on by id where it stopped. It stays open
 // where somebody waits to be told.
 
+import { phrase } from "./phrases.js";
+
 const HIDDEN_GRACE_MS = 5_000;
 const SILENCE_MS = 45_000; // three heartbeats missed: the connection is dead and nobody said so
 const MOST_WAIT_MS = 30_000;
 
-const WORDS = { live: "Live", reconnecting: "Reconnecting", paused: "Paused", off: "" };
+const WORDS = { live: phrase("Live"), reconnecting: phrase("Reconnecting"), paused: phrase("Paused"), off: "" };
 
 /** Show the state of the connection beside the menu. */
 function show(state) {

@@ -1,5 +1,7 @@
 // The table of runs: ticking rows, keys, and what stands for many rows at once.
 
+import { LANGUAGE, phrase } from "./phrases.js";
+
 export default function start(root) {
   const watch = new AbortController();
   const { signal } = watch;
@@ -44,9 +46,11 @@ class Table {
     const ticked = ticks.filter((one) => one.checked).length;
     const many = this.match(ticks.length, ticked) ?? ticked;
     this.bar.querySelector("[data-single]")?.toggleAttribute("hidden", many !== 1);
-    const words = `${many.toLocaleString("en")} run${many === 1 ? "" : "s"}`;
+    const count = many.toLocaleString(LANGUAGE);
+    const words = many === 1 ? phrase("1 run") : phrase("{count} runs", { count });
+    const chosen = many === 1 ? phrase("1 run selected") : phrase("{count} runs selected", { count });
     const spot = this.bar.querySelector("[data-count]");
-    if (spot.textContent !== `${words} selected`) spot.textContent = `${words} selected`;
+    if (spot.textContent !== chosen) spot.textContent = chosen;
     this.root.querySelector("[data-many]")?.replaceChildren(words);
     const all = this.root.querySelector("[data-tick-all]");
     if (!all) return;
@@ -72,7 +76,7 @@ class Table {
     // What was chosen were the runs of another search, or no longer all of them.
     if (ticked < shown || box.value !== total || this.bar.elements.q.value !== q) box.checked = false;
     label.hidden = Number(total) <= ticked;
-    label.querySelector("span").textContent = Number(total).toLocaleString("en");
+    label.querySelector("span").textContent = Number(total).toLocaleString(LANGUAGE);
     box.value = total;
     this.bar.elements.q.value = q;
     return box.checked ? Number(total) : null;

@@ -2,8 +2,11 @@
 // Without this module the form works too, but a browser then forgets the file it refuses.
 
 import * as parts from "./parts.js";
+import { phrase } from "./phrases.js";
 
-const UNREACHED = { error: { message: "The studio could not be reached.", hint: "Is it still running? Try again." } };
+const UNREACHED = {
+  error: { message: phrase("The studio could not be reached."), hint: phrase("Is it still running? Try again.") },
+};
 const LARGE = 16 * 2 ** 20; // bytes; what is larger is sent in parts, and goes on after a cut
 
 /** @param {HTMLFormElement} form */
@@ -32,7 +35,7 @@ export default function start(form) {
     event.preventDefault();
     forget(form);
     if (form.file.files[0].size > Number(form.dataset.limit)) {
-      tell(form, { message: "The file is larger than is taken here.", hint: "Split it." });
+      tell(form, { message: phrase("The file is larger than is taken here."), hint: phrase("Split it.") });
       return;
     }
     if (form.file.files[0].size > LARGE && !form.validation_file.files.length) {
@@ -42,10 +45,10 @@ export default function start(form) {
     // fetch cannot tell how much has been sent.
     request = new XMLHttpRequest();
     request.upload.addEventListener("progress", ({ loaded, total }) => {
-      show(`Sending: ${Math.floor((100 * loaded) / total)} %`, loaded / total);
+      show(phrase("Sending: {share} %", { share: Math.floor((100 * loaded) / total) }), loaded / total);
     });
     request.upload.addEventListener("load", () => {
-      show("Reading the rows…", null);
+      show(phrase("Reading the rows…"), null);
       // All has been sent; the studio goes on reading, whether or not we listen.
       stop.hidden = true;
     });
@@ -58,14 +61,14 @@ export default function start(form) {
     request.open("POST", form.dataset.api);
     request.responseType = "json";
     request.send(new FormData(form));
-    show("Sending…");
+    show(phrase("Sending…"));
   }
 
   async function sendInParts(file) {
     const sending = new AbortController();
     stopping = sending;
     try {
-      show("Sending…");
+      show(phrase("Sending…"));
       const upload = await parts.send(file, { signal: sending.signal, show });
       const answer = await fetch("/api/v1/datasets", {
         method: "POST",

@@ -249,7 +249,7 @@ def _classes(seen: _Seen, part: Part) -> Iterator[Finding]:
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
+    return "1 time" if count == 1 else f"{count:,} times"
 
 
 def _labels(seen: _Seen, part: Part) -> Iterator[Finding]:

@@ -73,9 +73,11 @@ def listed(names: Sequence[str]) -> str:
 
 def _by_name(shape: ShapeName, habit: str, sureness: Sureness = "sure", **roles: Columns) -> Found:
     columns = [name for named in roles.values() for name in _several(named)]
-    are = "columns" if len(columns) > 1 else "column"
-    verb = "are" if len(columns) > 1 else "is"
-    why = f"The {are} {listed(columns)} {verb} named as {habit}."
+    why = (
+        f"The columns {listed(columns)} are named as {habit}."
+        if len(columns) > 1
+        else f"The column {listed(columns)} is named as {habit}."
+    )
     return found_in(shape, why, sureness, **roles)
 
 

@@ -134,10 +134,10 @@ _FITS: dict[Format, Callable[[str, bytes], bool]] = {
 
 
 def _mismatch(named: str, inside: str) -> InvalidError:
-    message = f"The name ends in {named}, but the file is {inside}"
-    if inside == TEXT:
-        message += " that is not JSON" if named.startswith((".json", ".nd")) else ""
-    return InvalidError(f"{message}.", hint=HINTS.get(inside, _TAKEN), param="file")
+    message = f"The name ends in {named}, but the file is {inside}."
+    if inside == TEXT and named.startswith((".json", ".nd")):
+        message = f"The name ends in {named}, but the file is text that is not JSON."
+    return InvalidError(message, hint=HINTS.get(inside, _TAKEN), param="file")
 
 
 def _unreadable(named: str, inside: str) -> InvalidError:

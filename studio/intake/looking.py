@@ -76,9 +76,12 @@ def nothing_left(
         return _nothing_wanted(removed)
     worst = problems[0]
     places = ", ".join(worst.shown[:_NAMED]) + (", …" if worst.count > _NAMED else "")
-    place = readers.PLACES[kind] + ("s" if worst.count > 1 else "")
+    if readers.PLACES[kind] == "line":
+        where = f"Lines {places}" if worst.count > 1 else f"Line {places}"
+    else:
+        where = f"Rows {places}" if worst.count > 1 else f"Row {places}"
     return InvalidError(
-        f"No row can be used. {place.capitalize()} {places}: {worst.message}",
+        f"No row can be used. {where}: {worst.message}",
         hint="Mend the file and upload it again, or choose other columns.",
         param="file",
     )

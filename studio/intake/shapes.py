@@ -38,7 +38,7 @@ TITLES: dict[ShapeName, str] = {
     "regression": "regression",
     "text": "running text",
 }
-_BECOME: dict[Kind, str] = {
+BECOME: dict[Kind, str] = {
     "conversation": "conversations",
     "text": "texts",
     "preference": "preferences",
@@ -173,7 +173,7 @@ def _sureness(best: _Tried, rows: int) -> Sureness:
 
 
 def _evidence(best: _Tried, rows: int) -> list[str]:
-    become = _BECOME[best.mapping.kind]
+    become = BECOME[best.mapping.kind]
     looked = f"{best.usable:,} of {rows:,} rows looked at can be used: they become {become}."
     split = best.mapping.split
     held = f"The column {split.column} says which rows are for training and which for validation."
@@ -200,6 +200,8 @@ def _no_column(columns: list[str]) -> UnrecognisedError:
 
 
 def _listed(columns: list[str], limit: int = 12, length: int = 60) -> str:
-    names = ", ".join(name[:length] for name in columns[:limit])
     more = f" and {len(columns) - limit} more" if len(columns) > limit else ""
-    return f"the column{'s' if len(columns) > 1 else ''} {names}{more}" if columns else "no columns"
+    names = ", ".join(name[:length] for name in columns[:limit]) + more
+    if not columns:
+        return "no columns"
+    return f"the columns {names}" if len(columns) > 1 else f"the column {names}"

@@ -30,9 +30,9 @@ _NAMED = 3
 """How many different things a sentence names."""
 
 _TWINS = {
-    "duplicates": "The same as row {}.",
-    "same_question": "It asks what row {} asks.",
-    "overlap": "It asks what row {} of the training rows asks.",
+    "duplicates": "The same as row {row}.",
+    "same_question": "It asks what row {row} asks.",
+    "overlap": "It asks what row {row} of the training rows asks.",
 }
 
 
@@ -40,6 +40,8 @@ _TWINS = {
 class Piece:
     text: str
     is_found: bool = False
+    is_ours: bool = False
+    """Whether it says what is left out of the text, and is none of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +92,12 @@ def _pieces(code: str, text: str, spans: list[Span]) -> list[Piece]:
     most = _CUT_OFF if code == "over_long" else SHOWN
     start = max(0, first - _BEFORE) if len(text) > most else 0
     end = min(len(text), start + most)
-    pieces = [Piece(f"({start:,} characters before) ")] if start else []
-    pieces += _cut(code, text, spans, (start, end))
-    return [*pieces, Piece(f" (and {len(text) - end:,} more)")] if end < len(text) else pieces
+    pieces = list(_cut(code, text, spans, (start, end)))
+    if start:
+        pieces.insert(0, Piece(f"({start:,} characters before) ", is_ours=True))
+    if end < len(text):
+        pieces.append(Piece(f" (and {len(text) - end:,} more)", is_ours=True))
+    return pieces
 
 
 def _cut(code: str, text: str, spans: Iterable[Span], window: Span) -> Iterator[Piece]:
@@ -126,7 +131,7 @@ def _turns(code: str, row: Row) -> tuple[int, ...]:
 
 def _why(code: str, row: Row, twin: int | None) -> str:
     if code in _TWINS and twin is not None:
-        return _TWINS[code].format(twin)
+        return _TWINS[code].format(row=twin)
     if code == "other_script":
         return f"Most of its letters are {script_name(script(row))}."
     if code == "over_long":
@@ -143,8 +148,9 @@ def _held(code: str, row: Row) -> str:
     pattern = WRITTEN[code][1]
     found = [one for text in texts(row) for one in pattern.findall(text)]
     named = [_named(code, one) for one in dict.fromkeys(found)][:_NAMED]
-    times = f" {len(found):,} times" if len(found) > 1 and len(named) == 1 else ""
-    return f"It holds {', '.join(named)}{times}."
+    if len(found) > 1 and len(named) == 1:
+        return f"It holds {named[0]} {len(found):,} times."
+    return f"It holds {', '.join(named)}."
 
 
 def _named(code: str, found: str) -> str:

@@ -30,6 +30,15 @@ OPS: dict[Op, str] = {
     "shorter_than": "is shorter than",
 }
 
+_CONDITIONS: dict[Op, str] = {
+    "is": "{column} is exactly {value}",
+    "is_not": "{column} is anything but {value}",
+    "contains": "{column} contains {value}",
+    "lacks": "{column} does not contain {value}",
+    "longer_than": "{column} is longer than {value} characters",
+    "shorter_than": "{column} is shorter than {value} characters",
+}
+
 LESSONS: dict[Kind, str] = {
     "conversation": "Supervised training learns the assistant's turns; the others are only read.",
     "text": "Supervised training learns every word of a text: to go on writing like it.",
@@ -87,10 +96,10 @@ def _values(old: Mapping, new: Mapping) -> Iterator[str]:
         changed = [
             raw for raw in dict.fromkeys([*before, *after]) if before.get(raw) != after.get(raw)
         ]
-        shown = [f"{raw} is written {_quoted(after.get(raw, raw))}" for raw in changed[:_SHOWN]]
-        if shown:
-            more = f", and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-            yield f"In {column}, {', '.join(shown)}{more}."
+        for raw in changed[:_SHOWN]:
+            yield f"In {column}, {raw} is written {_quoted(after.get(raw, raw))}."
+        if len(changed) > _SHOWN:
+            yield f"In {column}, {len(changed) - _SHOWN} more are written otherwise."
 
 
 def _rows(old: Mapping, new: Mapping) -> Iterator[str]:
@@ -110,9 +119,8 @@ def _rows(old: Mapping, new: Mapping) -> Iterator[str]:
 
 def condition(one: Condition) -> str:
     """Say what a row must be like."""
-    if one.op in {"longer_than", "shorter_than"}:
-        return f"{one.column} {OPS[one.op]} {one.value} characters"
-    return f"{one.column} {OPS[one.op]} {_quoted(one.value)}"
+    value = one.value if one.op in {"longer_than", "shorter_than"} else _quoted(one.value)
+    return _CONDITIONS[one.op].format(column=one.column, value=value)
 
 
 def split(one: Split) -> str:
@@ -130,14 +138,18 @@ def split(one: Split) -> str:
 
 
 def _excluded(old: Sequence[int], new: Sequence[int]) -> Iterator[str]:
-    for rows, what in (
-        (sorted(set(new) - set(old)), "left out"),
-        (sorted(set(old) - set(new)), "back in"),
-    ):
-        if rows:
-            more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
-            named = ", ".join(map(str, rows[:_SHOWN]))
-            yield f"Row{'s' if len(rows) > 1 else ''} {named}{more} {what}."
+    gone, back = sorted(set(new) - set(old)), sorted(set(old) - set(new))
+    if gone:
+        listed_rows = _numbers(gone)
+        yield f"Rows {listed_rows} left out." if len(gone) > 1 else f"Row {listed_rows} left out."
+    if back:
+        listed_rows = _numbers(back)
+        yield f"Rows {listed_rows} back in." if len(back) > 1 else f"Row {listed_rows} back in."
+
+
+def _numbers(rows: Sequence[int]) -> str:
+    more = f" and {len(rows) - _SHOWN:,} more" if len(rows) > _SHOWN else ""
+    return ", ".join(map(str, rows[:_SHOWN])) + more
 
 
 def _listed(columns: Sequence[str]) -> str:

@@ -119,8 +119,10 @@ def _halves(
     is_full = isinstance(recipe.adapter, FullFineTune)
     if facts.family in families.FLOAT16 or (facts.native == "bfloat16" and is_full):
         return
-    watch = "; watch for skipped steps" if facts.native == "bfloat16" else ""
-    yield "float16", f"native on {hardware.title}, which lacks bfloat16{_seen(facts)}{watch}"
+    why = f"native on {hardware.title}, which lacks bfloat16{_seen(facts)}"
+    if facts.native == "bfloat16":
+        why = f"native on {hardware.title}, which lacks bfloat16{_seen(facts)}; watch skipped steps"
+    yield "float16", why
 
 
 def has_bfloat16(hardware: Hardware) -> bool:

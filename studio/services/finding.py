@@ -107,7 +107,7 @@ def _words(value: str) -> Condition:
 def _flag(term: Term, value: str) -> Condition:
     known = FLAGS[term.field]
     if term.sign not in {":", "="} or value not in known:
-        hint = "It can be " + ", ".join(f"{term.field}:{one}" for one in known) + "."
+        hint = f"It can be {', '.join(f'{term.field}:{one}' for one in known)}."
         raise _wrong(term, f"Nothing can be said by {term.field}{term.sign}{value}.", hint)
     return known[value]
 
@@ -117,8 +117,9 @@ def _field(term: Term, told: Collection[str]) -> Field:
     if field is not None and field.kind != "curve":
         return field
     close = get_close_matches(term.field, [*fields.names(told), *FLAGS], n=1, cutoff=0.6)
-    hint = f"Did you mean {close[0]}? " if close else ""
-    hint += "To look for the words themselves, put them in quotation marks."
+    hint = "To look for the words themselves, put them in quotation marks."
+    if close:
+        hint = f"Did you mean {close[0]}? {hint}"
     raise _wrong(term, f"There is no field called {term.field}.", hint)
 
 
@@ -149,7 +150,7 @@ def _text(field: Field, term: Term, value: str) -> Condition:
 def _choice(field: Field, term: Term, value: str) -> Condition:
     known = {one.lower(): one for one in field.choices}
     if value.lower() not in known:
-        hint = "It is one of " + ", ".join(field.choices) + "."
+        hint = f"It is one of {', '.join(field.choices)}."
         raise _wrong(term, f"{term.field} is never {value}.", hint)
     equal: Condition = field.value == known[value.lower()]
     return equal

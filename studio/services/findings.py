@@ -173,8 +173,10 @@ def noted(db: Session, recipe: AnyRecipe) -> Noted | None:
     count = sum(not one["blocking"] for one in version.findings or []) if version else 0
     if version is None or not count:
         return None
-    things = f"{count} thing{'s' if count > 1 else ''}"
-    return Noted(sentence=f"{things} to look at in this data set", link=_link(version))
+    told = f"{count} things to look at in this data set"
+    if count == 1:
+        told = "1 thing to look at in this data set"
+    return Noted(sentence=told, link=_link(version))
 
 
 def _without(folder: Path, version: DatasetVersion, mapping: Mapping, wanted: Wanted) -> Mapping:

@@ -229,11 +229,13 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "restarted": lambda _: "Begun anew: the numbers and answers of before are gone.",
     "pruned": lambda it: f"Its sweep saw no hope for it{_at(it.step)}.",
     "resumed": lambda it: f"Went on from step {it.step}.",
-    "alarm": lambda it: f"{it.message or 'An alarm.'}{_at(it.step, ' Seen')}",
+    "alarm": lambda it: f"{it.message or 'An alarm.'}{_seen(it.step)}",
 }
 
 
-def _at(step: int | None, before: str = "") -> str:
-    if step is None:
-        return ""
-    return f"{before} at step {step}" + ("." if before else "")
+def _at(step: int | None) -> str:
+    return "" if step is None else f" at step {step}"
+
+
+def _seen(step: int | None) -> str:
+    return "" if step is None else f" Seen at step {step}."

@@ -28,6 +28,7 @@ class Found:
     name: str
     about: str
     """What tells it from others of its name."""
+    status: str = ""
 
 
 def find(db: Session, words: str, *, limit: int) -> Iterator[Found]:
@@ -55,5 +56,5 @@ def _is_number(words: str) -> bool:
 
 
 def _run(run: Run) -> Found:
-    about = f"#{run.id} {run.status}, {run.recipe.precision}"
-    return Found(kind="run", id=run.id or 0, name=run.name, about=about)
+    about = f"#{run.id}, {run.recipe.precision}"
+    return Found(kind="run", id=run.id or 0, name=run.name, about=about, status=run.status)

@@ -158,7 +158,12 @@ def _crashed(work: str, where: str, end: End) -> Why:
     if name:
         message = f"A crash in compiled code ended the {work} process{where} ({name})."
     else:
-        message = f"The {work} process ended itself{where} with exit code {end.exit_code}"
-        last = end.last_words.rstrip(".")
-        message += f"; the last it printed was: {last}." if last else ", and printed nothing."
+        last, code = end.last_words.rstrip("."), end.exit_code
+        message = (
+            f"The {work} process ended itself{where} with exit code {code}; the last it printed "
+            f"was: {last}."
+            if last
+            else f"The {work} process ended itself{where} with exit code {code}, and printed "
+            "nothing."
+        )
     return Why(code="crashed", message=message, hint="The last lines of its log may say more.")

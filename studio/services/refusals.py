@@ -129,10 +129,10 @@ def _mixes_float64(case: _Case) -> str:
     narrow = [name for name in _formats(case) if BYTES[name] < BYTES["float32"]]
     if not layers or not narrow:
         return ""
-    return (
-        f"{listed(layers)} {'is' if len(layers) == 1 else 'are'} stored in float64 among layers "
-        f"that are not, and {narrow[0]} would keep few of their digits."
-    )
+    lost = f"{narrow[0]} would keep few of their digits"
+    if len(layers) == 1:
+        return f"{layers[0]} is stored in float64 among layers that are not, and {lost}."
+    return f"{listed(layers)} are stored in float64 among layers that are not, and {lost}."
 
 
 def _halves_clash(case: _Case) -> str:

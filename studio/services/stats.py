@@ -162,12 +162,15 @@ def cautions(db: Session, recipe: AnyRecipe) -> Iterator[str]:
 
 def sentence(lost: Cut) -> str:
     """Say what a cut does to how many of the rows."""
-    at = f"cut at {lost.at:,} token{'' if lost.at == 1 else 's'}"
+    at = "cut at 1 token" if lost.at == 1 else f"cut at {lost.at:,} tokens"
     if not lost.rows:
         return f"None of {lost.of:,} rows will be {at}." if lost.of > 1 else f"No row will be {at}."
-    about = "" if lost.is_exact else "About "
-    before = f", {lost.emptied:,} of them before their answer" if lost.emptied else ""
-    return f"{about}{lost.rows:,} of {lost.of:,} rows will be {at}{before}."
+    told = f"{lost.rows:,} of {lost.of:,} rows will be {at}"
+    if not lost.is_exact:
+        told = f"About {lost.rows:,} of {lost.of:,} rows will be {at}"
+    if lost.emptied:
+        told = f"{told}, {lost.emptied:,} of them before their answer"
+    return f"{told}."
 
 
 def longer(part: Tally) -> int:

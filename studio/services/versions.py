@@ -167,7 +167,9 @@ def delete(db: Session, folder: Path, dataset_id: int, number: int) -> None:
         )
     if runs := uses(db, dataset_id).get(number):
         raise ConflictError(
-            f"{runs} run{'s' if runs > 1 else ''} learnt from version {number}, or will.",
+            f"{runs} runs learnt from version {number}, or will."
+            if runs > 1
+            else f"1 run learnt from version {number}, or will.",
             hint="It stays for as long as they do.",
         )
     db.delete(version)

@@ -21,6 +21,7 @@ from studio.web.pages import ROUTERS as PAGES
 from studio.web.proxies import Behind
 from studio.web.security import Gate
 from studio.web.stream import Hub
+from studio.web.tongue import Tongue
 from studio.web.traffic import Counter, Traffic
 from studio.web.tries import Tries
 from studio.web.viewers import Viewers
@@ -55,6 +56,8 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
             Middleware(Behind, settings=settings),
             Middleware(Counter, traffic=traffic),
             gate,
+            # First what speaks, so that whoever is turned away can read why.
+            Middleware(Tongue),
             Middleware(Door, ways=ways, settings=settings),
             Middleware(GZipMiddleware, minimum_size=1000),
         ],

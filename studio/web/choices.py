@@ -9,6 +9,7 @@ from studio.hardware import Hardware
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services import datasets, models, versions
 from studio.web import words
+from studio.web.tongue import gettext, ngettext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +45,13 @@ def dataset_names(db: Session, chosen: str) -> list[tuple[str, str]]:
     brought = datasets.newest(db)
     rows = {number: one.train_rows for number, one in versions.currents(db, brought).items()}
     found = {one.name: f"{one.name} ({_size(rows[one.id])})" for one in brought if one.id in rows}
-    known = found if not chosen or chosen in found else {chosen: f"{chosen} (missing)"} | found
+    known = (
+        found
+        if not chosen or chosen in found
+        else {chosen: gettext("%(name)s (missing)") % {"name": chosen}} | found
+    )
     return list(known.items())
 
 
 def _size(rows: int) -> str:
-    return f"{words.number(rows)} row{'' if rows == 1 else 's'}"
+    return ngettext("%(rows)s row", "%(rows)s rows", rows) % {"rows": words.number(rows)}

@@ -8,6 +8,7 @@ from studio.services.evidence import REFERENCE, Estimate, Finding, State, Versus
 from studio.services.reports import Report
 from studio.services.timelines import Incident, Kind
 from studio.web import words
+from studio.web.tongue import gettext
 from studio.web.verdict import brief, memory, plural, share, signed, times, verdict
 
 HEADS = (
@@ -27,7 +28,7 @@ HEADS = (
 
 STATES: Mapping[State, str] = {
     "done": "done",
-    "going": "training",
+    "going": "running",
     "waiting": "waiting",
     "failed": "failed",
     "cancelled": "cancelled",
@@ -67,7 +68,9 @@ def row(one: Finding) -> list[str]:
 
 
 def runs(one: Finding) -> str:
-    told = [f"{one.states[key]} {word}" for key, word in STATES.items() if one.states.get(key)]
+    told = [
+        f"{one.states[key]} {gettext(word)}" for key, word in STATES.items() if one.states.get(key)
+    ]
     return ", ".join(told)
 
 
@@ -87,7 +90,7 @@ def gap(found: Estimate | None) -> str:
 
 def against(one: Finding) -> str:
     spread = one.noise.spread if one.noise else None
-    told = VERSUS[one.versus]
+    told = gettext(VERSUS[one.versus])
     return told if spread is None or one.versus == "nothing" else f"{told} (±{brief(spread)})"
 
 
@@ -110,14 +113,14 @@ def peak(one: Finding) -> str:
 
 def guessed(one: Finding) -> str:
     if one.memory_estimate is None:
-        return "not known"
+        return gettext("not known")
     return words.guessed(one.memory_estimate, one.memory)
 
 
 def incident(one: Incident) -> list[str]:
     """Write what befell a run as the cells under `INCIDENT_HEADS`."""
     place = str(one.first) if one.first == one.last else f"{one.first} to {one.last}"
-    told = one.text or f"{plural(one.count, 'step')} {INCIDENTS[one.kind]}"
+    told = one.text or f"{plural(one.count, 'step')} {gettext(INCIDENTS[one.kind])}"
     return [place, one.precision, str(one.seed), told]
 
 

@@ -86,4 +86,4 @@ def _ended(attempt: Attempt) -> str:
         return attempt.outcome
     if code is not None and -code in list(signal.Signals):
         return f"lost: ended by {signal.Signals(-code).name}"
-    return "lost without a word" + ("" if code is None else f", exit code {code}")
+    return "lost without a word" if code is None else f"lost without a word, exit code {code}"

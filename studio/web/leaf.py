@@ -64,11 +64,16 @@ def turn(folder: Path, version: DatasetVersion, asked: Turned) -> Leaf:
     if page.looked_to is not None:
         return _paused(here, page.looked_to, asked.step)
     if asked.step in {"back", "on"}:
-        which = "before" if asked.step == "back" else "after"
-        told = f"No row {which} row {at:,} has “{here.words}”."
+        told = (
+            f"No row before row {at:,} has “{here.words}”."
+            if asked.step == "back"
+            else f"No row after row {at:,} has “{here.words}”."
+        )
         return replace(here, row=_row(folder, here, at), notice=told)
-    which = "No row" if asked.step == "first" or at == 1 else f"No row from {at:,} on"
-    return replace(here, notice=f"{which} has “{here.words}”.")
+    told = f"No row from {at:,} on has “{here.words}”."
+    if asked.step == "first" or at == 1:
+        told = f"No row has “{here.words}”."
+    return replace(here, notice=told)
 
 
 def _paused(here: Leaf, looked_to: int, step: Step) -> Leaf:

@@ -11,6 +11,7 @@ from studio.methods import METHODS
 from studio.recipe.dotted import nest
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.recipe.reference import Entry, entries
+from studio.web.said import said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,11 @@ def knobs() -> dict[str, Entry]:
 def pages(query: str) -> Pages:
     words = query.casefold().split()
     return Pages(
-        chapters=_chapters(entry for entry in knobs().values() if entry.matches(words)),
+        chapters=_chapters(
+            entry
+            for entry in knobs().values()
+            if entry.matches(words) or _has(words, entry.label, entry.help)
+        ),
         precisions=[
             mode for mode in PRECISIONS.values() if _has(words, mode.name, mode.title, mode.summary)
         ],
@@ -98,6 +103,7 @@ def _intro(entry: Entry) -> str:
     return (entry.section.__doc__ or "").partition("\n\n")[0].strip()
 
 
-def _has(words: list[str], *said: str) -> bool:
-    whole = " ".join(said).casefold()
+def _has(words: list[str], *texts: str) -> bool:
+    """Whether words are in texts, as they are in English or on the page."""
+    whole = " ".join((*texts, *map(said, texts))).casefold()
     return all(word in whole for word in words)

@@ -15,8 +15,10 @@ from studio.settings import Settings
 from studio.web import changes, starting, words
 from studio.web.changes import Change
 from studio.web.fields import Fieldset
+from studio.web.said import said
 from studio.web.scripts import Submission
 from studio.web.starting import Draft
+from studio.web.tongue import gettext, ngettext
 
 
 class Lack(NamedTuple):
@@ -107,20 +109,31 @@ def _began(draft: Draft) -> str:
 
 
 def _sentence(recipe: AnyRecipe) -> str:
-    return ", ".join(_parts(recipe)) + "."
+    return gettext(", ").join(_parts(recipe)) + gettext(".")
 
 
 def _parts(recipe: AnyRecipe) -> Iterator[str]:
     adapter, much = recipe.adapter, recipe.optimisation
-    what = "All weights" if adapter.kind == "full" else f"A LoRA adapter of rank {adapter.r}"
-    kept = f" on {adapter.quantised.title} weights" if adapter.quantised else ""
-    yield f"{what} of {recipe.base_model}{kept} learn{'' if adapter.kind == 'full' else 's'}"
-    yield f"from {recipe.dataset}"
-    epochs = (
-        f"{words.number(much.num_train_epochs)} epoch{'' if much.num_train_epochs == 1 else 's'}"
-    )
-    yield f"at most {words.number(much.max_steps)} steps" if much.max_steps else epochs
-    yield f"in {PRECISIONS[recipe.precision].title}"
+    named = {"model": recipe.base_model, "dataset": recipe.dataset}
+    if adapter.kind == "full":
+        yield gettext("All weights of %(model)s learn") % named
+    elif adapter.quantised:
+        kept = {"rank": adapter.r, "kept": adapter.quantised.title}
+        yield gettext("A LoRA adapter of rank %(rank)s of %(model)s on %(kept)s weights learns") % (
+            named | kept
+        )
+    else:
+        rank = {"rank": adapter.r}
+        yield gettext("A LoRA adapter of rank %(rank)s of %(model)s learns") % (named | rank)
+    yield gettext("from %(dataset)s") % named
+    if much.max_steps:
+        yield gettext("at most %(steps)s steps") % {"steps": words.number(much.max_steps)}
+    else:
+        epochs = words.number(much.num_train_epochs)
+        # A part of an epoch is written as several are.
+        count = 1 if much.num_train_epochs == 1 else 2
+        yield ngettext("%(epochs)s epoch", "%(epochs)s epochs", count) % {"epochs": epochs}
+    yield gettext("in %(precision)s") % {"precision": said(PRECISIONS[recipe.precision].title)}
 
 
 def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:

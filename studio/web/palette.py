@@ -8,6 +8,7 @@ from sqlmodel import Session
 from studio.services import lookup
 from studio.web import manual, rights
 from studio.web.places import PLACES
+from studio.web.said import said
 
 LIMIT = 6
 """How many of one kind are shown."""
@@ -63,7 +64,8 @@ def offers(db: Session, query: str) -> list[Group]:
     made: dict[str, list[Offer]] = {}
     for found in lookup.find(db, query.strip(), limit=LIMIT):
         title, home = _KINDS[found.kind]
-        offer = Offer(label=found.name, about=found.about, href=f"{home}{found.id}")
+        about = ", ".join(filter(None, (found.about, said(found.status))))
+        offer = Offer(label=found.name, about=about, href=f"{home}{found.id}")
         made.setdefault(title, []).append(offer)
     pages = [Offer(label=one.label, href=one.href, about=f"g {one.key}") for one in PLACES]
     groups = (
@@ -76,12 +78,16 @@ def offers(db: Session, query: str) -> list[Group]:
 
 
 def _fitting(offered: tuple[Offer, ...] | list[Offer], words: list[str]) -> list[Offer]:
-    fitting = (one for one in offered if all(word in one.label.casefold() for word in words))
-    return [one for one in fitting if one.is_allowed]
+    return [one for one in offered if one.is_allowed and _is_called(one.label, words)]
+
+
+def _is_called(label: str, words: list[str]) -> bool:
+    """Whether words are in a label, as it is in English or on the page."""
+    return all(word in f"{label} {said(label)}".casefold() for word in words)
 
 
 def _knobs(words: list[str]) -> Iterator[Offer]:
     for entry in manual.knobs().values() if words else ():
-        if entry.matches(words):
+        if entry.matches(words) or _is_called(entry.label, words):
             href = f"/help/knobs/{entry.name}"
             yield Offer(label=entry.label, about=entry.name, href=href)

@@ -60,6 +60,7 @@ ROUTES = {
     "/help/knobs/{name}": "GET read",
     "/help/shortcuts": "GET read",
     "/help/tour": "GET read",
+    "/language": "POST open",
     "/login": "GET open, POST open",
     "/login/oidc": "GET open",
     "/login/oidc/done": "GET open",

@@ -12,12 +12,15 @@ from jinja2_fragments import render_block
 
 from studio import paths
 from studio.recipe.dotted import flatten
-from studio.web import places, rights, run_table, sheets, words
+from studio.web import places, rights, run_table, said, sheets, tongue, words
+
+VARY = {"Vary": "HX-Request, Accept-Language, Cookie"}
+"""What the same address answers differently to."""
 
 
 def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- whatever the template names
     html = _jinja().get_template(template).render(request=request, **context)
-    return HTMLResponse(html, status, headers={"Vary": "HX-Request"})
+    return HTMLResponse(html, status, headers=VARY)
 
 
 def block(
@@ -30,7 +33,7 @@ def block(
     **context: Any,  # noqa: ANN401 -- whatever the block names
 ) -> HTMLResponse:
     html = render_block(_jinja(), template, name, request=request, **context)
-    return HTMLResponse(html, status, headers={"Vary": "HX-Request"})
+    return HTMLResponse(html, status, headers=VARY)
 
 
 def form_again(request: Request, template: str, /, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- see `page`
@@ -60,10 +63,20 @@ def _jinja() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
     )
-    jinja.filters.update(words.FILTERS, dotted=flatten, spark=run_table.spark)
+    jinja.policies["ext.i18n.trimmed"] = True
+    # The extension brings this method along, and no type for it.
+    jinja.install_gettext_callables(tongue.gettext, tongue.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
+    jinja.filters.update(words.FILTERS, dotted=flatten, spark=run_table.spark, said=said.shown)
     jinja.globals.update(
-        static=static_url, now=lambda: datetime.now(UTC), menu=places.PLACES, may=rights.may
+        static=static_url,
+        now=lambda: datetime.now(UTC),
+        menu=places.PLACES,
+        may=rights.may,
+        spoken=tongue.spoken,
+        phrases=tongue.phrases,
+        tongues=tongue.TONGUES,
     )
     return jinja
 

@@ -14,6 +14,8 @@ from studio.services import fields
 from studio.services.run_groups import Group, Grouped, Spread
 from studio.services.run_table import COLUMNS, NEWEST, Line, View
 from studio.web import words
+from studio.web.said import said
+from studio.web.tongue import gettext
 
 FORMS = {
     "last": "",
@@ -153,8 +155,8 @@ def _cell(line: Line, field: fields.Field, base: Line | None) -> Cell:
 def title(field: fields.Field) -> str:
     """Return what a column is called."""
     if not field.key:
-        return field.title
-    return words.metric(field.key) + FORMS[field.form]
+        return said(field.title)
+    return words.metric(field.key) + gettext(FORMS[field.form])
 
 
 def is_numeric(field: fields.Field) -> bool:

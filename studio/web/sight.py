@@ -17,6 +17,7 @@ from studio.services.sight import Place
 from studio.services.versions import Part
 from studio.settings import Settings
 from studio.web import words
+from studio.web.tongue import gettext, ngettext
 
 
 class Wanted(BaseModel):
@@ -67,8 +68,12 @@ class Sight:
         """Say in one line what becomes of the row's tokens."""
         assert self.tokens is not None  # noqa: S101 -- drawn only where there are some
         found = self.tokens
-        total = f"{words.number(found.total)} token{'' if found.total == 1 else 's'}"
-        return f"{total}, {words.number(found.learnt)} learnt, {words.number(found.cut)} cut"
+        total = ngettext("%(count)s token", "%(count)s tokens", found.total)
+        return gettext("%(total)s, %(learnt)s learnt, %(cut)s cut") % {
+            "total": total % {"count": words.number(found.total)},
+            "learnt": words.number(found.learnt),
+            "cut": words.number(found.cut),
+        }
 
 
 def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight:

@@ -18,6 +18,7 @@ from studio.web import words
 from studio.web.deps import FIELDS
 from studio.web.fields import Fieldset, Input
 from studio.web.forms import fieldset
+from studio.web.tongue import gettext
 
 PREFIX = "space."
 METRICS = ("eval_loss", "eval_mean_token_accuracy", "tokens_per_second", "peak_memory_bytes")
@@ -165,7 +166,7 @@ def _label(section: str, one: Input) -> str:
 
 def metric_choices() -> list[tuple[str, str]]:
     how = {True: "the greatest", False: "the least"}
-    return [(name, f"{words.metric(name)}, {how[name in GREATEST]}") for name in METRICS]
+    return [(name, f"{words.metric(name)}, {gettext(how[name in GREATEST])}") for name in METRICS]
 
 
 def _space(draft: Draft) -> Space:

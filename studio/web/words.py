@@ -8,6 +8,9 @@ from typing import Any
 from markupsafe import Markup
 
 from studio.services import chores
+from studio.web import figures
+from studio.web.said import said
+from studio.web.tongue import gettext
 
 METRICS: dict[str, str] = {
     "loss": "Training loss",
@@ -92,22 +95,27 @@ NOTHING = "\N{EN DASH}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_UNITS = (
+    (_DAY, "day", _HOUR, "hour"),
+    (_HOUR, "hour", _MINUTE, "minute"),
+    (_MINUTE, "minute", 1, "second"),
+)
 
 
 def metric(name: str) -> str:
     """Return a metric's name in words."""
-    return METRICS.get(name, name.replace("_", " ").capitalize())
+    return gettext(METRICS.get(name, name.replace("_", " ").capitalize()))
 
 
 def axis(name: str) -> str:
     """Return the name of what curves are drawn along; any metric may be."""
-    return AXES.get(name) or metric(name)
+    return gettext(AXES[name]) if name in AXES else metric(name)
 
 
 def place(value: float, name: str) -> str:
     """Write a place on an axis."""
     if name == "wall":
-        return datetime.fromtimestamp(value, UTC).strftime("%d %b %H:%M")
+        return figures.minute(datetime.fromtimestamp(value, UTC))
     return duration(value) if name == "seconds" and value >= 0 else number(value)
 
 
@@ -116,11 +124,11 @@ def measure(value: float | None, name: str) -> str:
     if value is None:
         return NOTHING
     if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "infinite"
+        return "NaN" if math.isnan(value) else gettext("infinite")
     if name.endswith("_bytes"):
         return size(value)
     if name.endswith("_share"):
-        return f"{100 * value:.3g} %"
+        return figures.percent(f"{100 * value:.3g}")
     if name == "train_seconds":
         return duration(value)
     return number(value)
@@ -131,11 +139,11 @@ def number(value: float | None) -> str:
     if value is None:
         return NOTHING
     if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "infinite"
+        return "NaN" if math.isnan(value) else gettext("infinite")
     if value and abs(value) < 1e-3:  # noqa: PLR2004 -- below this, zeros hide the digits
         return f"{value:.3g}"
     if float(value).is_integer() or abs(value) >= 1e3:  # noqa: PLR2004 -- digits after it mean nothing
-        return f"{value:,.0f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+        return figures.grouped(value)
     return f"{value:.4g}"
 
 
@@ -150,7 +158,7 @@ def count(value: float) -> str:
 
 def percent(value: float) -> str:
     """Write a share in hundredths, with three significant digits."""
-    return f"{100 * value:.3g} %"
+    return figures.percent(f"{100 * value:.3g}")
 
 
 def off(value: float | None) -> str:
@@ -158,7 +166,7 @@ def off(value: float | None) -> str:
     if value is None:
         return NOTHING
     sign = "\N{MINUS SIGN}" if value < 0 else "+"
-    return f"{sign}{abs(100 * value):.0f}\N{NO-BREAK SPACE}%"
+    return sign + figures.percent(f"{abs(100 * value):.0f}").replace(" ", NO_BREAK)
 
 
 def precise(value: float) -> str:
@@ -179,7 +187,7 @@ def setting(value: object) -> str:
     if value is None:
         return NOTHING
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return gettext("yes") if value else gettext("no")
     if isinstance(value, int | float):
         return number(value)
     if isinstance(value, list | tuple):
@@ -224,7 +232,7 @@ def _missed(estimate: float, found: float | None) -> str:
 
 def how_measured(resolved: Mapping[str, Any]) -> str:
     """Say in a sentence what the peak of memory is; runs of old measured the whole process."""
-    return f"Peak memory: the most {MEASURED[resolved.get('peak_memory', 'whole')]}."
+    return said(f"Peak memory: the most {MEASURED[resolved.get('peak_memory', 'whole')]}.")
 
 
 def duration(seconds: float | None) -> str:
@@ -232,14 +240,12 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     if seconds < 10:  # noqa: PLR2004 -- tenths are news only in short spans
-        return f"{seconds:.1f} s"
+        return figures.span([(f"{seconds:.1f}", "second")])
     if seconds < _MINUTE:
-        return f"{seconds:.0f} s"
-    if seconds < _HOUR:
-        return f"{seconds // _MINUTE:.0f} min {seconds % _MINUTE:.0f} s"
-    if seconds < _DAY:
-        return f"{seconds // _HOUR:.0f} h {seconds % _HOUR // _MINUTE:.0f} min"
-    return f"{seconds // _DAY:.0f} d {seconds % _DAY // _HOUR:.0f} h"
+        return figures.span([(f"{seconds:.0f}", "second")])
+    whole, unit, part, smaller = next(row for row in _UNITS if seconds >= row[0])
+    rest = f"{seconds % whole // part:.0f}"
+    return figures.span([(f"{seconds // whole:.0f}", unit), (rest, smaller)])
 
 
 def ago(at: datetime | None) -> str:
@@ -247,11 +253,12 @@ def ago(at: datetime | None) -> str:
     if at is None:
         return NOTHING
     seconds = (datetime.now(UTC) - at).total_seconds()
-    for span, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
-        if abs(seconds) >= span:
-            much = f"{abs(seconds) // span:.0f} {unit}"
-            return f"{much} ago" if seconds > 0 else f"in {much}"
-    return "just now" if seconds > -1 else "in a moment"
+    for length, unit, _part, _smaller in _UNITS:
+        if abs(seconds) >= length:
+            much = figures.span([(f"{abs(seconds) // length:.0f}", unit)])
+            told = gettext("%(much)s ago") if seconds > 0 else gettext("in %(much)s")
+            return told % {"much": much}
+    return gettext("just now") if seconds > -1 else gettext("in a moment")
 
 
 def moment(at: datetime | str | None) -> str:
@@ -263,8 +270,8 @@ def moment(at: datetime | str | None) -> str:
         return NOTHING
     if isinstance(at, str):
         at = datetime.fromisoformat(at)
-    exact = f"{at:%Y-%m-%d %H:%M:%S} UTC"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), exact, ago(at))
+    drawn = Markup('<time datetime="{}" title="{}">{}</time>')
+    return drawn.format(at.isoformat(), figures.exact(at), ago(at))
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -283,6 +290,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "change": change,
     "magnitude": magnitude,
     "setting": setting,
+    "inside": figures.inside,
     "title_of": chores.title,
     "about": chores.about,
 }

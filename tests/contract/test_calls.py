@@ -11,9 +11,10 @@ FORM = ""
 """Of what only lays a form out anew: a program has no form, and calls what the form would."""
 
 PERSON = ""
-"""Of what is between a person and a browser: signing in, and out."""
+"""Of what is between a person and a browser: signing in and out, and the language of pages."""
 
 ACTIONS = {
+    "/language": PERSON,
     "/login": PERSON,
     "/login/password": PERSON,
     "/logout": PERSON,

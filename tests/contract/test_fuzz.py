@@ -8,7 +8,7 @@ from fastapi import FastAPI
 
 from tests import fuzz
 
-EXAMPLES = 3
+EXAMPLES = 2
 """Of each kind, right and wrong, for each call. `python -m tests.fuzz --minutes 10` sends more."""
 
 

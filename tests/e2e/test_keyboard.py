@@ -54,7 +54,7 @@ def test_a_run_is_reached_by_its_name(keyed: Page) -> None:
     expect(keyed.get_by_role("combobox", name="Search everything")).to_be_focused()
     keyed.keyboard.type("blue")
     expect(keyed.get_by_role("option", name="a blue moon")).to_have_count(2)
-    expect(keyed.get_by_role("option", selected=True)).to_contain_text("#1 succeeded")
+    expect(keyed.get_by_role("option", selected=True)).to_contain_text("#1, bf16, succeeded")
     go(keyed, "Enter")
 
     keyed.wait_for_url("**/runs/1")

@@ -1,4 +1,4 @@
-"""What holds for every page: readable by all, at any width, in both themes."""
+"""What holds for every page: readable by all, at any width, in both themes and languages."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -79,6 +79,7 @@ PAGES = (
     "/settings",
     "/settings/access",
     "/settings/people",
+    "/settings/secrets",
     "/settings/log",
     "/failures",
     "/help",
@@ -90,7 +91,14 @@ PAGES = (
 )
 
 Scheme = Literal["light", "dark"]
-SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+LOOKS: dict[str, dict[Scheme, int]] = {
+    "en-GB": {"light": 1440, "dark": 390},
+    "zh-CN": {"light": 390, "dark": 1440},
+}
+"""How wide a window of each language is in each theme: texts fit another way in each language."""
+LANGUAGES = {"en-GB": "en", "zh-CN": "zh-Hans"}
+WIDTHS = (390, 768, 1920)
+VIOLATIONS = "addEventListener('securitypolicyviolation', (e) => console.error(e.blockedURI))"
 
 FAILED = Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
 
@@ -177,36 +185,31 @@ def answers() -> list[Sampled]:
     ]
 
 
-@pytest.fixture(params=["light", "dark"])
-def themed(
+@pytest.fixture(scope="module", params=LOOKS)
+def tongue(
     request: pytest.FixtureRequest, browser: Browser, furnished_studio: Studio
-) -> Iterator[Page]:
+) -> Iterator[BrowserContext]:
+    """Give all tests in a language one context: making one costs more than most pages."""
     context = browser.new_context(
-        base_url=furnished_studio.url,
-        viewport={"width": 1440, "height": 900},
-        color_scheme=request.param,
-        reduced_motion="reduce",
+        base_url=furnished_studio.url, locale=request.param, reduced_motion="reduce"
     )
-    yield context.new_page()
-    context.close()
-
-
-@pytest.fixture(scope="module")
-def wide(browser: Browser, furnished_studio: Studio) -> Iterator[BrowserContext]:
-    context = browser.new_context(base_url=furnished_studio.url, reduced_motion="reduce")
-    context.add_init_script(
-        "addEventListener('securitypolicyviolation', (e) => console.error(e.blockedURI))"
-    )
+    context.add_init_script(VIOLATIONS)
     yield context
     context.close()
 
 
 @pytest.fixture
-def plain(wide: BrowserContext) -> Iterator[Page]:
-    page = wide.new_page()
-    page.set_viewport_size({"width": 1440, "height": 900})
+def plain(tongue: BrowserContext) -> Iterator[Page]:
+    page = tongue.new_page()
     yield page
     page.close()
+
+
+@pytest.fixture
+def themed(browser: Browser, furnished_studio: Studio) -> Iterator[Page]:
+    context = browser.new_context(base_url=furnished_studio.url, reduced_motion="reduce")
+    yield context.new_page()
+    context.close()
 
 
 # One load shows all of it: loads are what takes the time.
@@ -220,19 +223,46 @@ def test_every_page_is_for_everybody(plain: Page, path: str) -> None:
     plain.on("request", lambda asked: hosts.add(asked.url.split("/")[2]))
     plain.goto(path)
     plain.wait_for_load_state("load")
-    broken = {scheme: violations(plain, scheme) for scheme in SCHEMES}
-    too_wide = [width for width in (390, 768, 1920) if scrolls(plain, width)]
 
-    assert broken == {scheme: [] for scheme in SCHEMES}
-    assert too_wide == []
+    assert plain.evaluate("document.documentElement.lang") == LANGUAGES[spoken(plain)]
+    assert violations(plain) == []
+    assert [width for width in WIDTHS if scrolls(plain, width)] == []
     assert [said for said in complaints if "404" not in said] == []
     assert len(hosts) == 1
 
 
-def violations(page: Page, scheme: Scheme) -> list[tuple[str, str]]:
-    page.emulate_media(color_scheme=scheme)
-    found = Axe().run(page).response["violations"]
-    return [(one["id"], one["nodes"][0]["html"][:200]) for one in found]
+def test_what_opens_over_a_page_is_accessible(plain: Page) -> None:
+    plain.goto("/help")
+    for key, opened in (("Control+k", "#palette"), ("?", "#keys")):
+        plain.keyboard.press(key)
+        expect(plain.locator(opened)).to_be_visible()
+        assert violations(plain) == []
+        plain.keyboard.press("Escape")
+        expect(plain.locator(opened)).to_be_hidden()
+
+
+def test_all_settings_of_an_experiment_are_accessible(plain: Page) -> None:
+    plain.goto("/new")
+    plain.locator("label:has(#view-all)").click()
+    expect(plain.locator("[name='optimisation.weight_decay']")).to_be_visible()
+
+    assert violations(plain) == []
+
+
+def spoken(page: Page) -> str:
+    """Return the language that a window asks for."""
+    return str(page.evaluate("navigator.language"))
+
+
+def violations(page: Page) -> list[tuple[str, str, str]]:
+    """Return what keeps people out in each theme: the theme, the rule, and where."""
+    found: list[tuple[str, str, str]] = []
+    for scheme, width in LOOKS[spoken(page)].items():
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 900})
+        broken = Axe().run(page).response["violations"]
+        found += [(scheme, one["id"], one["nodes"][0]["html"][:200]) for one in broken]
+    return found
 
 
 def scrolls(page: Page, width: int) -> bool:
@@ -240,6 +270,22 @@ def scrolls(page: Page, width: int) -> bool:
     page.set_viewport_size({"width": width, "height": 800})
     wide: int = page.evaluate("document.documentElement.scrollWidth")
     return wide > width
+
+
+def test_the_language_is_changed_by_a_press_and_kept(
+    browser: Browser, furnished_studio: Studio
+) -> None:
+    context = browser.new_context(base_url=furnished_studio.url)
+    page = context.new_page()
+    page.goto("/queue")
+    page.get_by_role("button", name="中文").click()
+    expect(page.get_by_role("heading", name="队列", level=1)).to_be_visible()
+    page.goto("/settings")
+    expect(page.get_by_role("heading", name="设置", level=1)).to_be_visible()
+    page.get_by_role("button", name="English").click()
+
+    expect(page.get_by_role("heading", name="Settings", level=1)).to_be_visible()
+    context.close()
 
 
 @pytest.mark.parametrize("path", ["/", "/runs/1", "/compare?runs=1,2", "/datasets", "/settings"])

@@ -2,13 +2,14 @@
 
 import csv
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from studio.db.session import connect, unit_of_work
-from studio.services import attempts
+from studio.services import attempts, trash
 from tests.factories import make_done, progressed
 from tests.living import Studio, stop_everything
 
@@ -17,10 +18,10 @@ pytestmark = pytest.mark.e2e
 LOSSES = {"alpha": 0.5, "beta": 0.25, "gamma": 0.75}
 
 
-@pytest.fixture
-def table_studio(starter_home: Path, tmp_path: Path) -> Iterator[Studio]:
-    """Give each test a studio with three runs that have ended."""
-    studio = Studio.copied(starter_home, tmp_path / "home")
+@pytest.fixture(scope="module")
+def table_studio(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    """Share a studio with three runs that have ended; each test leaves these three."""
+    studio = Studio.copied(starter_home, tmp_path_factory.mktemp("table") / "home")
     studio.worker = False
     engine = connect(studio.home / "studio.db")
     with unit_of_work(engine) as db:
@@ -45,6 +46,16 @@ def table(browser: Browser, table_studio: Studio) -> Iterator[Page]:
     expect(page.locator("section[data-booted='done']")).to_have_count(1, timeout=60_000)
     yield page
     context.close()
+
+
+@contextmanager
+def more(studio: Studio, name: str, count: int) -> Iterator[None]:
+    """Add runs of a name for as long as a test looks at them."""
+    with unit_of_work(connect(studio.home / "studio.db")) as db:
+        added = [make_done(db, name).id or 0 for _ in range(count)]
+    yield
+    with unit_of_work(connect(studio.home / "studio.db")) as db:
+        trash.throw_away(db, added)
 
 
 def expect_names(page: Page, *names: str) -> None:
@@ -125,21 +136,19 @@ def test_rows_are_ticked_by_keys_and_tagged(table: Page) -> None:
 
 
 def test_all_that_match_are_tagged_and_freed_again(table: Page, table_studio: Studio) -> None:
-    with unit_of_work(connect(table_studio.home / "studio.db")) as db:
-        for _ in range(60):
-            make_done(db, "many")
-    table.goto("/?q=many")
-    table.get_by_label("Select all runs shown").check()
-    bar = table.get_by_role("form", name="Selected runs")
-    expect(bar.get_by_text("50 runs selected")).to_be_visible()
-    bar.get_by_label("all 60 that match").check()
-    expect(bar.get_by_text("60 runs selected")).to_be_visible()
-    bar.get_by_label("Tag").fill("good")
-    bar.get_by_role("button", name="Add tag").click()
-    expect(table.get_by_text("60 runs tagged.")).to_be_visible()
-    table.get_by_role("button", name="Undo").click()
+    with more(table_studio, "many", 60):
+        table.goto("/?q=many")
+        table.get_by_label("Select all runs shown").check()
+        bar = table.get_by_role("form", name="Selected runs")
+        expect(bar.get_by_text("50 runs selected")).to_be_visible()
+        bar.get_by_label("all 60 that match").check()
+        expect(bar.get_by_text("60 runs selected")).to_be_visible()
+        bar.get_by_label("Tag").fill("good")
+        bar.get_by_role("button", name="Add tag").click()
+        expect(table.get_by_text("60 runs tagged.")).to_be_visible()
+        table.get_by_role("button", name="Undo").click()
 
-    expect(table.get_by_text("60 runs freed of the tag.")).to_be_visible()
+        expect(table.get_by_text("60 runs freed of the tag.")).to_be_visible()
 
 
 def test_the_trash_gives_back(table: Page) -> None:
@@ -151,17 +160,20 @@ def test_the_trash_gives_back(table: Page) -> None:
     expect_names(table, "gamma", "beta", "alpha")
 
 
-def test_a_row_is_written_on_without_the_mouse(table: Page) -> None:
-    table.keyboard.press("ArrowDown")
-    table.keyboard.press("e")
-    expect(table.get_by_label("Name", exact=True)).to_be_focused()
-    table.get_by_label("Name", exact=True).fill("delta")
-    table.get_by_label("Tags", exact=True).fill("to show, good")
-    table.get_by_label("Notes", exact=True).fill("Two lines\nof it")
-    table.keyboard.press("Control+Enter")
+def test_a_row_is_written_on_without_the_mouse(table: Page, table_studio: Studio) -> None:
+    with more(table_studio, "new", 1):
+        table.reload()
+        expect_names(table, "new", "gamma", "beta", "alpha")
+        table.keyboard.press("ArrowDown")
+        table.keyboard.press("e")
+        expect(table.get_by_label("Name", exact=True)).to_be_focused()
+        table.get_by_label("Name", exact=True).fill("delta")
+        table.get_by_label("Tags", exact=True).fill("to show, good")
+        table.get_by_label("Notes", exact=True).fill("Two lines\nof it")
+        table.keyboard.press("Control+Enter")
 
-    expect_names(table, "delta", "beta", "alpha")
-    expect(table.locator("#rows .chip")).to_have_text(["to show", "good"])
+        expect_names(table, "delta", "gamma", "beta", "alpha")
+        expect(table.locator("#rows .chip")).to_have_text(["to show", "good"])
 
 
 def test_the_export_is_the_table_shown(table: Page) -> None:

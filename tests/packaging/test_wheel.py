@@ -57,6 +57,21 @@ def test_wheel_carries_every_file_of_the_folder(wheel: Path, folder: str) -> Non
     assert sorted(carried) == sorted(name for name in here if not name.endswith(".pyc"))
 
 
+def test_wheel_carries_every_catalogue_compiled(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        carried = [name for name in archive.namelist() if name.endswith(".mo")]
+
+    catalogues = (ROOT / "studio" / "locale").rglob("*.po")
+    here = [path.relative_to(ROOT).with_suffix(".mo").as_posix() for path in catalogues]
+    assert sorted(carried) == sorted(here)
+
+
+def test_installed_studio_speaks_chinese(installed: Path, tmp_path: Path) -> None:
+    ask = "from studio.web import tongue; tongue.speak('zh-Hans'); print(tongue.gettext('Runs'))"
+
+    assert run(installed / "bin" / "python", "-c", ask, home=tmp_path) == "运行"
+
+
 def test_installed_studio_says_its_version(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "bin" / "studio", "--version", home=tmp_path) == studio.__version__
 

@@ -249,7 +249,7 @@ def test_the_page_asks_follows_and_shows_the_figures(
         work.begin(exports.get(db, 1, 1))
         exports.follow(exports.get(db, 1, 1), [Phase(name="converting", share=0.5)], 1)
     assert section(client).all("div", **{"hx-trigger": "every 1s"}) != []
-    assert cells(client)[:2] == ["float16 merged", "● running converting"]
+    assert cells(client)[:2] == ["float16 Merged with its base", "● running converting"]
     assert section(client).one("progress").attributes["value"] == "0.5000"
     finish(engine, settings)
 

@@ -133,6 +133,7 @@ def test_only_little_is_open_to_anybody() -> None:
 
     assert found == {
         "GET /api/v1/health",
+        "POST /language",
         "GET /login",
         "GET /login/oidc",
         "GET /login/oidc/done",

@@ -14,6 +14,7 @@ from studio.web.pages import (
     failures,
     home,
     imports,
+    languages,
     login,
     manual,
     mappings,
@@ -41,7 +42,7 @@ ROUTERS = tuple(
         *(home, tables, completions, sight, new, experiments, breakages, runs, exports),
         *(compare, ratings, comparisons, imports, datasets, stats),
         *(studies, sweeps, mappings, models, queue, settings, failures, chores),
-        *(manual, docs, palette, style),
+        *(languages, manual, docs, palette, style),
         *(login, oidc, access, people, secrets),
     )
 )

@@ -1,7 +1,7 @@
 """One run on screen: how far it is, its curves, its answers, and what may be done with it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,8 +12,6 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.hardware import detect
 from studio.recipe import yaml
-from studio.recipe.dotted import flatten
-from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
 from studio.services import (
     artifacts,
@@ -30,7 +28,7 @@ from studio.services import (
     runs,
     trash,
 )
-from studio.web import answers, choices, history, numerics, words
+from studio.web import answers, choices, facts, history, numerics, words
 from studio.web.deps import DB, Config, Posted
 from studio.web.pages import exports
 from studio.web.render import block, go, page
@@ -51,16 +49,6 @@ class Plot:
     noisy: str = ""
     """The key whose curve is smoothed."""
     is_hidden: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
-    """Something asked for, beside what really ran."""
-
-    name: str
-    asked: str
-    ran: str
-    differs: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +95,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         plots=_plots(metrics.keys(db, [run_id])),
         said=answers.along(compare.samples(db, [run_id]), ratings.of(db, [run_id])),
         rated=ratings.counts(db, [run_id]),
-        resolved=_resolved(run),
+        resolved=facts.of(run),
         files=artifacts.listing(folder.artifacts),
         exports=exports.shown(db, run, config.runs),
         choices=exports.choices(db, run, config.runs),
@@ -236,31 +224,3 @@ def _plots(told: Sequence[str]) -> list[Plot]:
 def _hidden(plot: Plot, told: Sequence[str]) -> Plot:
     absent = not set(plot.keys) & set(told)
     return Plot(title=plot.title, keys=plot.keys, hue=plot.hue, is_hidden=absent)
-
-
-def _resolved(run: Run) -> list[Fact]:
-    """List what was asked for beside what ran; where the run was audited, plan beside audit."""
-    told = dict(run.resolved)
-    asked = _asked(run) | told.pop("plan", {})
-    ran = told | told.pop("audit", {})
-    return [_fact(name, asked, value) for name, value in flatten(ran).items()]
-
-
-def _asked(run: Run) -> dict[str, Any]:
-    """Return what the recipe asks for, under the names by which a run tells what it found."""
-    steps = run.recipe.optimisation
-    batch = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
-    mode = asdict(PRECISIONS[run.recipe.precision])
-    return mode | {"seed": steps.seed, "effective_batch_size": batch}
-
-
-def _fact(name: str, asked: dict[str, Any], ran: object) -> Fact:
-    wanted = asked.get(name)
-    return Fact(
-        name=name.rpartition(".")[2] if "." in name else words.metric(name),
-        asked=words.setting(wanted),
-        ran=words.size(ran)
-        if isinstance(ran, int) and name.endswith("_bytes")
-        else words.setting(ran),
-        differs=name in asked and wanted != ran,
-    )

@@ -13,6 +13,7 @@ from studio.settings import Settings
 from studio.web import choices, words
 from studio.web.deps import DB, Keyed
 from studio.web.render import asked_by_htmx, block, go, page
+from studio.web.tongue import gettext
 
 router = APIRouter(prefix="/settings", include_in_schema=False)
 
@@ -80,6 +81,15 @@ def _gpu(gpu: Gpu) -> str:
     return f"{gpu.name}, {words.size(gpu.memory_bytes)}, compute capability {major}.{minor}"
 
 
+def _hub(config: Settings) -> str:
+    told = (
+        gettext("%(address)s, a token is set")
+        if config.hub_token
+        else gettext("%(address)s, no token")
+    )
+    return told % {"address": config.hub_endpoint}
+
+
 def _places(config: Settings) -> list[tuple[str, str]]:
     return [
         ("Studio", studio.__version__),
@@ -87,6 +97,6 @@ def _places(config: Settings) -> list[tuple[str, str]]:
         ("Runs", str(config.runs)),
         ("Data sets", str(config.datasets)),
         ("Models", str(config.models)),
-        ("Hub", config.hub_endpoint + (", a token is set" if config.hub_token else ", no token")),
+        ("Hub", _hub(config)),
         ("Largest upload", words.size(config.upload_limit_bytes)),
     ]

@@ -18,6 +18,7 @@ from studio.web import choices, handout, words
 from studio.web.api.studies import report_out
 from studio.web.deps import DB
 from studio.web.render import go, page
+from studio.web.tongue import ENGLISH, speak
 from studio.web.verdict import verdict
 
 router = APIRouter(prefix="/reports/precision", include_in_schema=False)
@@ -102,6 +103,8 @@ def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Res
         return _file(report_out(db, study_id).model_dump_json(indent=1), "json", study_id)
     report = reports.of(db, study_id)
     if shape == "md":
+        # A file that is handed on is English, as all exports are.
+        speak(ENGLISH)
         return _file(handout.markdown(report), "md", study_id)
     if shape == "csv":
         return _file(handout.table(report), "csv", study_id)

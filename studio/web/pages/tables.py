@@ -18,6 +18,7 @@ from studio.web.deps import DB, Config
 from studio.web.pages.home import baseline
 from studio.web.render import asked_by_htmx, block, go
 from studio.web.run_table import Asked, address
+from studio.web.tongue import gettext
 from studio.web.verdict import plural
 
 router = APIRouter(include_in_schema=False)
@@ -193,7 +194,11 @@ def _line_of(asked: Asked) -> str:
 
 
 def _toast(request: Request, what: Act, changed: list[int], tag: str) -> Response:
-    words = f"{plural(len(changed), 'run')} {DONE[what]}." if changed else "They were so already."
+    told = gettext("%(runs)s %(done)s.") % {
+        "runs": plural(len(changed), "run"),
+        "done": gettext(DONE[what]),
+    }
+    words = told if changed else "They were so already."
     undo = bulk.UNDO.get(what, "") if changed else ""
     answer = block(
         request, "runs/row.html", "toast", words=words, undo=undo, changed=changed, tag=tag

@@ -122,7 +122,7 @@ def test_uneven_classes_are_told(found: Any) -> None:  # noqa: ANN401 -- see abo
     told = found(rows)["uneven_classes"]
     assert (told.count, told.rows) == (1, [1])
     assert told.message.startswith(
-        "The answers are 2 classes and uneven: “no” stands 49 times, “yes” once."
+        "The answers are 2 classes and uneven: “no” stands 49 times, “yes” 1 time."
     )
 
 

@@ -1,0 +1,58 @@
+"""Every word of the interface is said in every language, and nothing is left over."""
+
+import re
+from pathlib import Path
+
+import pytest
+from babel.messages.catalog import Message
+
+from tests import catalogue, unsaid
+
+HOLES = re.compile(r"%\((\w+)\)s|\{(\w+)\}")
+WANTED = {message.id for message in catalogue.wanted() if message.id}
+
+
+@pytest.fixture(params=catalogue.tongues())
+def kept(request: pytest.FixtureRequest) -> dict[object, Message]:
+    return {message.id: message for message in catalogue.kept(request.param) if message.id}
+
+
+def test_everything_that_is_said_is_in_the_catalogue(kept: dict[object, Message]) -> None:
+    assert [said for said in WANTED if said not in kept] == [], "Run `make words`, and translate."
+
+
+def test_nothing_stays_in_the_catalogue_that_nobody_says(kept: dict[object, Message]) -> None:
+    assert [said for said in kept if said not in WANTED] == [], "Run `make words`."
+
+
+def test_everything_in_the_catalogue_is_translated(kept: dict[object, Message]) -> None:
+    assert [one.id for one in kept.values() if not all(_texts(one.string)) or one.fuzzy] == []
+
+
+def test_a_translation_has_the_values_of_what_it_translates(kept: dict[object, Message]) -> None:
+    wrong = [
+        one.id
+        for one in kept.values()
+        if any(_holes(text) - _holes("".join(_texts(one.id))) for text in _texts(one.string))
+        or any(_holes(_texts(one.id)[-1]) - _holes(text) for text in _texts(one.string))
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", catalogue.TEMPLATES, ids=lambda path: path.name)
+def test_no_template_says_a_word_by_itself(path: Path) -> None:
+    assert unsaid.of(path) == [], "Write it as {{ _(…) }} or {% trans %}, then `make words`."
+
+
+def test_no_macros_say_a_word_before_they_are_called() -> None:
+    """What stands beside macros is rendered once, in the language of whoever came first."""
+    assert [path.name for path in catalogue.TEMPLATES if unsaid.is_early(path)] == []
+
+
+def _texts(said: object) -> list[str]:
+    return [str(one) for one in said] if isinstance(said, tuple | list) else [str(said or "")]
+
+
+def _holes(text: str) -> set[str]:
+    return {one or other for one, other in HOLES.findall(text)}
