@@ -1,5 +1,5 @@
 // A line chart on uPlot: smoothing over the raw line, the band between extremes, marks where
-// numbers broke, zoom and cursor shared by a group, and reading by keyboard.
+// numbers broke, a group's zoom and cursor, reading by keyboard.
 import { Curves } from "./curves.js";
 import * as ink from "./ink.js";
 import { inner, short, smooth, thin } from "./numbers.js";
@@ -11,7 +11,7 @@ const HEIGHT = 220;
 const REDRAW_MS = 1000;
 /** With more lines than these, the bands between extremes only hide each other. */
 const MOST_BANDS = 4;
-/** Of a few thousand points the plot itself draws no more than pixels can show. */
+/** Of so many the plot itself draws no more than pixels can show. */
 const LEAST_THINNED = 2000;
 /** Of more lines than these it is not told where they broke. */
 const MOST_LINKS = 3;
@@ -48,7 +48,7 @@ export class Chart {
     this.refresh();
   }
 
-  /** Show more of what is zoomed to, unless that has changed meanwhile; the line drawn stays till then. */
+  /** Show more of what is zoomed to, unless the zoom has changed; the line stays till then. */
   refine(range, x, byName) {
     if (this.zoom?.min !== range.min || this.zoom.max !== range.max) return;
     this.curves.refine(range, x, byName);
@@ -165,7 +165,7 @@ export class Chart {
     this.plot.setData(this.#data(), !this.zoom);
     if (this.zoom) this.plot.setScale("x", this.zoom);
     this.#tellDrawn();
-    // Who reads by keyboard stays at the point read, though new ones move it on the screen.
+    // Who reads by keyboard stays at the point read.
     if (read !== undefined) this.reading.goTo(read);
   }
 
