@@ -9,6 +9,9 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Names by which a machine reaches itself."""
+
 
 class Settings(BaseSettings):
     """Read once at a process's door and handed down; no module reads the environment."""

@@ -10,9 +10,7 @@ from studio.db.accounts import Account, Deed, Purpose
 from studio.db.session import unit_of_work
 from studio.errors import ConflictError, InvalidError
 from studio.services import accounts, deeds, home, locks, tickets, tokens
-from studio.settings import Settings
-
-LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
+from studio.settings import LOOPBACK, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        return self.host in LOCAL
+        return self.host in LOOPBACK
 
 
 def check(settings: Settings, address: Address) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from studio import outside
 from studio.errors import InvalidError, UnavailableError, UnknownPersonError
 from studio.services.tickets import digest
-from studio.settings import Settings
+from studio.settings import LOOPBACK, Settings
 
 ALGORITHMS = ("RS256", "ES256")
 SECONDS = 15.0
@@ -27,8 +27,6 @@ LEEWAY_SECONDS = 60
 PATIENCE_SECONDS = 600.0
 AT_ONCE = 1000
 """How long, and of how many at a time, it is remembered that somebody was sent there."""
-
-_HERE = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _AGAIN = "Begin anew from the sign-in page."
 
@@ -213,7 +211,7 @@ def _asked(
 
 def _discovered(settings: Settings) -> dict[str, Any]:
     issuer = settings.oidc_issuer
-    if urlsplit(issuer).scheme != "https" and host(settings) not in _HERE:
+    if urlsplit(issuer).scheme != "https" and host(settings) not in LOOPBACK:
         raise InvalidError(
             f"{issuer} could be spoken for by anybody on the way.",
             hint="STUDIO_OIDC_ISSUER begins with https://",

@@ -24,6 +24,7 @@ from studio.services import deeds, owners
 from studio.settings import Settings
 from studio.web import errors, render, rights, who
 from studio.web.permissions import Asks
+from studio.web.safety import SAFE
 from studio.web.traffic import is_stream
 from studio.web.ways import Ways
 from studio.web.who import Identity
@@ -33,7 +34,6 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_SECONDS = 10.0
 """How often a live stream asks whether its viewer may still look; less than between heartbeats."""
 
-_UNCHANGING = frozenset({"GET", "HEAD", "OPTIONS"})
 _HOW = {
     "link": "`studio link` prints a link for your browser. Programs show the token in the "
     "file api_token of the studio's folder: Authorization: Bearer <token>.",
@@ -173,7 +173,7 @@ class _Visit:
             return render.page(request, "login/link.html", status=401, problem=None)
         here = self._scope["path"]
         query = self._scope["query_string"].decode("latin-1")
-        is_shown = self._scope["method"] in _UNCHANGING
+        is_shown = self._scope["method"] in SAFE
         there = sign_in_url(f"{here}?{query}" if query else here) if is_shown else "/login"
         return RedirectResponse(there, 303)
 
@@ -181,7 +181,7 @@ class _Visit:
         """Return what is to be written down: each change, and each try to sign in."""
         asks, method = self._way.asks, self._scope["method"]
         known = self._scope.get("state", {}).get("deed") or (self._who and self._who.name)
-        if method in _UNCHANGING and "deed" not in self._scope.get("state", {}):
+        if method in SAFE and "deed" not in self._scope.get("state", {}):
             return None
         if self._settings.sign_in == "none" or not known or not self._way.template:
             return None

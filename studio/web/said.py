@@ -35,19 +35,19 @@ _GAP = re.compile(rf"(?<={_WIDE}) (?={_WIDE})")
 
 _OURS = frozenset(
     {
-        *(
-            "become",
-            "label",
-            "part",
-            "parts",
-            "phase",
-            "share",
-            "stages",
-            "status",
-            "switch",
-            "title",
-        ),
-        *("wanted", "what", "work"),
+        "become",
+        "label",
+        "part",
+        "parts",
+        "phase",
+        "share",
+        "stages",
+        "status",
+        "switch",
+        "title",
+        "wanted",
+        "what",
+        "work",
     }
 )
 """Values that are words of ours even where one stands alone: a column may be called `text`."""

@@ -16,9 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from studio.errors import StudioError
 from studio.web import envelope
 from studio.web.errors import body
-from studio.web.safety import HEADERS
+from studio.web.safety import HEADERS, SAFE
 
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _SAFETY = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 BODY_LIMIT = 4 * 2**20
 """Recipes, notes and forms are far smaller; only uploads are let through larger."""

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from studio import logs
 from studio.web.exposition import Family, Sample, buckets
+from studio.web.safety import SAFE
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +24,6 @@ HEADER = b"x-request-id"
 GIVEN = re.compile(r"[\w.-]{1,64}", re.ASCII)
 """Which ids are taken over from a proxy or a program; any other is replaced."""
 
-SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 METHODS = SAFE | {"POST", "PUT", "PATCH", "DELETE"}
 OTHER = "other"
 FIRST_ERROR = 400

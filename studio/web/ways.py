@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route, compile_path
 from studio.services.owners import NOUNS
 from studio.web import permissions
 from studio.web.permissions import Asks
+from studio.web.safety import SAFE
 
 API = "/api/v1"
 
@@ -36,12 +37,9 @@ class Way:
         return found.groupdict() if found else {}
 
 
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-
-
 def _unknown(method: str) -> Way:
     """Return what leads nowhere: only who might do anything there is told so."""
-    asks = Asks.READ if method in _SAFE else Asks.ADMIN
+    asks = Asks.READ if method in SAFE else Asks.ADMIN
     return Way(template="", method=method, asks=asks, pattern=re.compile(r"$^"))
 
 
