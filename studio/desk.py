@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from studio import sockets
+from studio.described import Described
 
 MODULE = "studio.runner.desk"
 
@@ -30,8 +31,8 @@ Source = Literal["model", "chatml", "plain"]
 Kind = Literal["tokens", "templates", "prompt"]
 
 
-class _Said(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+class _Said(Described, BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Asked(_Said):

@@ -12,14 +12,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from studio.described import Described
 from studio.rundir import DataFacts, JobSpec
 from studio.weights import headers
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="strings"
-    )
+class _Part(Described, BaseModel):
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
 
 class BaseFacts(_Part):

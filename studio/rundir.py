@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from studio.described import Described
 from studio.events import EventLog
 
 MANIFEST = "manifest.json"
@@ -17,10 +18,10 @@ Ask = Literal["cancel", "pause", "keep"]
 """What can be asked of a run that trains. Both of the others keep what it has learnt."""
 
 
-class DataFacts(BaseModel):
+class DataFacts(Described, BaseModel):
     """What tells a data set from every other."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     sha256: str
@@ -36,7 +37,7 @@ class DataFacts(BaseModel):
     validation_rows: int
 
 
-class JobSpec(BaseModel):
+class JobSpec(Described, BaseModel):
     """What the recipe's names mean on this machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

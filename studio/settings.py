@@ -16,9 +16,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 class Settings(BaseSettings):
     """Read once at a process's door and handed down; no module reads the environment."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="STUDIO_", frozen=True, use_attribute_docstrings=True, populate_by_name=True
-    )
+    model_config = SettingsConfigDict(env_prefix="STUDIO_", frozen=True, populate_by_name=True)
 
     home: Path = Path.home() / ".mantissa-studio"
     """Where the database, data sets, models and runs are kept."""

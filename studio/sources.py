@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
+from studio.described import Described
 from studio.errors import InvalidError
 
 NAME = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
 """How the hub spells `owner/name`."""
 
 
-class _Source(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+class _Source(Described, BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def _stripped(text: str) -> str:

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from studio import sockets
+from studio.described import Described
 from studio.desk import Failure
 
 MODULE = "studio.runner.speaker"
@@ -29,8 +30,8 @@ LINE_BYTES = 2**20
 Reason = Literal["stop", "length"]
 
 
-class _Said(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+class _Said(Described, BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Asked(_Said):

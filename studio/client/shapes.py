@@ -11,7 +11,7 @@ FINAL = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Shape(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="allow")
 
 
 class Page(Shape, Generic[T]):

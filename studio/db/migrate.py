@@ -6,8 +6,6 @@ upgrade off, even a power cut, the database is the old one or the new one.
 
 from pathlib import Path
 
-from alembic import command
-from alembic.config import Config
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -33,7 +31,7 @@ def upgrade(engine: Engine, to: str = "head") -> None:
     kept = _keep(engine)
     try:
         with in_words():
-            _with_connection(engine, command.upgrade, to)
+            _walk(engine, to)
     except SQLAlchemyError as error:
         raise UnavailableError(
             f"The database could not be brought to this version: {error}.",
@@ -68,7 +66,7 @@ def require_known(version: str | None) -> None:
 
 
 def downgrade(engine: Engine, to: str) -> None:
-    _with_connection(engine, command.downgrade, to)
+    _walk(engine, to, back=True)
 
 
 def current(engine: Engine) -> str | None:
@@ -89,13 +87,6 @@ def versions() -> list[str]:
     return sorted(path.name[:4] for path in folder.glob("[0-9][0-9][0-9][0-9]_*.py"))
 
 
-def configuration() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(paths.migrations()))
-    config.set_main_option("path_separator", "os")
-    return config
-
-
 def _keep(engine: Engine) -> Path | None:
     """Copy a database that holds something. Return where the copy is."""
     now, database = current(engine), engine.url.database
@@ -104,9 +95,8 @@ def _keep(engine: Engine) -> Path | None:
     return snapshot.keep(engine, Path(database).parent / BACKUPS, now)
 
 
-def _with_connection(engine: Engine, act: object, to: str) -> None:
-    assert callable(act)  # noqa: S101 -- one of alembic's commands
-    config = configuration()
+def _walk(engine: Engine, to: str, *, back: bool = False) -> None:
+    from studio.db import steps  # noqa: PLC0415 -- heavy import
+
     with engine.execution_options(begin="BEGIN IMMEDIATE").begin() as connection:
-        config.attributes["connection"] = connection
-        act(config, to)
+        steps.walk(connection, to, back=back)

@@ -8,6 +8,8 @@ from typing import Annotated, Literal, Self
 from annotated_types import Ge, Gt, Le, Len
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from studio.described import Described
+
 ShapeName = Literal[
     "alpaca",
     "prompt_completion",
@@ -45,10 +47,8 @@ Column = Annotated[str, Len(1, NAME_LIMIT)]
 Op = Literal["is", "is_not", "contains", "lacks", "longer_than", "shorter_than"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+class _Part(Described, BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Condition(_Part):

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
+from studio.described import Described
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:
@@ -24,7 +26,7 @@ class Knob:
     """Knobs of other sections to think of with this one, by dotted name."""
 
 
-class Section(BaseModel):
+class Section(Described, BaseModel):
     """A titled group of knobs. One section is one fieldset, one YAML block, one JSON object.
 
     Strict: a program that sends "1e-4" or true where a number belongs is told so. Forms and YAML,
@@ -38,7 +40,6 @@ class Section(BaseModel):
         strict=True,
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
 

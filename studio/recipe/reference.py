@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic.fields import FieldInfo
 
+from studio.described import texts
 from studio.recipe.knobs import Knob, Section, knob_of, sections_in
 from studio.recipe.precision import PRECISIONS
 
@@ -80,7 +81,7 @@ def _entry(section: type[Section], name: str, knob: Knob, info: FieldInfo) -> En
         name=name,
         section=section,
         knob=knob,
-        help=info.description or "",
+        help=texts(section).get(name.rpartition(".")[2], ""),
         required=info.is_required(),
         default=None if info.is_required() else info.default,
         legal=_legal(info),

@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from studio.described import texts
 from studio.errors import InvalidError
 from studio.recipe.knobs import Section
 
@@ -37,10 +38,10 @@ def load(text: str) -> dict[str, Any]:
 
 def _lines(section: BaseModel, indent: int) -> Iterator[str]:
     margin = "  " * indent
-    for name, field in type(section).model_fields.items():
+    said = texts(type(section))
+    for name in type(section).model_fields:
         value = getattr(section, name)
-        if field.description:
-            yield from (f"{margin}# {line}" for line in field.description.splitlines())
+        yield from (f"{margin}# {line}" for line in said.get(name, "").splitlines())
         if isinstance(value, BaseModel):
             yield f"{margin}{name}:"
             yield from _lines(value, indent + 1)

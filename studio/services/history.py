@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 
 from studio.db.tables import Happening
+from studio.described import Described
 
 
-class _Told(BaseModel):
+class _Told(Described, BaseModel):
     """Facts of a happening. Older studios told fewer of them, so each may be missing."""
 
-    model_config = ConfigDict(ser_json_inf_nan="strings", use_attribute_docstrings=True)
+    model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
 class Nothing(_Told):

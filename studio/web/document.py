@@ -3,8 +3,9 @@
 from typing import Any
 
 from fastapi.openapi.models import ParameterInType
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
+from studio.described import Described
 from studio.web import envelope
 from studio.web.api.bringing import NewImport
 from studio.web.api.calls import NEVER_KEPT
@@ -54,20 +55,16 @@ class Complaint(BaseModel):
     code: str | None
 
 
-class FieldProblem(BaseModel):
+class FieldProblem(Described, BaseModel):
     """What is wrong with one field."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     param: str
     """Its dotted name."""
     message: str
 
 
-class Problem(BaseModel):
+class Problem(Described, BaseModel):
     """Why a request was refused."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     code: str
     """Does not change from one version to the next."""

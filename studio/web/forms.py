@@ -12,6 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from studio.described import texts
 from studio.recipe.knobs import knob_of
 from studio.web.fields import Fieldset, Input, Widget
 
@@ -62,7 +63,7 @@ def _fieldset(section: type[BaseModel], given: _Given, prefix: str) -> Fieldset:
         intro=_intro(section),
         inputs=tuple(_inputs(section, given, prefix)),
         inner=tuple(
-            _part(info, given.inside(name), f"{prefix}{name}.")
+            _part(info, texts(section).get(name, ""), given.inside(name), f"{prefix}{name}.")
             for name, info in section.model_fields.items()
             if _sections_in(info.annotation)
         ),
@@ -113,14 +114,14 @@ def _dotted(loc: tuple[int | str, ...], section: type[BaseModel]) -> str:
     return ".".join(names)
 
 
-def _part(info: FieldInfo, given: _Given, prefix: str) -> Fieldset:
+def _part(info: FieldInfo, intro: str, given: _Given, prefix: str) -> Fieldset:
     sections = _sections_in(info.annotation)
     if len(sections) == 1:
         return _fieldset(sections[0], given, prefix)
     return Fieldset(
         name=prefix.rstrip("."),
         title=_titled(prefix.rstrip(".")),
-        intro=info.description or "",
+        intro=intro,
         kind=_kind(_chosen(sections, info, given.values), info),
         kinds=tuple(_alternative(one, info, given, prefix) for one in sections),
         base_kind=_kind(_chosen(sections, info, given.base), info),
@@ -162,7 +163,7 @@ def _inputs(section: type[BaseModel], given: _Given, prefix: str) -> Iterator[In
             name=prefix + name,
             widget=_widget(info.annotation),
             knob=knob,
-            help=info.description or "",
+            help=texts(section).get(name, ""),
             value=written(given.values.get(name, default)),
             problem=given.problems.get(prefix + name, ""),
             base=written(given.base.get(name, default)),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from studio.commands import docs
+from studio.described import texts
 from studio.methods import METHODS, RECIPES
 from studio.recipe import yaml
 from studio.recipe.knobs import Section, knob_of, sections_in
@@ -139,7 +140,7 @@ def test_every_knob_has_a_label_and_help(method: object) -> None:
         f"{section.__name__}.{name}"
         for section in sections(recipe)
         for name, field in section.model_fields.items()
-        if (knob := knob_of(field)) and not (knob.label and field.description)
+        if (knob := knob_of(field)) and not (knob.label and texts(section).get(name))
     ]
 
     assert bare == []

@@ -22,6 +22,9 @@ router = APIRouter(
 class Settings(Body):
     """What decides how a row is seen."""
 
+    # An address is described field by field.
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
     model: str = Field(min_length=1, max_length=500)
     """The base model, as recipes name it."""
     max_length: int = Field(default=1024, ge=1, le=1_048_576)

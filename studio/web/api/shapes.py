@@ -11,6 +11,7 @@ from sqlmodel import Session
 
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run
+from studio.described import Described
 from studio.methods import AnyRecipe
 from studio.rundir import RunDir
 from studio.services import explanations, progress, queue
@@ -29,10 +30,10 @@ Source = Annotated[str, Field(pattern=r"^((run|experiment):\d{1,18})?$")]
 """A run or an experiment, as `run:12`; or nothing."""
 
 
-class Body(BaseModel):
+class Body(Described, BaseModel):
     """What a program sends: unknown fields are refused, and numbers are numbers."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Out(BaseModel):

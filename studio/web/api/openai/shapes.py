@@ -10,19 +10,20 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from studio.described import Described
 from studio.errors import InvalidError
 
 T = TypeVar("T")
 
 
-class Body(BaseModel):
+class Body(Described, BaseModel):
     """What a client sends. Fields that are not named here are looked through by `check`."""
 
-    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow")
 
 
-class Out(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True, ser_json_inf_nan="null")
+class Out(Described, BaseModel):
+    model_config = ConfigDict(ser_json_inf_nan="null")
 
 
 class Listing(Out, Generic[T]):

@@ -1,0 +1,21 @@
+"""Take a database through migrations, forth or back: what needs Alembic, a heavy import."""
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+
+from studio import paths
+
+
+def walk(connection: Connection, to: str, *, back: bool = False) -> None:
+    """Run the migrations between a database's version and another, in the open transaction."""
+    config = configuration()
+    config.attributes["connection"] = connection
+    (command.downgrade if back else command.upgrade)(config, to)
+
+
+def configuration() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(paths.migrations()))
+    config.set_main_option("path_separator", "os")
+    return config

@@ -1,0 +1,37 @@
+"""The texts under fields, which pages and the API's document show."""
+
+from pydantic import BaseModel, Field
+
+from studio.described import Described, texts
+
+
+class _Base(Described, BaseModel):
+    first: int
+    """Counted
+    from one."""
+    second: int
+    third: int = Field(default=0, description="Said here.")
+    """Not here."""
+
+
+class _Own(_Base):
+    second: int
+    """Told
+    later."""
+
+
+def test_the_text_under_a_field_is_found_and_inherited() -> None:
+    assert texts(_Own) == {
+        "first": "Counted\nfrom one.",
+        "second": "Told\nlater.",
+        "third": "Not here.",
+    }
+
+
+def test_a_schema_tells_it_unless_the_field_says_something_itself() -> None:
+    told = {
+        name: field.get("description")
+        for name, field in _Own.model_json_schema()["properties"].items()
+    }
+
+    assert told == {"first": "Counted\nfrom one.", "second": "Told\nlater.", "third": "Said here."}
