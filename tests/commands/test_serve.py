@@ -1,0 +1,40 @@
+"""Where the web process listens."""
+
+import asyncio
+import socket
+
+import pytest
+
+from studio.commands import serve
+from studio.commands.entry import Address
+from studio.errors import ConflictError
+from tests.living import free_port
+
+
+def test_an_answer_does_not_wait_for_the_one_before_to_be_confirmed() -> None:
+    assert asyncio.run(_accepted(serve.listen(Address("127.0.0.1", free_port())))) == 1
+
+
+def test_a_port_that_is_taken_is_refused_with_another_to_take() -> None:
+    address = Address("127.0.0.1", free_port())
+
+    with serve.listen(address), pytest.raises(ConflictError, match="is taken") as refused:
+        serve.listen(address)
+
+    assert f"--port {address.port + 1}" in refused.value.hint
+
+
+async def _accepted(listening: socket.socket) -> int:
+    """Return whether Nagle's algorithm is off where the server has taken a connection."""
+    found = asyncio.get_running_loop().create_future()
+
+    def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken: socket.socket = writer.get_extra_info("socket")
+        found.set_result(taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async with await asyncio.start_server(take, sock=listening):
+        _, writer = await asyncio.open_connection(*listening.getsockname())
+        told: int = await found
+        writer.close()
+    return told
