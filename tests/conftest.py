@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +23,9 @@ pytest_plugins = ["tests.hub", "tests.living", "tests.receivers", "tests.site"]
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # Of models this small one thread makes as many steps as two, for a sixth less of the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Hundreds of processes are started, and each would compile what it imports.
+# Hundreds of processes are started, and each would compile what it imports; so would this one.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell's jobs in the background ignore Ctrl-C, and so would everything that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
