@@ -51,9 +51,11 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         _warn(settings)
         with _beside(settings if worker else None):
             # The largest import of all goes on while the worker does its own.
+            from studio.web import render  # noqa: PLC0415 -- heavy import
             from studio.web.app import create_app, settle  # noqa: PLC0415 -- heavy import
 
             _announce(entry.prepare(engine, settings, address.url), open_page=open_page)
+            render.keep_compiled(settings.cache / "templates")
             app = create_app(engine, settings)
             settle()
             config = uvicorn.Config(

@@ -1,13 +1,16 @@
 """Answer with a whole page, with one block of it, or with another place to be."""
 
 import hashlib
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from jinja2_fragments import render_block
 
 from studio import paths
@@ -53,6 +56,20 @@ def go(request: Request, url: str) -> Response:
 def asked_by_htmx(request: Request) -> bool:
     """Whether a part of a page is wanted; a boosted link wants the whole of it."""
     return request.headers.get("HX-Request-Type") == "partial"
+
+
+def keep_compiled(folder: Path) -> None:
+    """Keep what templates compile to: an eighth of a second of the first page, every time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _jinja().bytecode_cache = Kept(str(folder))
+
+
+class Kept(FileSystemBytecodeCache):
+    """Compiled templates in a folder, as long as there is one with room."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,39 @@
+"""What templates compile to, kept from one process to the next."""
+
+from pathlib import Path
+
+from jinja2 import DictLoader, Environment
+
+from studio.web.render import Kept
+
+
+def _shown(folder: Path) -> str:
+    jinja = Environment(
+        loader=DictLoader({"page": "{{ 1 + 1 }}"}),
+        autoescape=True,
+        bytecode_cache=Kept(str(folder)),
+    )
+    return jinja.get_template("page").render()
+
+
+def test_it_is_read_again_by_the_next_process(tmp_path: Path) -> None:
+    first = _shown(tmp_path)
+    (kept,) = tmp_path.iterdir()
+    written = kept.stat().st_mtime_ns
+
+    assert (first, _shown(tmp_path)) == ("2", "2")
+    assert [(path, path.stat().st_mtime_ns) for path in tmp_path.iterdir()] == [(kept, written)]
+
+
+def test_a_damaged_one_is_made_again(tmp_path: Path) -> None:
+    _shown(tmp_path)
+    (kept,) = tmp_path.iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 2])
+
+    assert _shown(tmp_path) == "2"
+    assert kept.read_bytes() == whole
+
+
+def test_without_a_folder_to_keep_it_pages_are_shown_all_the_same(tmp_path: Path) -> None:
+    assert _shown(tmp_path / "gone") == "2"
