@@ -43,6 +43,8 @@ class Asked(_Said):
     """The hash of the model's own code that was allowed to run; empty runs none."""
     adapter: str = ""
     """The folder of an adapter, or nothing."""
+    weights: str = ""
+    """The folder of a checkpoint whose weights are put in place of the model's or adapter's own."""
     ids: list[int]
     stops: list[int]
     """The tokens that end an answer."""

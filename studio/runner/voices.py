@@ -12,9 +12,10 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from studio.errors import TrainingError
 from studio.recipe.formats import DType
 from studio.speaker import Asked
-from studio.training import models, tokenizers
+from studio.training import models, seals, snapshots, tokenizers
 
 KEPT = 8
 """How many adapters stay on a base; the one that was asked for longest ago makes room."""
@@ -23,31 +24,37 @@ KEPT = 8
 @dataclass(slots=True)
 class Base:
     name: str
+    weights: str
+    """The checkpoint that its weights are from, or nothing."""
     state: int
     """When its weights were written: a folder may hold others by now."""
     model: PreTrainedModel | PeftModel
     tokenizers: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
-    adapters: OrderedDict[tuple[str, int], str] = field(default_factory=OrderedDict)
-    """What peft calls each, by its folder and when that was written."""
+    adapters: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
+    """What peft calls each, by its folder, its checkpoint and when that was written."""
     _count: int = 0
 
-    def put_on(self, folder: str) -> None:
+    def put_on(self, folder: str, weights: str) -> None:
         """Make an adapter the one that answers, loading it if need be."""
-        key = (folder, _state(folder))
+        key = (folder, weights, _state(weights or folder))
         if key not in self.adapters:
             self._count += 1
-            self.adapters[key] = self._load(folder, f"adapter{self._count}")
+            self.adapters[key] = self._load(folder, f"adapter{self._count}", weights)
         self.adapters.move_to_end(key)
         self.model.set_adapter(self.adapters[key])
         while len(self.adapters) > KEPT:
             _, old = self.adapters.popitem(last=False)
             self.model.delete_adapter(old)
 
-    def _load(self, folder: str, name: str) -> str:
+    def _load(self, folder: str, name: str, weights: str) -> str:
+        if weights:
+            _refuse_broken(Path(weights))
         if isinstance(self.model, PeftModel):
             self.model.load_adapter(folder, adapter_name=name)
         else:
             self.model = PeftModel.from_pretrained(self.model, folder, adapter_name=name)
+        if weights:
+            snapshots.lay_over(self.model, Path(weights), name)
         self.model.eval()
         return name
 
@@ -66,7 +73,7 @@ class Voices:
         if folder not in base.tokenizers:
             base.tokenizers[folder] = tokenizers.load(folder, asked.code, offline=True)
         if asked.adapter:
-            base.put_on(asked.adapter)
+            base.put_on(asked.adapter, asked.weights)
             yield base.model, base.tokenizers[folder]
         elif isinstance(base.model, PeftModel):
             with base.model.disable_adapter():
@@ -75,23 +82,42 @@ class Voices:
             yield base.model, base.tokenizers[folder]
 
     def _found(self, asked: Asked) -> Base:
-        state = _state(asked.model)
-        if self._base is None or (self._base.name, self._base.state) != (asked.model, state):
-            self._base = None
+        weights = "" if asked.adapter else asked.weights
+        key = asked.model, weights, _state(weights or asked.model)
+        base = self._base
+        if base is None or (base.name, base.weights, base.state) != key:
+            self._base = base = None
             gc.collect()  # Two of them may be more than there is room for.
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            self._base = Base(asked.model, state, _load(asked))
-        return self._base
+            self._base = base = Base(*key, _load(asked, weights))
+        return base
 
 
-def _load(asked: Asked) -> PreTrainedModel:
+def _load(asked: Asked, weights: str) -> PreTrainedModel:
     """Load a model as it was saved; without a GPU in float32, which processors are fastest in."""
+    if weights:
+        _refuse_broken(Path(weights))
     config = models.load_config(asked.model, asked.code)
     on_gpu, saved = torch.cuda.is_available(), str(config.dtype).removeprefix("torch.")
     dtype: DType = next((one for one in get_args(DType) if one == saved), "bfloat16")
     model = models.load_model(asked.model, config, dtype if on_gpu else "float32", code=asked.code)
+    if weights:
+        snapshots.lay_over(model, Path(weights))
     return model.to("cuda" if on_gpu else "cpu").eval()
+
+
+def _refuse_broken(folder: Path) -> None:
+    """Refuse a checkpoint whose weights are not as they were written."""
+    try:
+        # Of the rest, most of which is the optimizer's, nothing is read.
+        seals.examine(folder, snapshots.WEIGHTS)
+    except seals.BrokenSealError as why:
+        raise TrainingError(
+            "broken_checkpoint",
+            f"{folder.name} cannot be asked: {why}.",
+            hint="Ask another checkpoint, or the model that the run ended with.",
+        ) from why
 
 
 def _state(name: str) -> int:

@@ -76,16 +76,19 @@ def seal(folder: Path, place: Path, manifest: Manifest) -> Manifest:
     return sealed
 
 
-def examine(folder: Path) -> Manifest:
-    """Hold every file of a sealed folder against its manifest.
+def examine(folder: Path, *only: str) -> Manifest:
+    """Hold every file of a sealed folder against its manifest, or only some that are needed.
 
     Raises:
         BrokenSealError: something is missing, cut short or changed.
 
     """
     manifest = read(folder)
+    if missing := set(only) - manifest.files.keys():
+        raise BrokenSealError(f"{missing.pop()} was never in it")
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda name: _flaw(folder / name, manifest.files[name]), manifest.files)
+        names = only or manifest.files
+        found = pool.map(lambda name: _flaw(folder / name, manifest.files[name]), names)
         flaw = next((flaw for flaw in found if flaw), "")
     if flaw:
         raise BrokenSealError(flaw)

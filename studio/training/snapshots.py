@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Trainer
@@ -76,13 +77,31 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     """
     saved, ours = load_file(folder / WEIGHTS), weights(model)
     if _shapes(saved) != _shapes(ours):
-        raise TrainingError(
-            "incompatible_checkpoint",
-            f"{folder.name} holds weights of another model than this run trains.",
-            hint="Has the base model been replaced? Start the run anew.",
-        )
+        raise _stranger(folder)
     for name, one in ours.items():
         one.copy_(saved[name])
+
+
+def lay_over(model: nn.Module, folder: Path, adapter: str = "") -> None:
+    """Give a model that was saved at a run's end the weights of one of its checkpoints.
+
+    Each is cast to what the model has; of an adapter, known to peft by that name, nothing beside it
+    is touched.
+
+    Raises:
+        TrainingError: they are another model's.
+
+    """
+    ours = dict(model.named_parameters()) | dict(model.named_buffers())
+    with safe_open(folder / WEIGHTS, framework="pt") as saved, torch.no_grad():
+        for name in saved.keys():  # noqa: SIM118 -- upstream's own, and no mapping
+            place = _renamed(name, adapter) if adapter else name
+            if place is None:
+                continue
+            one = saved.get_tensor(name)
+            if place not in ours or ours[place].shape != one.shape:
+                raise _stranger(folder)
+            ours[place].copy_(one)
 
 
 def memory(part: Remembering) -> dict[str, Any]:
@@ -93,6 +112,22 @@ def recall(part: Remembering, remembered: Mapping[str, Any]) -> None:
     """Give a part its counts back. What an older studio did not remember begins anew."""
     for name in remembered.keys() & set(part.REMEMBERED):
         setattr(part, name, remembered[name])
+
+
+def _renamed(name: str, adapter: str) -> str | None:
+    """Return what a trained weight is called in another adapter's place; None beside an adapter."""
+    parts = name.split(".")
+    if "default" not in parts:  # peft's name for the one that is trained
+        return None
+    return ".".join(adapter if one == "default" else one for one in parts)
+
+
+def _stranger(folder: Path) -> TrainingError:
+    return TrainingError(
+        "incompatible_checkpoint",
+        f"{folder.name} holds weights of another model than this run trains.",
+        hint="Has the base model been replaced? Start the run anew.",
+    )
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -31,6 +31,7 @@ ROWS = [
 TINY: dict[str, Any] = {
     "precision": "fp32",
     "optimisation": {"max_steps": 3},
+    "checkpoints": {"save_steps": 2},
     "data": {"max_length": 64},
     "evaluation": {"eval_steps": 2},
     "samples": {"prompts": 1, "max_new_tokens": 4},
@@ -143,9 +144,11 @@ def check_events_are_told_newest_first() -> None:
 
 
 def check_checkpoints_are_told() -> None:
-    (last, *_) = client.fine_tuning.jobs.checkpoints.list(known["job"])
+    (last, before) = client.fine_tuning.jobs.checkpoints.list(known["job"])
+    named = f"{known['model']}:ckpt-step-2"
 
     assert (last.fine_tuned_model_checkpoint, last.step_number) == (known["model"], 3)
+    assert (before.fine_tuned_model_checkpoint, before.step_number) == (named, 2)
     assert last.metrics.full_valid_loss > 0
 
 
@@ -181,6 +184,23 @@ def check_the_tuned_model_answers() -> None:
     assert choice.message.content
     assert completion.usage.completion_tokens <= 8
     assert completion.usage.prompt_tokens > 8
+
+
+def check_a_checkpoint_answers() -> None:
+    named = f"{known['model']}:ckpt-step-2"
+    told = client.chat.completions.create(model=named, messages=QUESTION, max_tokens=4)
+    text = client.completions.create(model=named, prompt="Once upon a", max_tokens=2)
+    gone = f"{known['model']}:ckpt-step-1"
+    refusal = refused(
+        openai.NotFoundError,
+        lambda: client.chat.completions.create(model=gone, messages=QUESTION),
+    )
+
+    assert (told.model, told.choices[0].message.role) == (named, "assistant")
+    assert 1 <= text.usage.completion_tokens <= 2
+    assert client.models.retrieve(named).id == named
+    assert refusal.code == "model_not_found"
+    assert refusal.message.endswith(f"Ask {known['model']}, or one of the steps that are: 2.")
 
 
 def check_an_answer_is_streamed() -> None:

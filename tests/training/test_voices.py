@@ -4,13 +4,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save_file
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from studio.errors import TrainingError
+from studio.methods import RECIPES
 from studio.runner.voices import KEPT, Voices
 from studio.runner.writing import Text, write
 from studio.speaker import Asked
+from studio.training import snapshots
+from studio.training.checkpoints import Shelf
 from tests import living
+from tests.training.tiny import RECIPE
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -47,11 +54,22 @@ def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return adapter(base, tmp_path_factory.mktemp("voices") / "tuned", 1)
 
 
-def answer(voices: Voices, base: Path, tuned: Path | None = None) -> str:
+def checkpoint(model: nn.Module, folder: Path) -> Path:
+    """Write the weights of a step, as a run that trains them does."""
+    shelf = Shelf(folder, RECIPES.validate_python(RECIPE))
+    with shelf.writing(20, None) as partial:
+        save_file(snapshots.weights(model), partial / snapshots.WEIGHTS)
+    return shelf.place(20)
+
+
+def answer(
+    voices: Voices, base: Path, tuned: Path | None = None, weights: Path | None = None
+) -> str:
     said: list[str] = []
     asked = Asked(
         model=str(base),
         adapter=str(tuned or ""),
+        weights=str(weights or ""),
         ids=[5, 6, 7],
         stops=[-1],
         most=12,
@@ -84,6 +102,49 @@ def test_an_adapter_that_was_trained_anew_is_read_anew(
     adapter(base, folder, 3)
 
     assert answer(voices, base, folder) != before
+
+
+def test_an_adapter_answers_as_it_was_at_a_step(
+    voices: Voices, base: Path, tuned: Path, tmp_path: Path
+) -> None:
+    other = adapter(base, tmp_path / "other", 4)
+    taught = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base), other, is_trainable=True
+    )
+    step = checkpoint(taught, tmp_path / "checkpoints")
+    ended = answer(voices, base, tuned)
+
+    assert answer(voices, base, tuned, step) == answer(voices, base, other) != ended
+    assert answer(voices, base, tuned) == ended
+
+
+def test_a_whole_model_answers_as_it_was_at_a_step(base: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    taught = AutoModelForCausalLM.from_pretrained(base)
+    for one in taught.parameters():
+        one.data += 0.05 * torch.randn_like(one)
+    step = checkpoint(taught, tmp_path / "checkpoints")
+    taught.save_pretrained(tmp_path / "saved")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "saved")
+    voices = Voices()
+    before = answer(voices, base)
+
+    assert answer(voices, base, weights=step) == answer(voices, tmp_path / "saved") != before
+    assert answer(voices, base) == before
+
+
+@pytest.mark.parametrize("is_adapter", [True, False])
+def test_a_broken_checkpoint_is_not_asked(
+    voices: Voices, base: Path, tuned: Path, tmp_path: Path, *, is_adapter: bool
+) -> None:
+    step = checkpoint(torch.nn.Linear(2, 2), tmp_path)
+    weights = step / snapshots.WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+
+    with pytest.raises(TrainingError, match=r"safetensors is not as it was written\.") as caught:
+        answer(voices, base, tuned if is_adapter else None, step)
+
+    assert (caught.value.code, bool(caught.value.hint)) == ("broken_checkpoint", True)
 
 
 def test_adapters_make_room_for_each_other(voices: Voices, base: Path, tuned: Path) -> None:

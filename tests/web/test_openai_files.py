@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
+from studio.settings import Settings
 from tests import factories
 from tests.web.test_openai_jobs import ROWS, ask, bring, error
 
@@ -110,6 +111,52 @@ def test_a_tuned_model_is_listed_asked_for_and_put_into_the_trash(
     assert client.get(f"/v1/models/{name}").json()["owned_by"] == "local"
     assert client.delete(f"/v1/models/{name}").json()["deleted"] is True
     assert error(client.get(f"/v1/models/{name}")) == (404, "model_not_found", "model")
+
+
+def test_a_checkpoint_is_found_while_it_is_kept(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+    kept = settings.runs / "1" / "checkpoints" / "checkpoint-5"
+    kept.mkdir(parents=True)
+    model = "ft:starter:local::1"
+    gone = client.get(f"/v1/models/{model}:ckpt-step-3")
+
+    assert client.get(f"/v1/models/{model}:ckpt-step-5").json()["id"] == f"{model}:ckpt-step-5"
+    assert error(gone) == (404, "model_not_found", "model")
+    assert gone.json()["error"]["message"].endswith(
+        f"No checkpoint of step 3 is kept. Ask {model}, or one of the steps that are: 5."
+    )
+
+
+def test_a_checkpoint_waits_until_its_run_has_succeeded(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_running(db)
+
+    answer = client.get("/v1/models/ft:starter:local::1:ckpt-step-5")
+
+    assert error(answer) == (404, "model_not_found", "model")
+    assert "Its run has not succeeded" in answer.json()["error"]["message"]
+
+
+def test_a_checkpoint_does_not_take_its_run_into_the_trash(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+    model = "ft:starter:local::1"
+
+    assert error(client.delete(f"/v1/models/{model}:ckpt-step-5"))[:2] == (409, "conflict")
+    assert client.get(f"/v1/models/{model}").status_code == 200
+
+
+def test_no_job_starts_from_a_checkpoint(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+    wish = {"model": "ft:starter:local::1:ckpt-step-5", "training_file": "file-1"}
+
+    assert error(client.post("/v1/fine_tuning/jobs", json=wish)) == (400, "invalid", "model")
 
 
 def test_a_base_model_is_not_deleted_from_here(client: TestClient) -> None:

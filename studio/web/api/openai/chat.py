@@ -65,6 +65,7 @@ async def _asked(request: Request, wish: Wish) -> Asked:
         update={
             "model": voice.model,
             "adapter": voice.adapter,
+            "weights": voice.weights,
             "code": voice.code,
             "ids": prompt.ids,
             "stops": prompt.stops,

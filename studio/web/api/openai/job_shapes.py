@@ -213,11 +213,11 @@ def event_out(befell: Befell) -> EventOut:
 
 
 def checkpoint_out(db: Session, run: Run, saved: Saved) -> CheckpointOut:
-    name = openai_models.name_of(run, openai_models.suffix_of(db, run))
+    suffix, step = openai_models.suffix_of(db, run), None if saved.is_last else saved.step
     return CheckpointOut(
         id=saved.id,
         created_at=seconds(saved.at),
-        fine_tuned_model_checkpoint=name if saved.is_last else f"{name}:ckpt-step-{saved.step}",
+        fine_tuned_model_checkpoint=openai_models.name_of(run, suffix, step),
         fine_tuning_job_id=f"ftjob-{run.id}",
         step_number=saved.step,
         metrics=saved.metrics,

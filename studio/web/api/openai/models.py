@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from studio.services import openai_models
 from studio.services.openai_models import Known
 from studio.web.api.openai.shapes import Deleted, Listing, Out, page_of, seconds
-from studio.web.deps import DB
+from studio.web.deps import DB, Config
 
 router = APIRouter(prefix="/v1/models", tags=["openai"])
 
@@ -28,14 +28,14 @@ def newest(db: DB) -> Listing[ModelOut]:
 
 # Names hold slashes and colons, and clients do not escape them.
 @router.get("/{name:path}")
-def show(name: str, db: DB) -> ModelOut:
-    return _told(openai_models.get(db, name))
+def show(name: str, db: DB, config: Config) -> ModelOut:
+    return _told(openai_models.get(db, config.runs, name))
 
 
 @router.delete("/{name:path}")
-def delete(name: str, db: DB) -> Deleted:
+def delete(name: str, db: DB, config: Config) -> Deleted:
     """Put the run that has made a model into the trash, where it can be taken back for weeks."""
-    openai_models.delete(db, name)
+    openai_models.delete(db, config.runs, name)
     return Deleted(id=name, object="model")
 
 
