@@ -43,6 +43,8 @@ class Asked(_Said):
     """The hash of the model's own code that was allowed to run; empty runs none."""
     adapter: str = ""
     """The folder of an adapter, or nothing."""
+    name: str = ""
+    """What whoever asks calls it, to be told to others."""
     weights: str = ""
     """The folder of a checkpoint whose weights are put in place of the model's or adapter's own."""
     ids: list[int]
@@ -77,6 +79,16 @@ class Said(_Said):
 
     def line(self) -> bytes:
         return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
+
+
+class Doing(_Said):
+    """What the speaker tells its worker whenever it begins or ends an answer: a line, too."""
+
+    name: str
+    is_answering: bool
+
+    def line(self) -> bytes:
+        return self.model_dump_json().encode() + b"\n"
 
 
 def path(home: Path) -> Path:

@@ -164,8 +164,17 @@ class Queued(Shape):
     queue_position: int | None
 
 
+class Loaded(Shape):
+    model: str
+    leaves_in_seconds: float | None
+    is_leaving: bool
+    slots: int
+
+
 class Queue(Shape):
     slots: int
     used: int
+    loaded: Loaded | None
+    """The model that is loaded to answer."""
     live: list[Queued]
     waiting: list[Queued]

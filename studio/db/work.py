@@ -60,3 +60,16 @@ class Chore(Work, table=True):
     result: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """What its process has returned; empty until it has succeeded."""
     owner_id: int | None = owner()
+
+
+class Loaded(SQLModel, table=True):
+    """The model that is loaded to answer, for as long as the speaker of a worker lives."""
+
+    worker: str = Field(primary_key=True)
+    model: str = ""
+    """The name it was asked by last; empty until somebody is heard."""
+    since: datetime = Field(default_factory=now, sa_type=Instant)
+    leaves_at: datetime | None = Field(default=None, sa_type=Instant)
+    """When it goes unless it is asked; None while it answers."""
+    is_leaving: bool = False
+    """Whether it is to go as soon as the answer at hand is whole."""

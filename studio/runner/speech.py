@@ -1,5 +1,6 @@
 """Questions received, put to models, and answered bit by bit: what the speaker does all day."""
 
+import os
 import select
 import socket
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from studio.runner.cage import is_gone
 from studio.runner.voices import Voices
 from studio.runner.writing import room, write
 from studio.sockets import hear
-from studio.speaker import REQUEST_BYTES, Asked, Said
+from studio.speaker import REQUEST_BYTES, Asked, Doing, Said
 from studio.training import failures
 
 REQUEST_SECONDS = 5.0
@@ -29,11 +30,13 @@ _HINTS = {"out_of_memory": "Choose a smaller model, or shorten what it is asked.
 class Speaker:
     listener: socket.socket
     lifeline: int
+    """Ends when it is to leave; on it the worker is told what goes on."""
     idle_seconds: float
     voices: Voices = field(default_factory=Voices)
 
     def serve(self) -> None:
         """Answer until the worker wants it gone, or nobody has asked for a while."""
+        os.set_blocking(self.lifeline, False)
         while True:
             files = [self.lifeline, self.listener.fileno()]
             ready, _, _ = select.select(files, [], [], self.idle_seconds)
@@ -52,6 +55,11 @@ class Speaker:
         line.settimeout(None)
         if is_gone(line):
             return  # It has waited too long, and left.
+        self._tell(Doing(name=asked.name, is_answering=True))
+        self._answer(line, asked)
+        self._tell(Doing(name=asked.name, is_answering=False))
+
+    def _answer(self, line: socket.socket, asked: Asked) -> None:
         say = _saying(line)
         try:
             with self.voices.of(asked) as (model, tokenizer):
@@ -70,6 +78,10 @@ class Speaker:
             if not isinstance(error, StudioError):
                 # What it stumbled over may lie about still: the next one begins anew.
                 raise
+
+    def _tell(self, doing: Doing) -> None:
+        with suppress(OSError):  # A worker that is gone, or busy, need not know.
+            os.write(self.lifeline, doing.line())
 
 
 def _saying(line: socket.socket) -> Callable[[Said], None]:

@@ -8,7 +8,7 @@ from sqlmodel import Session
 from studio.db.states import WorkStatus
 from studio.db.tables import Run
 from studio.db.work import Chore, Export
-from studio.services import chores, work
+from studio.services import chores, loaded, runs, work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,12 @@ def listed(db: Session) -> Sequence[Other]:
         *(_chore(one) for one in work.unfinished(db, Chore)),
     ]
     return sorted(found, key=lambda other: other.work.status is WorkStatus.QUEUED)
+
+
+def slots_used(db: Session) -> int:
+    """Return how many slots are taken: by runs, by other work, and by a model that answers."""
+    taken = sum(run.slots for run in runs.live(db)) + sum(one.takes_slot for one in listed(db))
+    return taken + (loaded.SLOTS if loaded.now(db) else 0)
 
 
 def _export(db: Session, export: Export) -> Other:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from sqlmodel import Session, col, delete, select
 
 from studio.db.tables import Worker
+from studio.db.work import Loaded
 
 SILENCE = timedelta(seconds=15)
 """A worker that was not heard of for three beats is taken for gone."""
@@ -18,7 +19,8 @@ def beat(db: Session, worker: Worker) -> None:
 
 
 def retire(db: Session, name: str) -> None:
-    """Say that a worker has ended of its own will."""
+    """Say that a worker has ended of its own will, and what it had loaded along with it."""
+    db.exec(delete(Loaded).where(col(Loaded.worker) == name))
     db.exec(delete(Worker).where(col(Worker.name) == name))
 
 

@@ -84,8 +84,9 @@ def examine(folder: Path, *only: str) -> Manifest:
 
     """
     manifest = read(folder)
-    if missing := set(only) - manifest.files.keys():
-        raise BrokenSealError(f"{missing.pop()} was never in it")
+    for name in only:
+        if name not in manifest.files:
+            raise BrokenSealError(f"{name} was never in it")
     with ThreadPoolExecutor() as pool:
         names = only or manifest.files
         found = pool.map(lambda name: _flaw(folder / name, manifest.files[name]), names)

@@ -138,6 +138,7 @@ class Loop:
         for run_id, followed in list(self.followed.items()):
             self._follow(run_id, followed)
         self.trades.follow()
+        self.speaker.notice.tend(self.engine, self.name)
         while takes and self._take_next():
             pass
         if takes:

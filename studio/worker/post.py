@@ -5,7 +5,6 @@ another's still listening leaves it the socket, and takes it over when that is g
 """
 
 import logging
-import os
 import select
 import socket
 import subprocess
@@ -34,6 +33,9 @@ REFUSAL_SECONDS = 1.0
 
 REFUSED_BYTES = 64 * 2**20
 
+HEARD_BYTES = 2**16
+"""The most that a process may have told of itself between two looks."""
+
 
 @dataclass(slots=True)
 class Post:
@@ -41,12 +43,12 @@ class Post:
     """The socket; the log of the process is beside it."""
     module: str
     """The process, which is given the numbers of two open files: the socket, and a lifeline that
-    ends when it is to leave; then `args`."""
+    ends when it is to leave, and that it may tell of itself on; then `args`."""
     args: tuple[str, ...] = ()
     gpu: int | None = None
     child: subprocess.Popen[bytes] | None = None
     _listener: socket.socket | None = None
-    _lifeline: int = -1
+    _lifeline: socket.socket | None = None
     _next_at: float = field(default=float("-inf"))
 
     @property
@@ -79,8 +81,8 @@ class Post:
         assert self._listener is not None  # noqa: S101 -- somebody has connected
         self._next_at = time.monotonic() + PATIENCE_SECONDS
         self.let_go()
-        ours, self._lifeline = os.pipe()
-        files = (self._listener.fileno(), ours)
+        self._lifeline, theirs = socket.socketpair()
+        files = (self._listener.fileno(), theirs.fileno())
         try:
             with self.where.with_suffix(".log").open("wb") as printed:
                 self.child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
@@ -97,7 +99,7 @@ class Post:
         else:
             log.info("post_staffed", extra={"post": self.name, "pid": self.child.pid})
         finally:
-            os.close(ours)
+            theirs.close()
 
     def refuse(self, answer: bytes) -> None:
         """Give one who waits an answer in place of the process's own."""
@@ -110,11 +112,23 @@ class Post:
             line.shutdown(socket.SHUT_WR)
             sockets.hear(line, REFUSED_BYTES)
 
+    def heard(self) -> bytes:
+        """Return what the process has told of itself since; never waits for it."""
+        if self._lifeline is None:
+            return b""
+        with suppress(BlockingIOError, ConnectionError):
+            return self._lifeline.recv(HEARD_BYTES, socket.MSG_DONTWAIT)
+        return b""
+
+    @property
+    def is_let_go(self) -> bool:
+        return self._lifeline is None
+
     def let_go(self) -> None:
         """Have the process leave once it is through with what it does."""
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
 
     def end(self) -> None:
         """Let the process go, and the socket with it."""

@@ -6,11 +6,14 @@ may come again. Once a run or other work waits for its slot, it finishes its ans
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from studio import speaker
 from studio.desk import Failure
+from studio.services import loaded
 from studio.settings import Settings
 from studio.speaker import Said
+from studio.worker.notice import Notice
 from studio.worker.post import Post
 
 BUSY = Failure(
@@ -24,15 +27,17 @@ BUSY = Failure(
 class Speaker:
     settings: Settings
     post: Post = field(init=False)
+    notice: Notice = field(init=False)
 
     def __post_init__(self) -> None:
         idle = str(self.settings.answer_idle_seconds)
         self.post = Post(speaker.path(self.settings.home), speaker.MODULE, (idle,))
+        self.notice = Notice(self.post, timedelta(seconds=self.settings.answer_idle_seconds))
 
     @property
     def slots(self) -> int:
         """How many slots are taken that a run could have."""
-        return int(self.post.is_staffed)
+        return loaded.SLOTS * self.post.is_staffed
 
     @property
     def gpus(self) -> set[int | None]:

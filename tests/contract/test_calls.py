@@ -81,6 +81,7 @@ ACTIONS = {
     "/queue/{run_id}/move": "POST /runs/{run_id}/move",
     "/queue/{run_id}/hold": "PATCH /runs/{run_id}",
     "/queue/{run_id}/priority": "PATCH /runs/{run_id}",
+    "/queue/loaded/stop": "DELETE /queue/loaded",
     "/queue/{run_id}/cancel": "POST /runs/{run_id}/cancel",
     "/reports/precision/new": "POST /experiments/{experiment_id}/studies",
     "/reports/precision/{study_id}/delete": "DELETE /studies/{study_id}",

@@ -1,13 +1,18 @@
 """What runs, what waits, and who does the work."""
 
 import os
+from datetime import timedelta
+from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
+from studio.db.columns import now
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
-from studio.services import runs, workers
+from studio.db.work import Loaded
+from studio.services import loaded, runs, workers
 from tests.factories import make_run, make_running
 from tests.reading import Node, read
 
@@ -37,6 +42,64 @@ def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
         "1 of 2 slots in use",
         "worker box, heard of just now",
     )
+
+
+def load(engine: Engine, **told: Any) -> None:  # noqa: ANN401 -- any column
+    with unit_of_work(engine) as db:
+        workers.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
+        loaded.tell(db, Loaded(worker="box", model="ft:starter:local:tone:7", **told))
+
+
+def test_a_model_that_is_loaded_to_answer_has_a_slot(client: TestClient, engine: Engine) -> None:
+    load(engine, leaves_at=now() + timedelta(seconds=250))
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    told, queue = shown(client), client.get("/api/v1/queue").json()
+    card = told.one(id="loaded")
+    assert told.one("p", class_="bar").all("span")[0].text == "2 of 2 slots in use"
+    assert card.one("h3").text == "ft:starter:local:tone:7"
+    assert "It leaves in 4 min" in card.text
+    assert (queue["used"], queue["loaded"]["model"]) == (2, "ft:starter:local:tone:7")
+    assert 0 < queue["loaded"]["leaves_in_seconds"] <= 250
+
+
+def test_a_model_that_answers_does_not_say_when_it_leaves(
+    client: TestClient, engine: Engine
+) -> None:
+    load(engine)
+
+    assert "It leaves" not in shown(client).one(id="loaded").text
+    assert client.get("/api/v1/queue").json()["loaded"]["leaves_in_seconds"] is None
+
+
+def test_a_model_whose_worker_is_gone_is_not_told(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        loaded.tell(db, Loaded(worker="gone", model="starter"))
+
+    told = client.get("/api/v1/queue").json()
+    assert (told["loaded"], told["used"]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("verb", "address"), [("POST", "/queue/loaded/stop"), ("DELETE", "/api/v1/queue/loaded")]
+)
+def test_a_model_that_is_loaded_is_had_to_leave(
+    client: TestClient, engine: Engine, verb: str, address: str
+) -> None:
+    load(engine)
+
+    answer = client.request(verb, address)
+
+    card = shown(client).one(id="loaded")
+    assert answer.status_code == 200
+    assert (card.all("button"), "It leaves once its answer is whole" in card.text) == ([], True)
+    with unit_of_work(engine) as db:
+        assert loaded.is_to_leave(db, "box")
+
+
+def test_what_is_not_loaded_cannot_be_stopped(client: TestClient) -> None:
+    assert client.delete("/api/v1/queue/loaded").status_code == 409
 
 
 def test_without_a_worker_there_is_a_warning(client: TestClient) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -20,8 +21,8 @@ from studio.db.session import unit_of_work
 from studio.db.states import RunStatus, SweepStatus, WorkStatus
 from studio.db.summaries import Comparison, SavedView
 from studio.db.sweeps import Sweep
-from studio.db.tables import Model, Study
-from studio.db.work import Chore, Export
+from studio.db.tables import Model, Study, Worker
+from studio.db.work import Chore, Export, Loaded
 from studio.events import Event, Failed, Sampled
 from studio.recipe.space import SPACE
 from studio.rundir import RunDir
@@ -83,6 +84,8 @@ def fill(db: Session, settings: Settings) -> None:
     failed: dict[str, Any] = {"status": WorkStatus.FAILED, "error_message": "It is gone."}
     db.add(Chore(kind="look", subject="dataset:9"))
     db.add(Chore(kind="look", subject="dataset:9", **failed))
+    db.add(Worker(name="w", pid=1, slots=2, beat_at=now() + timedelta(hours=1)))
+    db.add(Loaded(worker="w", model="starter"))
     db.add(Model(name="far", kind="hub", location="org/far"))
 
 
@@ -201,8 +204,9 @@ CHANGES = {
     *("/datasets/imports", "/datasets/{dataset_id}/delete", "/datasets/{dataset_id}/mapping"),
     *("/datasets/{dataset_id}/name", "/experiments/{experiment_id}"),
     *("/experiments/{experiment_id}/runs", "/models/download", "/models/{model_id}/remove"),
-    *("/new", "/new/sweep", "/queue/{run_id}/cancel", "/queue/{run_id}/hold"),
-    *("/queue/{run_id}/move", "/queue/{run_id}/priority", "/reports/precision/new"),
+    *("/new", "/new/sweep", "/queue/loaded/stop", "/queue/{run_id}/cancel"),
+    *("/queue/{run_id}/hold", "/queue/{run_id}/move", "/queue/{run_id}/priority"),
+    "/reports/precision/new",
     *("/reports/precision/{study_id}/delete", "/runs/bulk", "/runs/{run_id}/again"),
     *("/runs/{run_id}/cancel", "/runs/{run_id}/delete", "/runs/{run_id}/exports"),
     *("/runs/{run_id}/exports/{export_id}/delete", "/runs/{run_id}/keep", "/runs/{run_id}/pause"),

@@ -3,17 +3,25 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
+from sqlmodel import select
 from transformers import AutoTokenizer
 
 from studio import desk as desk_line
 from studio import speaker as line
+from studio.db.columns import now
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import Worker
+from studio.db.work import Loaded
 from studio.desk import Asked as Row
 from studio.desk import Prompt
-from studio.errors import InvalidError, UnavailableError
-from studio.services import desk, speaker
+from studio.errors import ConflictError, InvalidError, UnavailableError
+from studio.services import desk, loaded, speaker, workers
+from studio.services.home import open_home
 from studio.settings import Settings
 from studio.speaker import Asked, End
 from studio.worker.post import Post
@@ -44,8 +52,22 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(home=tmp_path_factory.mktemp("speaker"))
 
 
+@pytest.fixture(scope="module")
+def engine(home: Settings) -> Iterator[Engine]:
+    engine = open_home(home)
+    with unit_of_work(engine) as db:
+        workers.beat(db, Worker(name="w", pid=1, slots=1, beat_at=now() + timedelta(hours=1)))
+    yield engine
+    engine.dispose()
+
+
+def told(engine: Engine) -> Loaded | None:
+    with reading(engine) as db:
+        return loaded.now(db)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def speaking(home: Settings, room: Room) -> Iterator[Speaker]:
+def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[Speaker]:
     """Tend a desk and a speaker as a worker does, until the tests are through with them."""
     here, stop = Speaker(home), threading.Event()
     shown = Post(desk_line.path(home.home), desk_line.MODULE)
@@ -55,6 +77,7 @@ def speaking(home: Settings, room: Room) -> Iterator[Speaker]:
     def tick() -> None:
         while not stop.wait(0.02):
             here.tend(room.free, lambda: None)
+            here.notice.tend(engine, "w")
             shown.tend()
 
     ticks = threading.Thread(target=tick)
@@ -167,6 +190,31 @@ def test_no_slot_is_told_at_once(
         room.slots = 1
 
     assert (caught.value.code, caught.value.message) == (BUSY.code, BUSY.message)
+
+
+def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
+    home: Settings, engine: Engine, question: Asked
+) -> None:
+    def has_answered() -> bool:
+        row = told(engine)
+        return row is not None and row.model == "ft:one" and row.leaves_at is not None
+
+    for _ in range(2):  # What left because somebody wanted it is loaded again for who asks.
+        answer(home, question.model_copy(update={"name": "ft:one"}))
+        until(has_answered)
+        with unit_of_work(engine) as db:
+            stays = loaded.left(db.exec(select(Loaded)).one())
+            loaded.stop(db)
+        until(lambda: told(engine) is None)
+        assert stays is not None
+        assert timedelta() < stays <= timedelta(seconds=home.answer_idle_seconds)
+
+
+def test_nothing_is_stopped_where_nothing_is_loaded(engine: Engine) -> None:
+    until(lambda: told(engine) is None)
+
+    with unit_of_work(engine) as db, pytest.raises(ConflictError, match="No model is loaded"):
+        loaded.stop(db)
 
 
 def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:

@@ -1,8 +1,11 @@
 """The queue as JSON."""
 
+from datetime import datetime
+
 from fastapi import APIRouter
 
-from studio.services import forecast, runs, workers
+from studio.db.work import Loaded
+from studio.services import besides, forecast, loaded, runs, workers
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Out, RunBrief, run_brief
 from studio.web.deps import DB
@@ -17,11 +20,27 @@ class WaitOut(RunBrief):
     """Estimated from the runs that train and from earlier runs of its experiment."""
 
 
+class LoadedOut(Out):
+    """The model that is loaded to answer."""
+
+    model: str
+    """The name it was asked by last; empty until somebody is heard."""
+    since: datetime
+    leaves_in_seconds: float | None
+    """Until it goes unless it is asked; null while it answers, and once it is to leave."""
+    is_leaving: bool
+    """Whether it goes as soon as the answer at hand is whole."""
+    slots: int
+
+
 class QueueOut(Out):
     slots: int
     """How many runs may train at once, over all workers known."""
     used: int
+    """By runs that train, by other work, and by a model that is loaded to answer."""
     live: list[RunBrief]
+    loaded: LoadedOut | None
+    """The model that is loaded to answer. It leaves when a run waits for its slot."""
     waiting: list[WaitOut]
     """In the order in which they will start."""
 
@@ -33,10 +52,28 @@ def _wait(db: DB, wait: forecast.Wait) -> WaitOut:
 
 @router.get("")
 def show(db: DB) -> QueueOut:
-    live = runs.live(db)
+    live, told = runs.live(db), loaded.now(db)
     return QueueOut(
         slots=workers.slots(db),
-        used=len(live),
+        used=besides.slots_used(db),
         live=[run_brief(db, run) for run in live],
+        loaded=None if told is None else _loaded(told),
         waiting=[_wait(db, one) for one in forecast.waits(db)],
+    )
+
+
+@router.delete("/loaded")
+def stop(db: DB) -> LoadedOut:
+    """Have the model that is loaded to answer leave, once the answer at hand is whole."""
+    return _loaded(loaded.stop(db))
+
+
+def _loaded(row: Loaded) -> LoadedOut:
+    left = loaded.left(row)
+    return LoadedOut(
+        model=row.model,
+        since=row.since,
+        leaves_in_seconds=None if left is None else left.total_seconds(),
+        is_leaving=row.is_leaving,
+        slots=loaded.SLOTS,
     )

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from studio.services import besides, control, forecast, progress, queue, runs, workers
+from studio.services import besides, control, forecast, loaded, progress, queue, runs, workers
 from studio.web.deps import DB
 from studio.web.render import block, go, page
 
@@ -14,6 +14,7 @@ router = APIRouter(prefix="/queue", include_in_schema=False)
 
 @router.get("")
 def show(request: Request, db: DB) -> Response:
+    told = loaded.now(db)
     return page(
         request,
         "queue/show.html",
@@ -21,7 +22,10 @@ def show(request: Request, db: DB) -> Response:
         waits=forecast.waits(db),
         workers=workers.heard_of(db),
         slots=workers.slots(db),
+        used=besides.slots_used(db),
         others=besides.listed(db),
+        loaded=told,
+        stays=loaded.left(told) if told else None,
         progress_of=progress.of,
     )
 
@@ -30,6 +34,13 @@ def show(request: Request, db: DB) -> Response:
 def others(request: Request, db: DB) -> Response:
     """Show what is done besides runs; they are told of live, this is asked for."""
     return block(request, "queue/show.html", "others", others=besides.listed(db))
+
+
+@router.post("/loaded/stop")
+def stop(request: Request, db: DB) -> Response:
+    """Have the model that is loaded to answer leave."""
+    loaded.stop(db)
+    return go(request, "/queue")
 
 
 @router.post("/{run_id}/move")

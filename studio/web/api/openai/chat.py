@@ -64,6 +64,7 @@ async def _asked(request: Request, wish: Wish) -> Asked:
     return wish.asked.model_copy(
         update={
             "model": voice.model,
+            "name": wish.model,
             "adapter": voice.adapter,
             "weights": voice.weights,
             "code": voice.code,
