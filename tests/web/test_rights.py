@@ -47,7 +47,8 @@ Offers = dict[str, dict[Offer, str]]
 LOOKED_AT = (
     *("/", "/?q=is:trashed", "/queue", "/compare", "/compare?runs=4,5"),
     *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7))),
-    *("/new", "/experiments/1", "/sweeps", "/sweeps/1", "/sweeps/2", "/sweeps/new?from=run:4"),
+    *("/runs/4/words", "/new", "/experiments/1", "/sweeps", "/sweeps/1", "/sweeps/2"),
+    "/sweeps/new?from=run:4",
     *("/reports/precision", "/reports/precision/1", "/reports/precision/new?from=run:4"),
     *("/datasets", "/datasets/2", "/datasets/2/mapping", "/datasets/2/stats"),
     *("/datasets/3/mapping", "/datasets?way=url", "/datasets/2/sight"),
@@ -66,6 +67,7 @@ def fill(db: Session, settings: Settings) -> None:
     states.move(db, make_running(db), RunStatus.PAUSED)
     for step in (1, 2):
         done = make_done(db, adapter={"kind": "lora"})
+        done.tags, done.notes = ["good"], "Warmer.\nShorter."
         done.resolved = {"parameters": 1_001_000, "trainable_parameters": 1000}
         RunDir(settings.runs / str(done.id)).artifacts.mkdir(parents=True)
         words = {"prompt": "Q?", "reference": "R", "answer": f"A{step}"}
@@ -236,6 +238,15 @@ def test_what_is_anothers_can_be_begun_from(offers: Offers) -> None:
 
     assert {"/new", "/runs/{run_id}/again", "/runs/{run_id}/exports"} <= found
     assert not {"/runs/{run_id}/cancel", "/runs/{run_id}/words", "/comparisons/{number}"} & found
+
+
+def test_who_only_looks_reads_words_and_has_no_editor(people: dict[str, TestClient]) -> None:
+    told = {who: read(people[who].get("/runs/4/words").text) for who in ("viewer", "owner")}
+
+    shown = [one.text for one in told["viewer"].all("dd")]
+    assert (shown[:2], shown[2].split()) == (["first try", "good"], ["Warmer.", "Shorter."])
+    assert told["viewer"].all("input") == told["viewer"].all("form") == []
+    assert told["owner"].one("input", name="name").attributes["value"] == "first try"
 
 
 def test_who_only_looks_can_compare(people: dict[str, TestClient]) -> None:
