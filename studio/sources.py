@@ -14,6 +14,10 @@ NAME = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
 """How the hub spells `owner/name`."""
 
 
+OBJECT = r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}/\S.*"
+"""A bucket becomes part of a host's name, so it is spelt as one: nothing leads elsewhere."""
+
+
 class _Source(Described, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -24,7 +24,20 @@ from studio.services import builds, chores, datasets, uploads
 from studio.services.drafts import Upload
 from studio.services.uploads import Parts
 from studio.settings import Settings
-from studio.sources import NAME, S3, Errand, Fetched, Folder, Hub, Limits, Sent, Source, Url, inside
+from studio.sources import (
+    NAME,
+    OBJECT,
+    S3,
+    Errand,
+    Fetched,
+    Folder,
+    Hub,
+    Limits,
+    Sent,
+    Source,
+    Url,
+    inside,
+)
 
 KIND = "fetch"
 SHOWN = 500
@@ -177,7 +190,7 @@ def _check(settings: Settings, source: Source) -> None:
         case Hub(id=name):
             _check_spelling(name, NAME, "owner/name", "id")
         case S3(url=url):
-            _check_spelling(url, r"s3://[^/\s]+/\S.*", "s3://bucket/key", "url")
+            _check_spelling(url, OBJECT, "s3://bucket/key", "url")
         case Sent(upload=upload):
             _check_whole(uploads.get(settings.uploads, upload))
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlmodel import Session
 
 from studio import outside, sources
 from studio.errors import InvalidError, StudioError
+from studio.services import sources as services
 from studio.settings import Settings
 from tests.security.visits import Place
 
@@ -99,8 +101,36 @@ def test_no_folder_of_the_server_is_open_by_itself() -> None:
     assert Settings().import_folders == ()
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"kind": "hub", "id": "a/b"},
+        {"kind": "s3", "url": "s3://bucket/rows.csv"},
+        {"kind": "url", "url": "https://example.org/rows.csv"},
+    ],
+    ids=["hub", "s3", "url"],
+)
 @pytest.mark.parametrize("field", ["endpoint", "proxy", "headers", "verify", "allow_internal"])
-def test_who_brings_data_does_not_choose_how_it_is_asked_for(place: Place, field: str) -> None:
-    source = {"kind": "hub", "id": "a/b", field: "http://169.254.169.254"}
+def test_who_brings_data_does_not_choose_how_it_is_asked_for(
+    place: Place, field: str, source: dict[str, str]
+) -> None:
+    asked = {"source": source | {field: "http://169.254.169.254"}}
 
-    assert place.client.post("/api/v1/datasets", json={"source": source}).status_code == 422
+    assert place.client.post("/api/v1/datasets", json=asked).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        "evil.example.org:80",
+        "me@evil.example.org",
+        "arn:aws:s3:evil.example.org:1:accesspoint",
+        "a%2fb",
+        "[::1]",
+        "..",
+    ],
+)
+def test_a_bucket_leads_to_no_other_host(settings: Settings, db: Session, bucket: str) -> None:
+    pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+    with pytest.raises(InvalidError, match="is not written s3://bucket/key"):
+        services.bring(db, settings, sources.S3(url=f"s3://{bucket}/rows.csv"))
