@@ -1,7 +1,7 @@
 """A web site on this machine to fetch files from, with the faults that such have."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -29,6 +29,8 @@ class Site:
     files: dict[str, File] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Path and range of each request."""
+    check: Callable[[BaseHTTPRequestHandler], str] = lambda _request: ""
+    """Says what S3 calls wrong with a request, or nothing; it is asked first."""
 
     def put(self, path: str, content: bytes = b"", **about: object) -> str:
         """Add a file and return its address."""
@@ -57,6 +59,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        if code := self.site.check(self):
+            self._refuse(code)
+            return
         wanted = self.headers.get("range", "")
         self.site.asked.append((self.path, wanted))
         file = self.site.files.get(self.path.partition("?")[0], File(status=404))
@@ -71,6 +76,15 @@ class _Handler(BaseHTTPRequestHandler):
         cut = file.cuts.pop(0) if file.cuts else None
         if self.command == "GET":
             self.wfile.write(content[:cut])
+
+    def _refuse(self, code: str) -> None:
+        told = f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode()
+        self.send_response(403)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(told)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(told)
 
     def _headers(self, file: File, start: int, left: int, *, partial: bool) -> dict[str, str]:
         told = {"Content-Type": "application/octet-stream"} | file.headers

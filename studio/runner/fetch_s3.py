@@ -31,11 +31,7 @@ def fetch(
     except FileNotFoundError as error:
         raise NotFoundError(f"There is no {url}.", hint="Check bucket and key.") from error
     except PermissionError as error:
-        raise InvalidError(
-            f"The keys of this studio do not open {url}.",
-            hint="The operator sets them: STUDIO_S3_KEY and STUDIO_S3_SECRET.",
-            param="url",
-        ) from error
+        raise _unopened(files, url) from error
     except OSError as error:
         if target.exists() and error.errno:
             raise
@@ -43,6 +39,37 @@ def fetch(
             f"S3 could not be read: {error}.", hint="Try again later."
         ) from error
     return target, PurePosixPath(url).name, {"etag": str(about.get("ETag", "")).strip('"')}
+
+
+_WRONG = {
+    "InvalidAccessKeyId": "S3 knows no access key like that of this studio.",
+    "SignatureDoesNotMatch": "The secret key of this studio does not belong to its access key.",
+    "RequestTimeTooSkewed": "The clock of this machine is wrong, so S3 believes no signature.",
+}
+"""Of what S3 calls wrong with a request."""
+_CLOCK = "Set the clock, then try again."
+_KEYS = (
+    "An administrator sets both keys on the page Settings, Secrets, or the operator by "
+    "STUDIO_S3_KEY and STUDIO_S3_SECRET."
+)
+
+
+def _unopened(files: Any, url: str) -> InvalidError:  # noqa: ANN401 -- of fsspec
+    code = _code(files, url)
+    if code in _WRONG:
+        hint = _CLOCK if code == "RequestTimeTooSkewed" else _KEYS
+        return InvalidError(_WRONG[code], hint=hint, param="url")
+    return InvalidError(f"The keys of this studio do not open {url}.", hint=_KEYS, param="url")
+
+
+def _code(files: Any, url: str) -> str:  # noqa: ANN401 -- of fsspec
+    """Ask for a byte, and return what S3 calls wrong: asked for facts alone it does not say."""
+    try:
+        files.cat_file(url, start=0, end=1)
+    except OSError as error:
+        told = getattr(error.__cause__, "response", {})
+        return str(told.get("Error", {}).get("Code", ""))
+    return ""
 
 
 def _filesystem(settings: Settings) -> Any:  # noqa: ANN401 -- fsspec's are not typed

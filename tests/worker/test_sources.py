@@ -13,11 +13,12 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus, WorkStatus
 from studio.db.tables import Dataset
 from studio.db.work import Chore
-from studio.services import datasets, sources, uploads
+from studio.services import datasets, secrets, sources, uploads
 from studio.settings import Settings
-from studio.sources import Folder, Sent, Source, Url
+from studio.sources import S3, Folder, Sent, Source, Url
 from studio.worker.local import Local
 from studio.worker.loop import Loop
+from tests.signed import Lock
 from tests.site import Site
 from tests.worker.crew import dismiss, settled
 
@@ -74,6 +75,27 @@ def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
 
     assert (dataset.source, dataset.bytes, chore.params) == (url, len(ROWS), {})
     assert [wanted for _, wanted in site.asked] == ["", "bytes=10000-"]
+
+
+@pytest.mark.parametrize(
+    ("secret", "says"),
+    [("right", ""), ("wrong", "The secret key of this studio does not belong to its access key.")],
+)
+def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
+    loop: Loop, site: Site, monkeypatch: pytest.MonkeyPatch, secret: str, says: str
+) -> None:
+    pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+    monkeypatch.setenv("STUDIO_S3_ENDPOINT", site.url)
+    site.put("/bucket/rows.jsonl", ROWS)
+    site.check = Lock("AKIAEXAMPLE", "right")
+    with unit_of_work(loop.engine) as db:
+        secrets.keep(db, loop.settings, "s3_key", "AKIAEXAMPLE", "ann")
+        secrets.keep(db, loop.settings, "s3_secret", secret, "ann")
+
+    chore = bring(loop, S3(url="s3://bucket/rows.jsonl"))
+
+    assert chore.error_message == says
+    assert chore.status is (WorkStatus.FAILED if says else WorkStatus.SUCCEEDED)
 
 
 def test_what_was_sent_in_parts_becomes_a_draft(loop: Loop) -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from studio.errors import NotFoundError, StudioError, UnavailableError
+from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.runner import fetch_s3
 from studio.settings import Settings
 from studio.sources import Limits
+from tests.signed import Lock
 from tests.site import Site
 
 ROWS = b"prompt,completion\n" + b"a,b\n" * 2000
@@ -63,3 +65,44 @@ def test_what_cannot_be_had_is_told_in_words(
         fetch(bucket, tmp_path, f"s3://bucket/{key}")
 
     assert refused.value.message == says
+
+
+def with_keys(settings: Settings, key: str, secret: str) -> Settings:
+    given = {"s3_key": SecretStr(key), "s3_secret": SecretStr(secret)}
+    return settings.model_copy(update=given)
+
+
+def test_a_signed_request_opens_a_locked_bucket(
+    bucket: Settings, site: Site, tmp_path: Path
+) -> None:
+    site.check = Lock("AKIAEXAMPLE", "right")
+    site.put("/bucket/of%202026/gr%C3%B6%C3%9Fe%2B1.csv", ROWS)
+    ours = with_keys(bucket, "AKIAEXAMPLE", "right")
+
+    for url in ("s3://bucket/rows.csv", "s3://bucket/of 2026/größe+1.csv"):
+        assert fetch(ours, tmp_path, url)[0].read_bytes() == ROWS
+        (tmp_path / "fetched").unlink()
+
+
+@pytest.mark.parametrize(
+    ("key", "secret", "says"),
+    [
+        (
+            "AKIAEXAMPLE",
+            "wrong",
+            "The secret key of this studio does not belong to its access key.",
+        ),
+        ("AKIAOTHER", "right", "S3 knows no access key like that of this studio."),
+        ("", "", "The keys of this studio do not open s3://bucket/rows.csv."),
+    ],
+    ids=["wrong secret", "another key", "no key"],
+)
+def test_keys_that_do_not_open_it_are_told_apart(
+    bucket: Settings, site: Site, tmp_path: Path, key: str, secret: str, says: str
+) -> None:
+    site.check = Lock("AKIAEXAMPLE", "right")
+    with pytest.raises(InvalidError) as refused:
+        fetch(with_keys(bucket, key, secret), tmp_path, "s3://bucket/rows.csv")
+
+    assert (refused.value.message, site.asked) == (says, [])
+    assert "Settings, Secrets" in refused.value.hint
