@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from studio.errors import TrainingError
+from studio.errors import InvalidError
 from studio.recipe.formats import DType
 from studio.speaker import Asked
 from studio.training import models, seals, snapshots, tokenizers
@@ -113,8 +113,7 @@ def _refuse_broken(folder: Path) -> None:
         # Of the rest, most of which is the optimizer's, nothing is read.
         seals.examine(folder, snapshots.WEIGHTS)
     except seals.BrokenSealError as why:
-        raise TrainingError(
-            "broken_checkpoint",
+        raise InvalidError(
             f"{folder.name} cannot be asked: {why}.",
             hint="Ask another checkpoint, or the model that the run ended with.",
         ) from why

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from studio.errors import TrainingError
+from studio.errors import InvalidError
 from studio.methods import RECIPES
 from studio.runner.voices import KEPT, Voices
 from studio.runner.writing import Text, write
@@ -141,10 +141,10 @@ def test_a_broken_checkpoint_is_not_asked(
     weights = step / snapshots.WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
 
-    with pytest.raises(TrainingError, match=r"safetensors is not as it was written\.") as caught:
+    with pytest.raises(InvalidError, match=r"safetensors is not as it was written\.") as caught:
         answer(voices, base, tuned if is_adapter else None, step)
 
-    assert (caught.value.code, bool(caught.value.hint)) == ("broken_checkpoint", True)
+    assert caught.value.hint == "Ask another checkpoint, or the model that the run ended with."
 
 
 def test_adapters_make_room_for_each_other(voices: Voices, base: Path, tuned: Path) -> None:
