@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from sqlmodel import Session, col, select
 
@@ -24,20 +24,18 @@ from studio.services import (
     memory,
     precedents,
     progress,
+    rooms,
     timing,
     versions,
 )
 from studio.services.kept import Load
 from studio.services.memory import Estimate
 from studio.services.precedents import Lengths, Precedent, Reading
+from studio.services.rooms import Host, Verdict
 from studio.services.timing import Timing
 from studio.weights.facts import ModelFacts
 
-Verdict = Literal["fits", "tight", "too large"]
 Find = Callable[[str], ModelFacts | None]
-
-TIGHT = 0.85
-"""The share of the memory from which on a run may fail: estimates err, and others live here too."""
 
 BESIDE_HOST, BESIDE_GPU = 400_000_000, 500_000_000
 """Bytes that are not a run's own: the training packages on a host, the driver on a GPU."""
@@ -71,17 +69,22 @@ class Needed:
     """Whether a dry run has counted it; else it is the closed form."""
     closed: int | None = None
     """What the closed form says where a dry run knows better; None of a model it does not know."""
+    host: Host | None = None
+    """What a run on a GPU needs of the host; None where the host is the device."""
 
     @property
     def total(self) -> int:
         return round(self.estimate.total * self.learnt.factor)
 
     @property
+    def device(self) -> Verdict:
+        """Return how it stands with the device alone."""
+        return rooms.judged(self.total + self.beside, self.room)
+
+    @property
     def verdict(self) -> Verdict:
-        whole = self.total + self.beside
-        if whole > self.room:
-            return "too large"
-        return "tight" if whole > TIGHT * self.room else "fits"
+        """Return the worse of what device and host say."""
+        return rooms.worst(self.device, self.host.verdict if self.host else "fits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +197,7 @@ def counted(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Nee
         knows_lengths=True,
         is_exact=True,
         closed=closed.total if closed else None,
+        host=rooms.host(recipe, facts, _load(recipe, by.lengths(recipe)), detect()),
     )
 
 
@@ -210,8 +214,8 @@ def needed(
 ) -> Needed | None:
     """Return the memory alone; what was learnt need not be learnt again."""
     lengths, hardware = by.lengths(recipe), detect()
-    on_gpu = hardware.device != "cpu"
-    estimate = memory.estimate(recipe, facts, _load(recipe, lengths), on_gpu=on_gpu)
+    on_gpu, load = hardware.device != "cpu", _load(recipe, lengths)
+    estimate = memory.estimate(recipe, facts, load, on_gpu=on_gpu)
     if estimate is None:
         return None
     return Needed(
@@ -220,6 +224,7 @@ def needed(
         room=hardware.room_bytes,
         beside=_beside(),
         knows_lengths=lengths is not None,
+        host=rooms.host(recipe, facts, load, hardware),
     )
 
 

@@ -221,13 +221,14 @@ def _standing(step: Step, sizes: Sizes) -> Estimate:
         adapter=sizes.adapter,
         optimizer=sizes.optimizer,
         compensation=sizes.compensation,
-        examples=0 if step.on_gpu else _examples(step.load),
+        examples=0 if step.on_gpu else examples(step.load),
         runtime=0 if step.on_gpu else _runtime(step),
         length=step.load.length,
     )
 
 
-def _examples(load: Load) -> int:
+def examples(load: Load) -> int:
+    """Return what the rows hold of the host's memory, read and tokenised."""
     return round(load.rows * (_ROW_BYTES + _TOKEN_BYTES * load.row_tokens))
 
 

@@ -1,5 +1,6 @@
 """What a recipe would need: memory by part, time, and what would make it fit."""
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
@@ -10,6 +11,7 @@ from studio.methods import AnyRecipe
 from studio.services import calibrations, estimates, fitting, measurements, runs
 from studio.services.estimates import Needed
 from studio.services.fitting import Way
+from studio.services.rooms import Host
 from studio.web.api.calls import Call
 from studio.web.api.chores import ChoreOut
 from studio.web.api.chores import out as chore_out
@@ -21,6 +23,21 @@ router = APIRouter(route_class=Call, prefix="/api/v1/estimate", tags=["runs"])
 
 class Asked(Body):
     recipe: AnyRecipe
+
+
+class HostOut(Out):
+    """Bytes of the host's memory that a run on a GPU holds at most."""
+
+    total: int
+    loading: int
+    """Of the weights, while they are read and not yet on the device."""
+    saving: int
+    """Of what has learnt, while it is written."""
+    examples: int
+    beside: int
+    """Bytes that packages take beside it."""
+    room: int
+    verdict: Literal["fits", "tight", "too large"]
 
 
 class MemoryOut(Out):
@@ -47,7 +64,10 @@ class MemoryOut(Out):
     """Bytes that packages or the driver take beside it."""
     room: int
     """Bytes of the GPU, or of the host."""
+    host: HostOut | None
+    """What a run on a GPU needs of the host beside it; null where it trains on the processor."""
     verdict: Literal["fits", "tight", "too large"]
+    """The worse of what the device and the host say."""
 
 
 class TimeOut(Out):
@@ -140,9 +160,14 @@ def _memory(needed: Needed | None) -> MemoryOut | None:
         factor_runs=needed.learnt.runs,
         beside=needed.beside,
         room=needed.room,
+        host=None if needed.host is None else _host(needed.host),
         verdict=needed.verdict,
     )
 
 
 def _way(way: Way | None) -> WayOut | None:
     return WayOut(title=way.title, change=dict(way.change)) if way else None
+
+
+def _host(host: Host) -> HostOut:
+    return HostOut(**asdict(host), total=host.total, verdict=host.verdict)
