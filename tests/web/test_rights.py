@@ -243,7 +243,7 @@ def test_what_is_anothers_can_be_begun_from(offers: Offers) -> None:
 def test_who_only_looks_reads_words_and_has_no_editor(people: dict[str, TestClient]) -> None:
     told = {who: read(people[who].get("/runs/4/words").text) for who in ("viewer", "owner")}
 
-    shown = [one.text for one in told["viewer"].all("dd")]
+    shown = [one.text for one in told["viewer"].all(class_="wrap")]
     assert (shown[:2], shown[2].split()) == (["first try", "good"], ["Warmer.", "Shorter."])
     assert told["viewer"].all("input") == told["viewer"].all("form") == []
     assert told["owner"].one("input", name="name").attributes["value"] == "first try"
