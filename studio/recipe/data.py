@@ -18,6 +18,15 @@ class Data(Section):
     ] = 1024
     """Longer conversations are cut at the end; memory grows with it."""
 
+    packing: Annotated[
+        bool,
+        Knob(
+            "Pack rows",
+            related=("data.max_length", "optimisation.per_device_train_batch_size"),
+        ),
+    ] = False
+    """Short rows share an example, unseen by each other: faster, and a batch holds more rows."""
+
     chat_template: Annotated[
         Literal["model", "chatml", "plain"],
         Knob(

@@ -87,12 +87,15 @@ def _plan(recipe: AnyRecipe, job: Job) -> Plan:
 
 
 def _first(examples: Examples) -> Examples:
-    return replace(examples, data=examples.data.select([0]), rows=examples.rows[:1])
+    packs = None if examples.packs is None else [[0]]
+    return replace(examples, data=examples.data.select([0]), rows=examples.rows[:1], packs=packs)
 
 
 def _batch(examples: Examples, size: int) -> Batch:
     """Return the fullest batch there may be: all as long as the longest, with most to learn."""
-    return Batch(min(size, len(examples.rows)), examples.longest, examples.longest_answer)
+    is_packed = examples.packs is not None
+    count = min(size, examples.count)
+    return Batch(count, examples.longest, examples.longest_answer, is_packed)
 
 
 def _told(job: Job, held: Held) -> dict[str, Any]:
@@ -102,5 +105,6 @@ def _told(job: Job, held: Held) -> dict[str, Any]:
         "longest_example": job.train.longest,
         "longest_answer": job.train.longest_answer,
         "train_rows": len(job.train.rows),
+        "train_examples": job.train.count,
         "train_tokens": job.train.tokens,
     }

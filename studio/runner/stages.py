@@ -20,7 +20,7 @@ from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
 from studio.rundir import MANIFEST, JobSpec, RunDir
-from studio.training import artifacts, card, memory, quantised
+from studio.training import artifacts, card, memory, packs, quantised
 from studio.training.checkpoints import Shelf
 from studio.training.guard import Guard, broken_weights, refuse_broken_weights
 from studio.training.health import Health
@@ -69,6 +69,9 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
         method = import_module(f"studio.methods.{recipe.method}.trainer")
         job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
         trainer = method.build(recipe, job)
+        if recipe.data.packing:
+            with trainer.compute_loss_context_manager():
+                packs.refuse_mixing(job.model)
     watch = PrecisionWatch(trainer, job.plan)
     trainer.guard = _guard(recipe, job, trainer)
     resolve = partial(_resolved, trainer, watch, job, recipe)
@@ -252,6 +255,7 @@ def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe)
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
         "effective_batch_size": args.train_batch_size * args.gradient_accumulation_steps,
         "train_rows": len(job.train.rows),
+        "train_examples": job.train.count,
         "validation_rows": len(job.validation.rows),
         "dropped_rows": job.train.dropped + job.validation.dropped,
         "truncated_rows": job.train.truncated + job.validation.truncated,

@@ -277,10 +277,11 @@ def _beside() -> int:
 
 
 def _load(recipe: AnyRecipe, lengths: Lengths | None) -> Load:
-    batch = recipe.optimisation.per_device_train_batch_size
     if lengths is None:
-        return memory.load_of(recipe)
-    return Load(batch, lengths.longest, lengths.answer, lengths.rows, lengths.row_tokens)
+        return memory.load_of(recipe, {})
+    batch = min(recipe.optimisation.per_device_train_batch_size, lengths.examples)
+    rows = (lengths.rows, lengths.row_tokens)
+    return Load(batch, lengths.longest, lengths.answer, *rows, is_packed=recipe.data.packing)
 
 
 def _off(guess: float | None, found: float | None) -> float | None:

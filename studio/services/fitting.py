@@ -60,7 +60,7 @@ def of(db: Session, recipe: AnyRecipe, by: Known) -> Fitting:
     lengths = by.lengths(recipe)
     return Fitting(
         smallest=None if fits(recipe) else smallest(recipe, fits),
-        largest=largest(recipe, fits, lengths.rows if lengths else LARGEST),
+        largest=largest(recipe, fits, lengths.examples if lengths else LARGEST),
     )
 
 
@@ -77,13 +77,13 @@ def smallest(recipe: AnyRecipe, fits: Fits) -> Way | None:
     return None
 
 
-def largest(recipe: AnyRecipe, fits: Fits, rows: int) -> Way | None:
+def largest(recipe: AnyRecipe, fits: Fits, examples: int) -> Way | None:
     """Return the largest batch that fits, a power of two as devices like them best.
 
     None where the recipe's own is as large, or where an epoch would have too few updates.
     """
     own = recipe.optimisation.per_device_train_batch_size
-    most = min(LARGEST, rows // _UPDATES)
+    most = min(LARGEST, examples // _UPDATES)
     sizes = [2**power for power in range(LARGEST.bit_length()) if own < 2**power <= most]
     size = next((one for one in reversed(sizes) if _changed(recipe, _batch(one), fits)), None)
     if size is None:

@@ -31,11 +31,13 @@ class Load:
     answers: int
     """Tokens to learn in one example."""
     rows: int = 0
-    """Examples in all; none where that is not known."""
+    """Rows in all; none where that is not known."""
     row_tokens: float = 0
-    """Of an example, on average."""
+    """Of a row, on average."""
     validated: int = 0
     """Examples to validate by; none where that is not known."""
+    is_packed: bool = False
+    """Whether rows share an example."""
 
     @property
     def tokens(self) -> int:
@@ -43,8 +45,8 @@ class Load:
 
     @property
     def is_padded(self) -> bool:
-        """Whether attention is masked: one example alone never is."""
-        return self.batch > 1
+        """Whether attention is masked: one example alone never is, but for what shares it."""
+        return self.batch > 1 or self.is_packed
 
 
 @dataclass(frozen=True, slots=True)

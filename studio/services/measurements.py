@@ -18,7 +18,6 @@ from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import JobSpec
 from studio.services import advice, chores, consents, memory, models, versions
-from studio.services.kept import Load
 from studio.services.memory import Estimate
 from studio.services.precedents import Reading
 from studio.settings import Settings
@@ -71,16 +70,9 @@ def estimate(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Estimate | No
     done = None if refusal(recipe) else _done(db, recipe)
     if done is None:
         return None
-    told, batch = done.result, recipe.optimisation.per_device_train_batch_size
-    on_gpu = detect().device != "cpu"
-    load = Load(
-        batch,
-        told["longest_example"],
-        told["longest_answer"],
-        told["train_rows"],
-        told["train_tokens"] / told["train_rows"],
-    )
+    told, on_gpu = done.result, detect().device != "cpu"
     parts = told["at_peak" if on_gpu else "kept"]
+    load = memory.load_of(recipe, told)
     return memory.of_counted(recipe, facts, load, parts, on_gpu=on_gpu)
 
 

@@ -116,14 +116,8 @@ def of_run(db: Session, run: Run) -> Estimate | None:
 
 def of_told(recipe: AnyRecipe, facts: ModelFacts, told: Mapping[str, Any]) -> Estimate | None:
     """Work out what a run should hold, by what it has told of its data."""
-    rows = told.get("train_rows", 0)
-    load = replace(
-        load_of(recipe, told.get("longest_example"), told.get("longest_answer")),
-        rows=rows,
-        row_tokens=told.get("train_tokens", 0) / max(rows, 1),
-        validated=told.get("validation_rows", 0),
-    )
-    return estimate(recipe, facts, load, on_gpu=told.get("device", detect().device) != "cpu")
+    on_gpu = told.get("device", detect().device) != "cpu"
+    return estimate(recipe, facts, load_of(recipe, told), on_gpu=on_gpu)
 
 
 def measured(run: Run) -> float | None:
@@ -133,10 +127,18 @@ def measured(run: Run) -> float | None:
     return run.metrics.get("peak_memory_bytes")
 
 
-def load_of(recipe: AnyRecipe, longest: int | None = None, answer: int | None = None) -> Load:
+def load_of(recipe: AnyRecipe, told: Mapping[str, Any]) -> Load:
     """Return what a batch may hold; of data not looked at yet, as much as the recipe allows."""
-    length = min(longest or recipe.data.max_length, recipe.data.max_length)
-    return Load(recipe.optimisation.per_device_train_batch_size, length, answer or length)
+    batch, most = recipe.optimisation.per_device_train_batch_size, recipe.data.max_length
+    rows, length = told.get("train_rows", 0), min(told.get("longest_example") or most, most)
+    about = (rows, told.get("train_tokens", 0) / max(rows, 1), told.get("validation_rows", 0))
+    return Load(
+        min(batch, told.get("train_examples") or batch),
+        length,
+        told.get("longest_answer") or length,
+        *about,
+        is_packed=recipe.data.packing,
+    )
 
 
 def estimate(recipe: AnyRecipe, facts: ModelFacts, load: Load, *, on_gpu: bool) -> Estimate | None:

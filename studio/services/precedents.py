@@ -1,7 +1,8 @@
 """What runs before this one have shown on this machine: how fast, how full, on which lengths."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlmodel import Session, col, select
@@ -60,7 +61,14 @@ class Lengths:
     """Tokens to learn in one example, at most."""
     rows: int
     row_tokens: float
-    """Of an example, on average."""
+    """Of a row, on average."""
+    examples: int
+    """Fewer than rows where several share one."""
+
+    @property
+    def example_tokens(self) -> float:
+        """Of an example, on average."""
+        return self.row_tokens * self.rows / self.examples
 
 
 def newest(db: Session) -> list[Precedent]:
@@ -125,6 +133,7 @@ def _kind(recipe: AnyRecipe) -> tuple[object, ...]:
         recipe.adapter.kind,
         recipe.adapter.quantised,
         recipe.optimisation.activation_checkpointing,
+        recipe.data.packing,
     )
 
 
@@ -146,14 +155,30 @@ def _filling(recipe: AnyRecipe) -> tuple[object, ...]:
 def _lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Iterator[Lengths]:
     most = recipe.data.max_length
     for one in known:
-        told, cut = one.told, one.recipe.data.max_length
+        told, data = one.told, one.recipe.data
         same = (one.recipe.base_model, one.recipe.dataset) == (recipe.base_model, recipe.dataset)
         # Where all were cut at a shorter length, nobody knows how long they are.
-        is_whole = told.get("longest_example", most) < cut or cut == most
-        if same and is_whole and told.get("train_rows"):
-            yield Lengths(
-                longest=min(told["longest_example"], most),
-                answer=min(told["longest_answer"], most),
-                rows=told["train_rows"],
-                row_tokens=min(told["train_tokens"] / told["train_rows"], most),
-            )
+        is_whole = told.get("longest_example", most) < data.max_length or data.max_length == most
+        if not same or not is_whole or not told.get("train_rows"):
+            continue
+        if not data.packing:
+            found = _of_rows(told, most)
+            yield _as_packed(found, most) if recipe.data.packing else found
+        elif recipe.data.packing and data.max_length == most:
+            yield replace(_of_rows(told, most), examples=told["train_examples"])
+
+
+def _of_rows(told: dict[str, Any], most: int) -> Lengths:
+    return Lengths(
+        longest=min(told["longest_example"], most),
+        answer=min(told["longest_answer"], most),
+        rows=told["train_rows"],
+        row_tokens=min(told["train_tokens"] / told["train_rows"], most),
+        examples=told["train_rows"],
+    )
+
+
+def _as_packed(found: Lengths, most: int) -> Lengths:
+    """Say what becomes of rows that share examples, as if each were filled to the last token."""
+    examples = math.ceil(found.rows * found.row_tokens / most)
+    return replace(found, longest=most, answer=most, examples=examples)

@@ -24,6 +24,8 @@ class Timing:
     steps: int
     tokens: int | None
     """Of all steps; None until a run has read the data with this model."""
+    is_most: bool = False
+    """Whether steps may be far fewer: nobody knows yet how many rows share an example."""
     seconds: float | None = None
     """From the start of its process to its end."""
     least_seconds: float | None = None
@@ -39,9 +41,11 @@ def of(
 ) -> Timing:
     """Work out a run's length, from those that resemble it if there are any."""
     batch = _batch(recipe)
-    steps = count_steps(recipe, lengths.rows if lengths else _rows(recipe, data))
-    step_tokens = lengths.row_tokens * batch if lengths else None
-    known = Timing(steps=steps, tokens=round(steps * step_tokens) if step_tokens else None)
+    steps = count_steps(recipe, lengths.examples if lengths else _rows(recipe, data))
+    step_tokens = lengths.example_tokens * batch if lengths else None
+    tokens = round(steps * step_tokens) if step_tokens else None
+    is_most = recipe.data.packing and not lengths and recipe.optimisation.max_steps is None
+    known = Timing(steps=steps, tokens=tokens, is_most=is_most)
     if not alike or step_tokens is None:
         return known
     paces = [one.step_seconds * step_tokens / one.step_tokens for one in alike]
@@ -58,12 +62,12 @@ def of(
     )
 
 
-def count_steps(recipe: AnyRecipe, rows: int) -> int:
+def count_steps(recipe: AnyRecipe, examples: int) -> int:
     """Return how many updates a run makes, counted as transformers counts them."""
     optimisation = recipe.optimisation
     if optimisation.max_steps is not None:
         return optimisation.max_steps
-    batches = math.ceil(rows / optimisation.per_device_train_batch_size)
+    batches = math.ceil(examples / optimisation.per_device_train_batch_size)
     updates = max(1, math.ceil(batches / optimisation.gradient_accumulation_steps))
     return math.ceil(optimisation.num_train_epochs * updates)
 

@@ -177,7 +177,10 @@ def _figure(key: str, value: float) -> str:
 
 
 _PRECISION = ("weights", "compute", "gradients", "optimizer_states", "scaler", "device")
-_DATA = ("train_rows", "validation_rows", "dropped_rows", "truncated_rows", "train_tokens")
+_DATA = (
+    *("train_rows", "train_examples", "validation_rows"),
+    *("dropped_rows", "truncated_rows", "train_tokens"),
+)
 
 
 def _front(recipe: Recipe) -> dict[str, Any]:

@@ -35,6 +35,13 @@ class Examples:
     """Tokens of the longest row, before it was cut."""
     cut_off: int = 0
     """Dropped rows whose every answer stood behind the longest example allowed."""
+    packs: Sequence[Sequence[int]] | None = None
+    """Which rows share an example, by their places; None where each has its own."""
+
+    @property
+    def count(self) -> int:
+        """How many examples a model reads."""
+        return len(self.rows if self.packs is None else self.packs)
 
 
 def tokenise(
@@ -80,7 +87,11 @@ def tensors(data: Dataset) -> list[dict[str, torch.Tensor]]:
 
 @dataclass(frozen=True, slots=True)
 class Collator:
-    """Makes a batch of rows, padded on the right to the longest of them."""
+    """Makes a batch of examples, padded on the right to the longest of them.
+
+    Where rows share an example, upstream tells them apart by positions that begin anew, and only
+    where there is no mask; so does padding then, as one more row, and `tokens` counts the others.
+    """
 
     pad_token_id: int
 
@@ -88,11 +99,17 @@ class Collator:
         ids = [row["input_ids"] for row in rows]
         labels = [row["labels"] for row in rows]
         lengths = torch.tensor([len(row) for row in ids])
-        return {
+        batch = {
             "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_token_id),
             "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
-            "attention_mask": (torch.arange(int(lengths.max())) < lengths[:, None]).long(),
         }
+        places = torch.arange(int(lengths.max()))
+        if "position_ids" not in rows[0]:
+            return batch | {"attention_mask": (places < lengths[:, None]).long()}
+        positions = (places - lengths[:, None]).clamp(min=0)
+        for padded, row in zip(positions, rows, strict=True):
+            padded[: len(row["position_ids"])] = row["position_ids"]
+        return batch | {"position_ids": positions, "tokens": lengths}
 
 
 def refuse_empty(examples: Examples, part: str, max_length: int) -> None:

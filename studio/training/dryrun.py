@@ -49,6 +49,8 @@ class Batch:
     """Tokens of each."""
     answers: int
     """Tokens to learn in each."""
+    is_packed: bool = False
+    """Whether rows share an example."""
 
     @property
     def picked(self) -> int:
@@ -60,9 +62,14 @@ class Batch:
         shape = (self.examples, self.length)
         labels = torch.full(shape, IGNORED, device=device)
         labels[:, -self.answers :] = 0
+        batch = {"input_ids": torch.zeros_like(labels), "labels": labels}
+        if self.is_packed:
+            positions = torch.arange(self.length, device=device).expand(shape).clone()
+            positions[:, -1] = 0
+            return batch | {"position_ids": positions, "tokens": torch.ones_like(labels[:, 0])}
         mask = torch.ones(shape, dtype=torch.long, device=device)
         mask[1:, -1] = 0
-        return {"input_ids": torch.zeros_like(labels), "labels": labels, "attention_mask": mask}
+        return batch | {"attention_mask": mask}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,8 @@ def counted(plan: Plan) -> Held:
 
     Of real tensors it is just as true, which is how a dry run is proven.
     """
-    ledger = Ledger(picked=plan.train.picked, is_padded=plan.train.examples > 1)
+    is_padded = plan.train.examples > 1 or plan.train.is_packed
+    ledger = Ledger(picked=plan.train.picked, is_padded=is_padded)
     with ledger, ExitStack() as stack:
         trainer = plan.build()
         with unset_fake_temporarily():

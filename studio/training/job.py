@@ -12,7 +12,7 @@ from studio.recipe.base import Recipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
-from studio.training import audit, card, data, float8, models, templates, tokenizers
+from studio.training import audit, card, data, float8, models, packs, templates, tokenizers
 from studio.training.cache import Cache, key_of
 from studio.training.data import Examples
 from studio.training.memory import Gauge
@@ -138,4 +138,5 @@ def _examples(
     data.refuse_empty(train, "training", length)
     validation = tokenised(parts[1])
     data.refuse_empty(validation, "validation", length)
-    return train, validation
+    # What it is measured by stays apart: packed or not, runs can be held against each other.
+    return packs.pack(train, length) if recipe.data.packing else train, validation

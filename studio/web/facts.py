@@ -12,9 +12,9 @@ NAMES = (
     *("Attention", "Attention kernel", "Autocast", "Compute", "Device", "Device name"),
     *("Dropped rows", "Effective batch size", "Embedding", "Gradients", "Kept in float32"),
     *("Linear", "Longest answer", "Longest example", "Master", "Matmul", "Matmul emulated"),
-    *("Optimizer", "Optimizer states", "Parameters", "Scaler", "Seed", "Train rows"),
-    *("Train tokens", "Trainable parameters", "Trained", "Trained tensors", "Truncated rows"),
-    *("Validation rows", "Validation tokens", "Weights"),
+    *("Optimizer", "Optimizer states", "Parameters", "Scaler", "Seed", "Train examples"),
+    *("Train rows", "Train tokens", "Trainable parameters", "Trained", "Trained tensors"),
+    *("Truncated rows", "Validation rows", "Validation tokens", "Weights"),
 )
 """What runs tell most often, as pages write it. Others stay as they are in other languages."""
 

@@ -15,6 +15,7 @@ RESOLVED: dict[str, Any] = {
     "scaler": False,
     "device": "cpu",
     "train_rows": 9,
+    "train_examples": 9,
     "validation_rows": 1,
     "dropped_rows": 0,
     "truncated_rows": 0,

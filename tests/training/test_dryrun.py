@@ -12,7 +12,6 @@ from studio.rundir import RunDir
 from studio.runner.measure import measure
 from studio.runner.stages import recipe_of
 from studio.services import memory
-from studio.services.kept import Load
 from studio.training import dryrun, models
 from studio.training.dryrun import Batch, Plan
 from studio.training.job import Job
@@ -40,6 +39,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "adafactor": {"precision": "fp32", "optimisation__optim": "adafactor"},
     "sgd": {"precision": "fp32", "optimisation__optim": "sgd"},
     "alone": {"precision": "fp32", "optimisation__per_device_train_batch_size": 1},
+    "packed": {"precision": "bf16", "data__packing": True, "data__max_length": 90},
 }
 
 
@@ -78,7 +78,7 @@ def plan(run: RunDir, load: Any) -> Plan:  # noqa: ANN401 -- upstream is untyped
     job = Job.prepare(recipe, run, lambda _phase: None, load)
     size = recipe.optimisation.per_device_train_batch_size
     train, validate = (
-        Batch(number, part.longest, part.longest_answer)
+        Batch(number, part.longest, part.longest_answer, part.packs is not None)
         for number, part in ((size, job.train), (4, job.validation))
     )
     return Plan(partial(build, recipe, job), job.mode, train, validate)
@@ -103,9 +103,6 @@ def dry(tmp_path: Path, run: RunDir) -> dict[str, Any]:
 
 
 def total(run: RunDir, model: Path, told: dict[str, Any]) -> int:
-    rows, recipe = told["train_rows"], recipe_of(run)
-    batch = recipe.optimisation.per_device_train_batch_size
-    lengths = told["longest_example"], told["longest_answer"]
-    load = Load(batch, *lengths, rows, told["train_tokens"] / rows)
-    known = facts.read(model)
+    recipe, known = recipe_of(run), facts.read(model)
+    load = memory.load_of(recipe, told)
     return memory.of_counted(recipe, known, load, told["kept"], on_gpu=False).total

@@ -92,22 +92,30 @@ def kept(family: str, layers: int, asked: Any, load: Load) -> int:  # noqa: ANN4
         return tensor
 
     ids = torch.randint(1, 64, (load.batch, load.length))
-    mask = torch.ones_like(ids)
-    if load.is_padded:
+    mask: Tensor | None = torch.ones_like(ids)
+    positions = torch.arange(load.length).repeat(load.batch, 1)
+    if load.is_packed:
+        mask, positions[:, -1] = None, 0
+    elif load.is_padded and mask is not None:
         mask[1:, -1] = 0
     narrow = torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode.autocast is not None)
     inner = model.base_model.model if hasattr(model, "peft_config") else model
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), narrow:
-        held = inner.model(input_ids=ids, attention_mask=mask, use_cache=False)
+        told = {"attention_mask": mask, "position_ids": positions}
+        held = inner.model(input_ids=ids, **told, use_cache=False)
     assert held.last_hidden_state.requires_grad
     return sum(found.values())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("batch", [1, 3])
-def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, batch: int) -> None:
-    asked, load = recipe(*WAYS[way]), Load(batch, 37, 37)
+@pytest.mark.parametrize(
+    "load",
+    [Load(1, 37, 37), Load(3, 37, 37), Load(1, 37, 37, is_packed=True)],
+    ids=["alone", "padded", "packed"],
+)
+def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, load: Load) -> None:
+    asked = recipe(*WAYS[way])
     told = config(family, 1)
     known = ModelFacts(family=family, declared="float32", shape=shapes.read(told.to_dict()))
     assert known.shape is not None

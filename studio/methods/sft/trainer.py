@@ -12,7 +12,7 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils as upstream
 
 from studio.methods.sft import SFTRecipe
-from studio.training import checkpoints, data, models, optimizers, sharding
+from studio.training import checkpoints, data, models, optimizers, packs, sharding
 from studio.training.guard import Guarded
 from studio.training.job import Job
 from studio.training.precision import RealPrecision
@@ -68,8 +68,8 @@ class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ign
         self.model_accepts_loss_kwargs = True
         _score_answers_only(self.model.get_base_model() if job.adapter else self.model)
         # Upstream insists on its own kind of data set, but reading that costs more than a batch.
-        self.train_dataset: Any = data.tensors(job.train.data)
-        self.eval_dataset: Any = data.tensors(job.validation.data)
+        self.train_dataset: Any = packs.tensors(job.train)
+        self.eval_dataset: Any = packs.tensors(job.validation)
         self._tally = Tally(self.args.device)
         self.counts = (self._tally,)
 
@@ -81,10 +81,11 @@ class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ign
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
         """Return the mean loss over the answers' tokens of the whole accumulated batch."""
+        tokens = inputs.pop("tokens", inputs.get("attention_mask"))
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
         learnt = outputs.label_mask.sum()
         loss = -outputs.log_probs.sum()
-        self._tally.add(loss, learnt, outputs.is_top1.sum(), inputs["attention_mask"].sum())
+        self._tally.add(loss, learnt, outputs.is_top1.sum(), tokens.sum())
         count = learnt if num_items_in_batch is None else num_items_in_batch
         mean: Tensor = loss / count.clamp(min=1)
         if outputs.aux_loss is not None and self.model.training:

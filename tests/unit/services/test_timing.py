@@ -19,7 +19,7 @@ from tests.factories import make_recipe, make_running
 DATA = DatasetVersion(
     dataset_id=1, number=1, kind="conversation", sha256="0", train_rows=105, validation_rows=5
 )
-LENGTHS = Lengths(longest=50, answer=20, rows=100, row_tokens=40)
+LENGTHS = Lengths(longest=50, answer=20, rows=100, row_tokens=40, examples=100)
 
 
 def seen(step_seconds: float, tokens: int = 3200, beside: float | None = 10.0) -> Precedent:
