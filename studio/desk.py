@@ -24,6 +24,13 @@ ANSWER_BYTES = 8 * 2**20
 SHOWN_TOKENS = 2000
 """How many tokens of a row are told one by one; the others are counted."""
 
+PACKED = 500
+"""How many rows that follow each other in a file are packed among themselves.
+
+Of 7,473 questions of grade-school mathematics in examples of 1,024 tokens, 98.0 % is filled so,
+98.2 % with 1,000 and 98.4 % with all at once; but who looks at a row waits for its whole window.
+"""
+
 SHOWN_TEXT = 2000
 """Characters of a template's preview."""
 
@@ -33,6 +40,23 @@ Kind = Literal["tokens", "templates", "prompt"]
 
 class _Said(Described, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Window(_Said):
+    """Where the rows stand that a row may share an example with."""
+
+    path: str
+    """The file of its part."""
+    start: int
+    """Where in the file, in bytes, the first of them begins."""
+    rows: int
+    """How many the file has."""
+    judged: bool = False
+    """Whether some of them may be bad examples, which are not learnt."""
+    share: float = 0.0
+    """Of the rows that are learnt, how many are held back to measure by."""
+    seed: int = 0
+    """What those are drawn by."""
 
 
 class Asked(_Said):
@@ -47,6 +71,8 @@ class Asked(_Said):
     """Which row it is; 0 where it is in no file."""
     max_length: int = 1024
     chat_template: Source = "model"
+    window: Window | None = None
+    """Where rows are packed, those it may be packed with."""
 
 
 class Token(_Said):
@@ -62,6 +88,26 @@ class Token(_Said):
     """Which turn it belongs to, from 0."""
     cut: bool
     """Whether it stands behind the longest example, and is not seen."""
+
+
+class Shared(_Said):
+    """One of the rows that share an example."""
+
+    number: int
+    size: int
+    """Tokens of it that are kept."""
+    tokens: list[Token]
+    """Of the row before the one that was asked about the last, of those behind it the first; none
+    of that one itself."""
+
+
+class Pack(_Said):
+    """An example with all of its rows, as a model will read them."""
+
+    rows: list[Shared]
+    size: int
+    limit: int
+    """The longest it may be."""
 
 
 class Tokens(_Said):
@@ -84,6 +130,8 @@ class Tokens(_Said):
     """What a person should know of it."""
     warnings: list[str]
     """What is lost, in sentences."""
+    pack: Pack | None = None
+    """The example it shares with others, or could; None where rows are not packed."""
 
 
 class Written(_Said):
@@ -111,6 +159,20 @@ class Prompt(_Said):
     ids: list[int]
     stops: list[int]
     """The tokens that end an answer."""
+
+
+class Sizes(_Said):
+    """How long the rows of a window are: what the desk remembers, and nobody is told."""
+
+    numbers: list[int] = []
+    """Those that are learnt from, if enough of them is kept."""
+    tokens: list[int] = []
+    firsts: list[int] = []
+    """Where the first token stands that is learnt; 0 where there is none."""
+    held: list[int] = []
+    """Numbers of those that are held back."""
+    trouble: str = ""
+    """Why they could not be told, in a sentence."""
 
 
 class Failure(_Said):

@@ -17,16 +17,28 @@ def row(path: Path, number: int) -> dict[str, Any]:
         LookupError: the file has fewer rows.
 
     """
+    with path.open("rb") as file:
+        file.seek(start(path, number))
+        line = file.readline()
+    if not line:
+        raise IndexError(number)
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def start(path: Path, number: int) -> int:
+    """Return where in a file a row begins, in bytes; its end, where it has not as many.
+
+    Raises:
+        LookupError: the file has far fewer rows.
+
+    """
     state = path.stat()
     places = _places(path, state.st_mtime_ns, state.st_size)
     block, rest = divmod(number - 1, _STRIDE)
     with path.open("rb") as file:
         file.seek(places[block])
-        line = next(islice(file, rest, None), b"")
-    if not line:
-        raise IndexError(number)
-    found: dict[str, Any] = json.loads(line)
-    return found
+        return places[block] + sum(map(len, islice(file, rest)))
 
 
 @lru_cache(maxsize=16)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio.desk import Failure
+from studio.desk import Asked, Failure
 
 CHILDREN = 4
 """How many there may be at once."""
@@ -40,6 +40,9 @@ class Limits:
 
 SHOWING = Limits(cpu_seconds=2, wall_seconds=5, memory_bytes=512 * 2**20)
 """Writing a row as a template has it, and as tokens."""
+
+PACKING = Limits(cpu_seconds=6, wall_seconds=10, memory_bytes=2**30)
+"""The same of all rows that one may be packed with; half of that is patience enough for any."""
 
 LOADING = Limits(cpu_seconds=10, wall_seconds=14, memory_bytes=3 * 2**30)
 """Reading a tokenizer, for the largest there are; its row follows within `SHOWING`."""
@@ -68,8 +71,8 @@ class Child:
     """When it must be done."""
     line: socket.socket
     """Who waits for the answer."""
-    loads: str = ""
-    """The model whose tokenizer it had to load, if so."""
+    asked: Asked | None = None
+    """What it is to answer."""
     said: bytearray = field(default_factory=bytearray)
     was_killed: bool = False
 

@@ -4,23 +4,24 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import ANSWER_BYTES, REQUEST_BYTES, Answer, Asked, Failure, Kind
+from studio.desk import ANSWER_BYTES, REQUEST_BYTES, Answer, Asked, Failure, Kind, Sizes
 from studio.errors import StudioError, TooLargeError
-from studio.runner.cage import CHILDREN, LOADING, SHOWING, Child, fork, is_gone
+from studio.runner.cage import CHILDREN, LOADING, PACKING, SHOWING, Child, fork, is_gone
 from studio.runner.shelf import Shelf, load
 from studio.sockets import hear
-from studio.training import prompts, sight
+from studio.training import neighbours, prompts, sight
 
 IDLE_SECONDS = 600.0
 _LOADED = b"\n"
-"""What a child says as soon as it has loaded a tokenizer; before JSON, it means nothing."""
+"""What a child says as soon as it has loaded a tokenizer. Sizes that it had to measure follow in a
+line of their own, and last its answer."""
 
 LOOK_SECONDS = 0.5
 """How often it is looked whether somebody still waits for what a child does."""
@@ -73,12 +74,14 @@ class Desk:
             return
         tokenizer = self.shelf.find(asked.model)
         if tokenizer is not None:
-            self._watch(fork(lambda: iter([_answer(asked, tokenizer)]), SHOWING, line))
+            sizes = self.shelf.sizes(asked)
+            limits = PACKING if asked.window and sizes is None else SHOWING
+            child = fork(lambda: _answer(asked, tokenizer, sizes), limits, line)
         else:
             # Loading what strangers wrote is for children, too; if one could, the desk may.
             child = fork(lambda: _load_and_answer(asked), LOADING, line)
-            child.loads = asked.model
-            self._watch(child)
+        child.asked = asked
+        self._watch(child)
 
     def _watch(self, child: Child) -> None:
         self.children[child.pipe] = child
@@ -107,10 +110,19 @@ class Desk:
         del self.children[child.pipe]
         self._selector.unregister(child.pipe)
         failure = child.finish()
-        answer = Answer(failure=failure).model_dump_json().encode() if failure else child.said
-        _send(child.line, bytes(answer))
-        if child.said.startswith(_LOADED) and self.shelf.find(child.loads) is None:
-            self.shelf.keep(child.loads)
+        *notes, answer = bytes(child.said).split(b"\n")
+        _send(child.line, Answer(failure=failure).model_dump_json().encode() if failure else answer)
+        self._learn(child.asked, notes)
+
+    def _learn(self, asked: Asked | None, notes: Sequence[bytes]) -> None:
+        """Remember what a child has found out, for those that come after it."""
+        if asked is None or (self.shelf.find(asked.model) is None and notes[:1] != [b""]):
+            return
+        if self.shelf.find(asked.model) is None:
+            self.shelf.keep(asked.model)
+        for told in filter(None, notes):
+            with suppress(ValidationError):
+                self.shelf.remember(asked, Sizes.model_validate_json(told))
 
 
 def _load_and_answer(asked: Asked) -> Iterator[bytes]:
@@ -120,26 +132,32 @@ def _load_and_answer(asked: Asked) -> Iterator[bytes]:
         yield _failed(error)
         return
     yield _LOADED
-    SHOWING.impose()
-    yield _answer(asked, tokenizer)
+    (PACKING if asked.window else SHOWING).impose()
+    yield from _answer(asked, tokenizer, None)
 
 
-def _answer(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> bytes:
+def _answer(
+    asked: Asked, tokenizer: PreTrainedTokenizerBase, sizes: Sizes | None
+) -> Iterator[bytes]:
     """Answer in a child: nothing that is changed here stays."""
     try:
-        answer = _ANSWERS[asked.kind](asked, tokenizer)
+        if asked.window and sizes is None:
+            sizes = neighbours.measure(asked, tokenizer)
+            yield sizes.model_dump_json().encode() + b"\n"
+        answer = _ANSWERS[asked.kind](asked, tokenizer, sizes)
     except StudioError as error:
-        return _failed(error)
+        yield _failed(error)
+        return
     said = answer.model_dump_json().encode()
     if len(said) > ANSWER_BYTES:
-        return _failed(TooLargeError("This row is too long to be shown."))
-    return said
+        said = _failed(TooLargeError("This row is too long to be shown."))
+    yield said
 
 
-_ANSWERS: dict[Kind, Callable[[Asked, PreTrainedTokenizerBase], Answer]] = {
-    "tokens": lambda asked, it: Answer(tokens=sight.tokens(asked, it)),
-    "templates": lambda asked, it: Answer(templates=sight.choices(asked, it)),
-    "prompt": lambda asked, it: Answer(prompt=prompts.of(asked, it)),
+_ANSWERS: dict[Kind, Callable[[Asked, PreTrainedTokenizerBase, Sizes | None], Answer]] = {
+    "tokens": lambda asked, it, sizes: Answer(tokens=sight.tokens(asked, it, sizes)),
+    "templates": lambda asked, it, _sizes: Answer(templates=sight.choices(asked, it)),
+    "prompt": lambda asked, it, _sizes: Answer(prompt=prompts.of(asked, it)),
 }
 
 

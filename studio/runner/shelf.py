@@ -2,11 +2,13 @@
 
 import signal
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from studio.desk import Asked, Sizes
 from studio.errors import TrainingError
 from studio.training import tokenizers
 
@@ -20,29 +22,48 @@ LARGEST_BYTES = 256 * 2**20
 
 _FILES = ("*.json", "*.jinja", "*.model", "merges.txt", "vocab.txt")
 
+WINDOWS = 64
+"""Of how many windows of rows the sizes are remembered for each tokenizer."""
+
 _State = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(slots=True)
+class _Kept:
+    state: _State
+    tokenizer: PreTrainedTokenizerBase
+    sizes: OrderedDict[Hashable, Sizes] = field(default_factory=OrderedDict)
+
+
+@dataclass(slots=True)
 class Shelf:
-    _kept: OrderedDict[str, tuple[_State, PreTrainedTokenizerBase]] = field(
-        default_factory=OrderedDict
-    )
+    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
 
     def find(self, model: str) -> PreTrainedTokenizerBase | None:
         """Return a model's tokenizer if it is here, and its files are what they were."""
         known = self._kept.pop(model, None)
-        if known is None or known[0] != _state(model):
+        if known is None or known.state != _state(model):
             return None
         self._kept[model] = known
-        return known[1]
+        return known.tokenizer
+
+    def sizes(self, asked: Asked) -> Sizes | None:
+        """Return those of the rows that a row may be packed with, if they have been told."""
+        return self._kept[asked.model].sizes.get(_window(asked))
+
+    def remember(self, asked: Asked, sizes: Sizes) -> None:
+        """Keep what a child has told of a tokenizer that is here."""
+        known = self._kept[asked.model].sizes
+        known[_window(asked)] = sizes
+        if len(known) > WINDOWS:
+            known.popitem(last=False)
 
     def keep(self, model: str) -> None:
         """Load a tokenizer to stay. Only one that a child has loaded safely may be."""
         state = _state(model)
         signal.alarm(LOAD_SECONDS)
         try:
-            self._kept[model] = state, load(model)
+            self._kept[model] = _Kept(state, load(model))
         finally:
             signal.alarm(0)
         if len(self._kept) > KEPT:
@@ -66,6 +87,11 @@ def load(model: str, code: str = "") -> PreTrainedTokenizerBase:
         return tokenizers.load(model, code, offline=True)
     except (OSError, ValueError) as error:
         raise _missing(model) from error
+
+
+def _window(asked: Asked) -> Hashable:
+    """Name rows by all that decides how long they are; the file of a version never changes."""
+    return asked.chat_template, asked.window
 
 
 def _state(model: str) -> _State:

@@ -8,7 +8,7 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.db.tables import Dataset, DatasetVersion
-from studio.desk import Asked, Source
+from studio.desk import PACKED, Asked, Source, Window
 from studio.errors import NotFoundError
 from studio.intake import places
 from studio.services import models, versions
@@ -116,3 +116,20 @@ def question(
         max_length=max_length,
         chat_template=chat_template,
     )
+
+
+def packed(asked: Asked, folder: Path, where: Place, share: float, seed: int) -> Asked:
+    """Ask with which rows a row shares its example, too; rows to measure by do not."""
+    if where.part != "train":
+        return asked
+    path, validation = versions.files(folder, where.version)
+    first = (where.number - 1) // PACKED * PACKED + 1
+    window = Window(
+        path=str(path),
+        start=places.start(path, first),
+        rows=where.rows,
+        judged=where.version.kind == "judged",
+        share=0.0 if validation else share,
+        seed=seed,
+    )
+    return asked.model_copy(update={"number": where.number, "window": window})

@@ -8,14 +8,13 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import groupby
 
-WINDOW = 1000
-"""How many rows that follow each other in a file are packed among themselves."""
+from studio.desk import PACKED
 
 
 def window_of(number: int) -> range:
     """Return the numbers of the rows, counted from one, that a row may be packed with."""
-    first = (number - 1) // WINDOW * WINDOW + 1
-    return range(first, first + WINDOW)
+    first = (number - 1) // PACKED * PACKED + 1
+    return range(first, first + PACKED)
 
 
 def packed(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:

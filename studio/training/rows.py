@@ -98,16 +98,21 @@ def split(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list
         TrainingError: there are not two rows, one to learn and one to measure by.
 
     """
-    count = max(1, round(len(rows) * share))
-    if count >= len(rows):
+    held = held_back(len(rows), share, seed)
+    if len(held) >= len(rows):
         raise TrainingError(
             "too_few_rows",
             f"The data set has {len(rows)} usable rows; training and validation need one each.",
             hint="Add rows, or a validation part.",
         )
-    held = set(random.Random(seed).sample(range(len(rows)), count))  # noqa: S311 -- no secret
     kept = [row for i, row in enumerate(rows) if i not in held]
     return kept, [rows[i] for i in sorted(held)]
+
+
+def held_back(count: int, share: float, seed: int) -> set[int]:
+    """Return the places of the rows to measure by, among so many."""
+    held = min(count, max(1, round(count * share)))
+    return set(random.Random(seed).sample(range(count), held))  # noqa: S311 -- no secret
 
 
 def _read(said: bytes, number: int, part: str, line: int) -> Row | None:

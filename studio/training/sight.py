@@ -1,14 +1,27 @@
 """A row as a model will see it: its tokens, what is learnt and what is lost. No torch."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import SHOWN_TEXT, SHOWN_TOKENS, Asked, Source, Templates, Token, Tokens, Written
+from studio.desk import (
+    SHOWN_TEXT,
+    SHOWN_TOKENS,
+    Asked,
+    Pack,
+    Shared,
+    Sizes,
+    Source,
+    Templates,
+    Token,
+    Tokens,
+    Written,
+)
 from studio.errors import InvalidError, TrainingError
-from studio.training import templates
+from studio.training import neighbours, templates
 from studio.training.labels import IGNORED, Labelled, labelled, until_last_answer
 from studio.training.rows import Row, taught
 from studio.training.templates import Span, Template
@@ -18,6 +31,11 @@ _TITLES: dict[Source, str] = {
     "chatml": "ChatML",
     "plain": "Plain text",
 }
+_TAIL = 40
+"""How many tokens are told of the row before: where it ends is what matters."""
+
+_Show = Callable[..., Iterator[Token]]
+
 _PROBE = Row(
     messages=(
         {"role": "system", "content": "Be brief."},
@@ -27,8 +45,10 @@ _PROBE = Row(
 )
 
 
-def tokens(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Tokens:
+def tokens(asked: Asked, tokenizer: PreTrainedTokenizerBase, sizes: Sizes | None = None) -> Tokens:
     """Return what training would make of a row, by the very same code.
+
+    Of a row that is packed with others, `sizes` are those of all it may be packed with.
 
     Raises:
         InvalidError: it is no row.
@@ -38,12 +58,21 @@ def tokens(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Tokens:
     row = _row(asked)
     if row is None:
         return _nothing("This answer was judged bad: nothing of this row is learnt.")
-    template = None
-    if row.text is None:
-        templates.install(tokenizer, asked.chat_template)
-        template = Template(tokenizer)
-    (found,) = labelled([row], template, tokenizer)
-    return _seen(asked, row, found, list(_shown(row, found, template, tokenizer, asked.max_length)))
+    writer = neighbours.template(asked, [row], tokenizer)
+    show = partial(_shown, template=writer, tokenizer=tokenizer, max_length=asked.max_length)
+    (found,) = labelled([row], writer, tokenizer)
+    seen = _seen(asked, row, found, list(show(row, found)))
+    if sizes is None or not seen.learnt:
+        return seen
+    if trouble := sizes.trouble or _held(asked, sizes):
+        return seen.model_copy(update={"sentences": [*seen.sentences, trouble]})
+    together = neighbours.beside(asked, sizes)
+    if not together:
+        return seen
+    rows = neighbours.read(asked, together)
+    both = zip(rows, labelled(rows, writer, tokenizer), strict=True)
+    pack = _pack(asked, together, {row.number: partial(show, row, found) for row, found in both})
+    return seen.model_copy(update={"pack": pack})
 
 
 def choices(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Templates:
@@ -73,19 +102,47 @@ def _row(asked: Asked) -> Row | None:
         ) from error
 
 
+def _held(asked: Asked, sizes: Sizes) -> str:
+    if asked.number not in sizes.held:
+        return ""
+    return "This row is held back to measure by, and shares an example with none."
+
+
+def _pack(asked: Asked, together: Mapping[int, int], show: Mapping[int, _Show]) -> Pack:
+    """Tell the rows of an example, and of those around the one asked about their tokens."""
+    left, shown = SHOWN_TOKENS - min(together[asked.number], SHOWN_TOKENS), dict[int, range]()
+    before = max((number for number in together if number < asked.number), default=None)
+    if before is not None:
+        shown[before] = range(max(0, together[before] - _TAIL), together[before])
+    for number in (number for number in together if number > asked.number):
+        shown[number] = range(min(left, together[number]))
+        left -= len(shown[number])
+    rows = [
+        Shared(
+            number=number,
+            size=size,
+            tokens=list(show[number](places=shown[number])) if shown.get(number) else [],
+        )
+        for number, size in together.items()
+    ]
+    return Pack(rows=rows, size=sum(together.values()), limit=asked.max_length)
+
+
 def _shown(
     row: Row,
     found: Labelled,
+    *,
     template: Template | None,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
+    places: range = range(SHOWN_TOKENS),
 ) -> Iterator[Token]:
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= set(tokenizer.all_special_ids)
     starts = template.starts(until_last_answer(row), found.text) if template else [0]
-    told = 0
-    both = zip(found.ids, found.labels, found.offsets, strict=True)
-    for place, (token, label, (start, end)) in enumerate(islice(both, SHOWN_TOKENS)):
+    told = max((end for _, end in found.offsets[: places.start]), default=0)
+    for place in islice(places, max(0, len(found.ids) - places.start)):
+        token, label, (start, end) = found.ids[place], found.labels[place], found.offsets[place]
         is_written = end > start
         # Tokenizers leave spaces out of their offsets: they belong to the token behind them.
         text = found.text[told:end] if is_written else tokenizer.convert_ids_to_tokens(token)

@@ -1,6 +1,6 @@
 """What the panel with a row's tokens draws, whatever became of the question."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from studio.db.session import reading
-from studio.desk import Asked, Source, Templates, Token, Tokens
+from studio.desk import Asked, Shared, Source, Templates, Token, Tokens
 from studio.errors import InvalidError, StudioError
 from studio.services import datasets, desk, sight
 from studio.services.sight import Place
@@ -18,6 +18,9 @@ from studio.services.versions import Part
 from studio.settings import Settings
 from studio.web import words
 from studio.web.tongue import gettext, ngettext
+
+_NAMED = 12
+"""How many rows are named that share an example."""
 
 
 class Wanted(BaseModel):
@@ -35,6 +38,10 @@ class Wanted(BaseModel):
     """Which row to go to from there."""
     max_length: int = Field(default=1024, ge=1, le=1_048_576)
     chat_template: Source = "model"
+    packing: bool = False
+    validation_share: float = Field(default=0.05, gt=0, le=0.5)
+    seed: int = Field(default=42, ge=0, lt=2**32)
+    """What the rows are drawn by that are held back, which are not packed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +82,44 @@ class Sight:
             "cut": words.number(found.cut),
         }
 
+    @property
+    def packed(self) -> str:
+        """Say in one line with which rows the row shares its example, and how full that is."""
+        assert self.tokens is not None  # noqa: S101 -- drawn only where there are some
+        assert self.place is not None  # noqa: S101 -- the same
+        pack = self.tokens.pack
+        if pack is None:
+            return ""
+        full = gettext("%(size)s of %(limit)s tokens") % {
+            "size": words.number(pack.size),
+            "limit": words.number(pack.limit),
+        }
+        others = [one.number for one in pack.rows if one.number != self.place.number]
+        if not others:
+            return gettext("Alone in its example: %(full)s.") % {"full": full}
+        told = ngettext(
+            "Shares an example with row %(rows)s: %(full)s.",
+            "Shares an example with rows %(rows)s: %(full)s.",
+            len(others),
+        )
+        more = ["…"] if len(others) > _NAMED else []
+        rows = ", ".join([*map(words.number, others[:_NAMED]), *more])
+        return told % {"rows": rows, "full": full}
+
+    @property
+    def before(self) -> list[Shared]:
+        """Return the row right before in the example, if there is one."""
+        return self._around(lambda one, own: one < own)[-1:]
+
+    @property
+    def behind(self) -> list[Shared]:
+        return self._around(lambda one, own: one > own)
+
+    def _around(self, is_there: Callable[[int, int], bool]) -> list[Shared]:
+        assert self.place is not None  # noqa: S101 -- rows are packed with those of their file
+        rows = self.tokens.pack.rows if self.tokens and self.tokens.pack else []
+        return [one for one in rows if is_there(one.number, self.place.number)]
+
 
 def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight:
     """Look at a row. No lock is held while the desk is asked."""
@@ -95,6 +140,9 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
                 max_length=known.max_length,
                 chat_template=known.chat_template,
             )
+        if known.packing:
+            drawn = known.validation_share, known.seed
+            asked = sight.packed(asked, settings.datasets, where, *drawn)
         return _seen(settings, where, asked)
     except StudioError as error:
         return Sight(place=where, problem=error)
@@ -118,10 +166,13 @@ def _seen(settings: Settings, where: Place, asked: Asked) -> Sight:
     return Sight(place=where, tokens=found, turns=_turns(found))
 
 
+_TEMPLATES = {"kind": "templates", "window": None}
+
+
 def _choices(settings: Settings, asked: Asked) -> Templates | None:
     """Return the templates that could write the row; none where they cannot be told either."""
     try:
-        return desk.templates(settings, asked.model_copy(update={"kind": "templates"}))
+        return desk.templates(settings, asked.model_copy(update=_TEMPLATES))
     except StudioError:
         return None
 

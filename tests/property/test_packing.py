@@ -5,6 +5,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studio.desk import PACKED
 from studio.training import packing
 
 LIMIT = 50
@@ -34,7 +35,7 @@ def test_packs_and_their_rows_keep_the_order_of_the_file(sizes: list[int]) -> No
     assert sorted(packs) == packs
 
 
-@given(st.dictionaries(st.integers(1, 3 * packing.WINDOW), st.integers(1, LIMIT), max_size=60))
+@given(st.dictionaries(st.integers(1, 3 * PACKED), st.integers(1, LIMIT), max_size=60))
 def test_a_window_packs_as_if_there_were_no_other(rows: dict[int, int]) -> None:
     numbers = sorted(rows)
     sizes = [rows[number] for number in numbers]
@@ -42,7 +43,7 @@ def test_a_window_packs_as_if_there_were_no_other(rows: dict[int, int]) -> None:
     told = [[numbers[place] for place in pack] for pack in packs]
 
     alone = []
-    for start in range(1, 3 * packing.WINDOW, packing.WINDOW):
+    for start in range(1, 3 * PACKED, PACKED):
         some = [number for number in numbers if number in packing.window_of(start)]
         fitted = packing.fitted([rows[number] for number in some], LIMIT)
         alone += [[some[place] for place in pack] for pack in fitted]

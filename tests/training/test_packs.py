@@ -18,13 +18,15 @@ from transformers import (
     Qwen3Config,
 )
 
+from studio.desk import Asked, Window
 from studio.events import Failed, Finished, Started
 from studio.methods.sft.trainer import build
 from studio.runner.stages import recipe_of
 from studio.services import timing
-from studio.training import data, packs
+from studio.training import data, neighbours, packs
 from studio.training.job import Job
 from studio.training.labels import IGNORED
+from studio.training.rows import Row
 from tests.training import tiny
 from tests.training.resumed import LORA
 from tests.training.test_families import SIZE
@@ -71,10 +73,11 @@ def taught(folder: Path, config: PreTrainedConfig, attention: str, size: int) ->
     ]
     learnt = sum((batch["labels"][:, 1:] != IGNORED).sum() for batch in batches)
     trainer.model.eval()
-    loss = sum(
+    losses = [
         trainer.compute_loss(trainer.model, batch, num_items_in_batch=learnt) for batch in batches
-    )
-    loss.backward()
+    ]
+    loss = torch.stack(losses).sum()
+    loss.backward()  # type: ignore[no-untyped-call] # upstream is untyped
     yield loss.detach()
     yield from (weight.grad for weight in trainer.model.parameters() if weight.grad is not None)
 
@@ -139,6 +142,34 @@ def test_a_run_tells_how_many_examples_its_rows_became(tmp_path: Path) -> None:
     assert ended.metrics["tokens"] == 2 * told["train_tokens"]
 
 
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_row_is_seen_among_those_it_is_learnt_with(judged: bool, tmp_path: Path) -> None:  # noqa: FBT001 -- a case
+    rows = tiny.rows()
+    if judged:
+        rows = [row | {"label": number % 3 > 0} for number, row in enumerate(rows)]
+    run = tiny.write_run(
+        tmp_path / "run", tiny.write_model(tmp_path / "model", tiny.llama()), **PACKED
+    )
+    path = tiny.write_rows(run.root / "train.jsonl", rows)
+    recipe = recipe_of(run)
+    job = Job.prepare(recipe, run, lambda _phase: None)
+    numbers = [row.number for row in job.train.rows]
+    assert job.train.packs is not None
+    learnt = [[numbers[place] for place in pack] for pack in job.train.packs]
+
+    share, seed = recipe.data.validation_share, recipe.optimisation.seed
+    window = Window(path=str(path), start=0, rows=len(rows), judged=judged, share=share, seed=seed)
+    asked = Asked(kind="tokens", model="", row={}, number=1, max_length=100, window=window)
+    sizes = neighbours.measure(asked, tiny.tokenizer())
+    every = [asked.model_copy(update={"number": number}) for number in range(1, len(rows) + 1)]
+    seen = [list(neighbours.beside(one, sizes)) for one in every]
+
+    assert [pack for pack in seen if pack] == [
+        next(pack for pack in learnt if number in pack) for number in sorted(numbers)
+    ]
+    assert sizes.held == [row.number for row in job.validation.rows]
+
+
 def test_a_packed_run_goes_on_to_the_last_bit(tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", tiny.llama())
 
@@ -147,7 +178,7 @@ def test_a_packed_run_goes_on_to_the_last_bit(tmp_path: Path) -> None:
 
 def test_the_first_token_of_a_row_is_never_learnt() -> None:
     reader = tiny.tokenizer()
-    rows = [data.Row(text=text, number=i) for i, text in enumerate(("One two", "Three four"), 1)]
+    rows = [Row(text=text, number=i) for i, text in enumerate(("One two", "Three four"), 1)]
     apart = data.tokenise(rows, None, reader, 100)
     spoiled = [row | {"labels": row["input_ids"]} for row in data.tensors(apart.data)]
 

@@ -256,3 +256,37 @@ def test_the_plan_refuses_a_base_model_without_a_template(client: TestClient, mo
         "data.chat_template",
         {"data": {"chat_template": "chatml"}},
     )
+
+
+@pytest.mark.usefixtures("model")
+def test_a_packed_row_is_drawn_among_those_it_shares_an_example_with(client: TestClient) -> None:
+    node = seen(
+        client, base_model="spoken", data__packing="true", data__max_length="130", look__row="5"
+    )
+
+    (told,) = node.all(class_="packed")
+    marks = [one.text for one in node.one(role="region").all(class_="pack-mark")]
+    assert told.text == "Shares an example with rows 4, 6: 123 of 130 tokens."
+    assert marks == ["end of row 4", "this row, 5", "row 6"]
+    assert learnt(node) == ["5.<|im_end|>"]
+
+
+@pytest.mark.usefixtures("model")
+def test_a_packed_row_may_be_alone(client: TestClient) -> None:
+    node = seen(client, base_model="spoken", data__packing="true", data__max_length="50")
+
+    assert [one.text for one in node.all(class_="packed")] == [
+        "Alone in its example: 41 of 50 tokens."
+    ]
+
+
+@pytest.mark.usefixtures("model")
+def test_a_row_that_is_held_back_is_packed_with_none(client: TestClient) -> None:
+    asked: dict[str, Any] = {"model": "spoken", "packing": True, "validation_share": 0.5, "seed": 1}
+    told = [client.get(PREVIEW, params=asked | {"row": row}).json() for row in range(1, 41)]
+
+    held = [one for one in told if one["pack"] is None]
+    assert len(held) == 20
+    assert held[0]["sentences"] == [
+        "This row is held back to measure by, and shares an example with none."
+    ]

@@ -72,6 +72,8 @@ class MemoryOut(Out):
 
 class TimeOut(Out):
     steps: int
+    is_most: bool
+    """Whether there may be far fewer: nobody knows yet how many rows share an example."""
     tokens: int | None
     """Null until a run has read this data with this model."""
     seconds: float | None

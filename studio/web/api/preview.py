@@ -39,6 +39,12 @@ class Wanted(Settings):
     split: Part = "train"
     version: int | None = Field(default=None, ge=1, lt=2**31)
     """Null is the one that new runs learn from."""
+    packing: bool = False
+    """Whether to tell which rows it shares an example with."""
+    validation_share: float = Field(default=0.05, gt=0, le=0.5)
+    """Of a data set without a validation part: as the recipe has it. Those rows are not packed."""
+    seed: int = Field(default=42, ge=0, lt=2**32)
+    """What they are drawn by."""
 
 
 class Previewed(Settings):
@@ -57,6 +63,9 @@ def preview(
         dataset = datasets.get(db, dataset_id)
         place = sight.exactly(db, dataset, wanted.split, wanted.row, wanted.version)
         asked = _asked(db, wanted, sight.row(config.datasets, place))
+    if wanted.packing:
+        drawn = wanted.validation_share, wanted.seed
+        asked = sight.packed(asked, config.datasets, place, *drawn)
     return desk.tokens(config, asked)
 
 

@@ -58,7 +58,7 @@ def of_dataset(
 
 def _wanted(posted: Mapping[str, Any]) -> dict[str, Any]:
     """Read what is wanted from a form of a recipe."""
-    data, look = (_part(posted, name) for name in ("data", "look"))
+    data, look, knobs = (_part(posted, name) for name in ("data", "look", "optimisation"))
     given = {
         "model": posted.get("base_model"),
         "dataset": posted.get("dataset"),
@@ -66,6 +66,9 @@ def _wanted(posted: Mapping[str, Any]) -> dict[str, Any]:
         "step": look.get("step"),
         "max_length": data.get("max_length"),
         "chat_template": data.get("chat_template"),
+        "packing": data.get("packing"),
+        "validation_share": data.get("validation_share"),
+        "seed": knobs.get("seed"),
     }
     return {name: value for name, value in given.items() if value not in (None, "")}
 

@@ -10,10 +10,10 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS
-from studio.services import estimates, memory
+from studio.services import estimates, memory, precedents
 from studio.services.estimates import Known, Needed
 from studio.services.kept import Load
-from studio.services.precedents import Precedent
+from studio.services.precedents import Precedent, Reading
 from studio.weights.facts import ModelFacts
 from studio.weights.shapes import Shape
 from tests.factories import make_recipe
@@ -166,3 +166,20 @@ def test_a_peak_with_libraries_in_it_is_held_against_nothing() -> None:
     )
 
     assert estimates.miss(run).memory is None
+
+
+def test_packed_rows_are_counted_by_the_examples_they_fill() -> None:
+    packed = make_recipe(data={"max_length": 200, "packing": True})
+    apart = make_recipe(data={"max_length": 200})
+    told = TOLD | {"train_examples": 3, "longest_example": 190}
+    of_rows, of_packs = Reading(recipe=apart, told=TOLD), Reading(recipe=packed, told=told)
+
+    # Rows that were read are as good as packed into full examples; packs tell nothing of rows.
+    found = [precedents.lengths([one], packed) for one in (of_rows, of_packs)]
+    assert [(one.longest, one.examples, one.rows) for one in found if one] == [
+        (200, 3, 10),
+        (190, 3, 10),
+    ]
+    assert precedents.lengths([of_packs], apart) is None
+    shorter = make_recipe(data={"max_length": 100, "packing": True})
+    assert precedents.lengths([of_packs], shorter) is None

@@ -123,3 +123,15 @@ def test_more_validations_make_a_run_longer() -> None:
     assert told.seconds == pytest.approx(
         told.steps * 1.0 + 4 + 5 * 0.1 * (1 + math.ceil(told.steps / 5))
     )
+
+
+def test_steps_of_packed_rows_go_by_the_examples_they_fill() -> None:
+    packed = make_recipe(data={"packing": True}, optimisation={"num_train_epochs": 1.0})
+    shared = replace(LENGTHS, examples=20)
+
+    told = timing.of(packed, DATA, shared, [])
+    unread = timing.of(packed, DATA, None, [])
+
+    # Of eight examples each, with 200 tokens of five rows.
+    assert (told.steps, told.tokens, told.is_most) == (3, 3 * 8 * 200, False)
+    assert (unread.steps, unread.is_most) == (14, True)
