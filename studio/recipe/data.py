@@ -25,7 +25,7 @@ class Data(Section):
             related=("data.max_length", "optimisation.per_device_train_batch_size"),
         ),
     ] = False
-    """Short rows share an example, unseen by each other: faster, and a batch holds more rows."""
+    """Short rows fill an example together, each unseen by the others; batches count examples."""
 
     chat_template: Annotated[
         Literal["model", "chatml", "plain"],

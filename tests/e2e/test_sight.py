@@ -23,6 +23,16 @@ def test_the_panel_follows_the_form(page: Page) -> None:
     expect(page.locator("#sight .caution")).to_contain_text("tokens are cut off")
 
 
+def test_packing_draws_the_rows_beside_a_row(page: Page) -> None:
+    page.goto("/new?preset=full")
+    expect(page.locator("#sight mark").first).to_be_visible()
+    page.get_by_label("Pack rows").check()
+
+    expect(page.locator("#sight .packed")).to_contain_text("Shares an example with rows")
+    expect(page.locator("#sight .pack-mark").first).to_be_visible()
+    expect(page.locator("#sight .tokens-beside .tok").first).to_be_visible()
+
+
 def test_a_base_model_is_taught_to_speak_by_a_choice(page: Page, tmp_path: Path) -> None:
     base = desks.write_model(tmp_path / "base", template="")
     page.goto("/new?preset=full")
