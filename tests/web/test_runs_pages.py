@@ -61,6 +61,17 @@ def test_what_is_asked_for_stands_beside_what_ran(client: TestClient, engine: En
     ]
 
 
+def test_a_packed_run_tells_what_its_rows_became(client: TestClient, engine: Engine) -> None:
+    found = {"train_rows": 1470, "train_examples": 384}
+    with unit_of_work(engine) as db:
+        for packing in (True, False):
+            run = make_running(db, data={"packing": packing})
+            attempts.follow(db, run, [Started(total_steps=10, resolved=found)], 10)
+
+    told = "rows to learn from share 384 examples."
+    assert [told in shown(client, run).one(id="head").text for run in (1, 2)] == [True, False]
+
+
 def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
     told = [
         Sampled(stage=stage, step=0, position=0, prompt="Q?", reference="R", answer=answer)
