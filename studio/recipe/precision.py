@@ -267,7 +267,6 @@ _TABLE = (
         compute="bfloat16",
         matmul="float8_e4m3fn",
         matmul_of_gradients="float8_e5m2",
-        bytes_per_parameter=18,
         package="torchao",
         extra="fp8",
         needs="torchao, and NVIDIA Ada, Hopper or newer; processors emulate it",

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from sqlmodel import Session, col, select
@@ -19,7 +20,9 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.services import (
     advice,
+    assumptions,
     calibrations,
+    lengths,
     measurements,
     memory,
     precedents,
@@ -71,6 +74,8 @@ class Needed:
     """What the closed form says where a dry run knows better; None of a model it does not know."""
     host: Host | None = None
     """What a run on a GPU needs of the host; None where the host is the device."""
+    assumed: tuple[str, ...] = ()
+    """What it takes for granted, in sentences."""
 
     @property
     def total(self) -> int:
@@ -121,9 +126,12 @@ class Known:
     precedents: Sequence[Precedent]
     find: Find
     readings: Sequence[Reading] = ()
+    count: Callable[[AnyRecipe], Lengths | None] = lambda _recipe: None
+    """What was counted of a recipe's rows, though no run has read them."""
 
     def lengths(self, recipe: AnyRecipe) -> Lengths | None:
-        return precedents.lengths([*self.precedents, *self.readings], recipe)
+        read = precedents.lengths(chain(self.precedents, self.readings), recipe)
+        return read or self.count(recipe)
 
     def learnt(self, recipe: AnyRecipe) -> Learnt:
         """Learn from runs in the same precision with such an adapter: others err otherwise."""
@@ -156,7 +164,7 @@ def known(db: Session) -> Known:
             return None  # The model of an earlier run has gone since.
 
     seen = [*calibrations.precedents(db), *precedents.newest(db)]
-    return Known(seen, find, [*measurements.readings(db)])
+    return Known(seen, find, [*measurements.readings(db)], lengths.finder(db))
 
 
 def of(db: Session, recipe: AnyRecipe, by: Known | None = None) -> Estimated:
@@ -213,8 +221,8 @@ def needed(
     recipe: AnyRecipe, facts: ModelFacts, by: Known, learnt: Learnt | None = None
 ) -> Needed | None:
     """Return the memory alone; what was learnt need not be learnt again."""
-    lengths, hardware = by.lengths(recipe), detect()
-    on_gpu, load = hardware.device != "cpu", _load(recipe, lengths)
+    found, hardware = by.lengths(recipe), detect()
+    on_gpu, load = hardware.device != "cpu", _load(recipe, found)
     estimate = memory.estimate(recipe, facts, load, on_gpu=on_gpu)
     if estimate is None:
         return None
@@ -223,8 +231,9 @@ def needed(
         learnt=learnt or by.learnt(recipe),
         room=hardware.room_bytes,
         beside=_beside(),
-        knows_lengths=lengths is not None,
+        knows_lengths=found is not None,
         host=rooms.host(recipe, facts, load, hardware),
+        assumed=tuple(assumptions.of(recipe, facts, on_gpu=on_gpu)),
     )
 
 
@@ -276,12 +285,12 @@ def _beside() -> int:
     return BESIDE_HOST if detect().device == "cpu" else BESIDE_GPU
 
 
-def _load(recipe: AnyRecipe, lengths: Lengths | None) -> Load:
-    if lengths is None:
+def _load(recipe: AnyRecipe, found: Lengths | None) -> Load:
+    if found is None:
         return memory.load_of(recipe, {})
-    batch = min(recipe.optimisation.per_device_train_batch_size, lengths.examples)
-    rows = (lengths.rows, lengths.row_tokens)
-    return Load(batch, lengths.longest, lengths.answer, *rows, is_packed=recipe.data.packing)
+    batch = min(recipe.optimisation.per_device_train_batch_size, found.examples)
+    rows = (found.rows, found.row_tokens)
+    return Load(batch, found.longest, found.answer, *rows, is_packed=recipe.data.packing)
 
 
 def _off(guess: float | None, found: float | None) -> float | None:

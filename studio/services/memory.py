@@ -23,10 +23,11 @@ from studio.methods import AnyRecipe
 from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
 from studio.services import advice, plans
-from studio.services.kept import FAMILIES, Load, Step
+from studio.services.kept import Load, Step
 from studio.services.plans import BYTES, Sizes
 from studio.weights import shapes
 from studio.weights.facts import ModelFacts
+from studio.weights.layers import FAMILIES
 
 Moment = Literal["backward", "update", "step"]
 
@@ -151,7 +152,8 @@ def estimate(recipe: AnyRecipe, facts: ModelFacts, load: Load, *, on_gpu: bool) 
         return None
     step = Step(recipe, facts, shape, load, on_gpu)
     begun = _backward(step, sizes)
-    moments = [begun, *_layers_again(step, sizes), _evaluation(step, sizes)]
+    widened = replace(begun, scores=0, copies=begun.copies + step.widened)
+    moments = [begun, widened, *_layers_again(step, sizes), _evaluation(step, sizes)]
     update = _update(step, sizes)
     if on_gpu:
         return max([*moments, update], key=lambda one: one.total)
@@ -196,12 +198,9 @@ def _blocks(one: Estimate) -> int:
 def is_counted(recipe: AnyRecipe, facts: ModelFacts) -> bool:
     """Whether it is known what this model's layers keep in the recipe's precision."""
     mode = PRECISIONS[recipe.precision]
-    # What software rounds or scales for a product leaves copies nobody has counted.
-    is_rounded = mode.matmul == "bfloat16" and mode.compute == "float32"
     # An adapter's float32 among 16-bit products, with no autocast between them, is refused.
     is_refused = isinstance(recipe.adapter, Lora) and mode.weights != "float32"
-    is_odd = is_rounded or mode.is_float8 or recipe.adapter.quantised is not None
-    return facts.family in FAMILIES and not is_odd and not is_refused
+    return facts.family in FAMILIES and not is_refused
 
 
 def _scores(step: Step) -> int:
@@ -209,7 +208,8 @@ def _scores(step: Step) -> int:
     rows = step.load.batch * step.load.answers
     columns = _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS
     tile = min(rows, _TILE_ROWS) * min(step.shape.vocabulary, columns)
-    work = tile * (step.computed + (0 if step.on_gpu else _TILE_WORK))
+    beside = 0 if step.on_gpu else _TILE_WORK + 4 * step.shape.caps_answers
+    work = tile * (step.computed + beside)
     answers = rows * step.shape.hidden * (step.held + step.computed + 4)
     # The output's own gradient is added up in float32, then written as wide as the weights.
     return work + answers + (0 if step.is_adapter else 4 * step.table)
@@ -259,7 +259,7 @@ def _layers_again(step: Step, sizes: Sizes) -> list[Estimate]:
     if not step.is_checkpointed:
         return []
     layer = step.layer + step.load.tokens * step.shape.hidden * step.held
-    copies = sizes.copies // step.shape.layers
+    copies = sizes.copies // step.shape.layers + step.widened
     made = _standing(step, sizes)
     return [replace(made, gradients=sizes.gradients, copies=copies, activations=layer)]
 

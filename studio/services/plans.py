@@ -157,6 +157,9 @@ def _copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
 
 
 def _copy(mode: Precision, trained: DType) -> int:
+    if mode.is_float8:
+        # Each product scales and casts the weight itself (torchao's Float8Linear), and forgets it.
+        return 0
     return BYTES[mode.compute] if BYTES[mode.compute] < BYTES[trained] else 0
 
 

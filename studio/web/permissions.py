@@ -81,6 +81,7 @@ ROUTES = {
     "/new/calibrate": "POST submit",
     "/new/calibrated": "GET read",
     "/new/draft": "GET read, POST read",
+    "/new/lengths": "POST submit",
     "/new/measure": "POST submit",
     "/new/measured": "GET read",
     "/new/sight": "POST read",

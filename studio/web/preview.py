@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 from pydantic import ValidationError
 from sqlmodel import Session
@@ -18,6 +19,7 @@ from studio.services import (
     estimates,
     findings,
     fitting,
+    lengths,
     measurements,
     obstacles,
     plans,
@@ -26,6 +28,7 @@ from studio.services import (
 from studio.services.estimates import Estimated
 from studio.services.findings import Noted
 from studio.services.fitting import Way
+from studio.services.lengths import Uncounted
 from studio.services.plans import Plan
 from studio.services.refusals import Refusal
 from studio.web import words
@@ -58,6 +61,10 @@ class Preview:
     """The largest batch there is room for."""
     unfollowed: str = ""
     """Why no dry run could count the memory; empty if one can."""
+    uncounted: Uncounted = ""
+    """Whether its rows should be counted, for the estimate to go by."""
+    rows: str = ""
+    """Names what would be counted: an id in the page."""
     parts: Mapping[str, str] = field(default_factory=lambda: words.PARTS)
 
 
@@ -90,13 +97,20 @@ def _of(db: Session, recipe: AnyRecipe) -> Preview:
 def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     """Estimate memory and time, and offer what makes the recipe fit."""
     known = estimates.known(db)
-    found = fitting.of(db, recipe, known)
+    found, needed = fitting.of(db, recipe, known), estimates.of(db, recipe, known)
+    is_guessed = known.lengths(recipe) is None
     return {
-        "needed": estimates.of(db, recipe, known),
+        "needed": needed,
+        **(_counting(db, recipe) if is_guessed else {}),
         "unfollowed": measurements.refusal(recipe),
         "smallest": _way(found.smallest),
         "largest": _way(found.largest),
     }
+
+
+def _counting(db: Session, recipe: AnyRecipe) -> dict[str, str]:
+    named = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
+    return {"uncounted": lengths.uncounted(db, recipe), "rows": f"rows-{crc32(named.encode()):x}"}
 
 
 def _way(way: Way | None) -> Repair | None:

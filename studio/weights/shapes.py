@@ -8,6 +8,16 @@ _WIDEST = 2**20
 _DEEPEST = 2**12
 _MOST_WORDS = 2**24
 
+_OLD_NAMES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+}
+"""What GPT-2 called what all others call otherwise."""
+
+_DROPPED = ("resid_pdrop", "residual_dropout", "hidden_dropout")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -23,6 +33,16 @@ class Shape:
     vocabulary: int
     is_tied: bool
     """Whether the output is the table of the input."""
+    activation: str = ""
+    is_parallel: bool = False
+    """Whether attention and the inner network read the same numbers."""
+    is_capped: bool = False
+    """Whether the scores of attention are."""
+    caps_answers: bool = False
+    """Whether those of words are."""
+    drops_scores: bool = False
+    drops_outputs: bool = False
+    """Of attention and of the inner network."""
 
     @property
     def queries(self) -> int:
@@ -48,19 +68,28 @@ UNKNOWN = Shape(
 
 def read(config: Mapping[str, Any]) -> Shape | None:
     """Return a config's shape, or None unless every number is there and within reason."""
+    config = {new: config[old] for old, new in _OLD_NAMES.items() if old in config} | dict(config)
     hidden = _whole(config.get("hidden_size"), _WIDEST)
     heads = _whole(config.get("num_attention_heads"), _WIDEST)
     if not hidden or not heads:
         return None
+    inner = 4 * hidden if "n_embd" in config else 0
     shape = Shape(
         layers=_whole(config.get("num_hidden_layers"), _DEEPEST),
         hidden=hidden,
-        intermediate=_whole(config.get("intermediate_size"), _WIDEST),
+        intermediate=_whole(_or(config.get("intermediate_size"), inner), _WIDEST),
         heads=heads,
         key_heads=_whole(_or(config.get("num_key_value_heads"), heads), heads),
         head_size=_whole(_or(config.get("head_dim"), hidden // heads), _WIDEST),
         vocabulary=_whole(config.get("vocab_size"), _MOST_WORDS),
         is_tied=config.get("tie_word_embeddings") is True,
+        activation=str(config.get("activation_function") or config.get("hidden_act") or "")[:64],
+        # GPT-NeoX does so unless told otherwise, and alone knows the word.
+        is_parallel=config.get("use_parallel_residual") is True,
+        is_capped=bool(config.get("attn_logit_softcapping")),
+        caps_answers=bool(config.get("final_logit_softcapping")),
+        drops_scores=bool(config.get("attention_dropout") or config.get("attn_pdrop")),
+        drops_outputs=any(config.get(name) for name in _DROPPED),
     )
     numbers = (shape.layers, shape.intermediate, shape.key_heads, shape.head_size, shape.vocabulary)
     return shape if all(numbers) else None

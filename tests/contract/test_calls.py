@@ -50,6 +50,7 @@ ACTIONS = {
     "/new/sight": "POST /datasets/{dataset_id}/preview",
     "/new/advice": "POST /plan",
     "/new/calibrate": "POST /estimate/calibration",
+    "/new/lengths": "POST /datasets/{dataset_id}/stats",
     "/new/measure": "POST /estimate/measurement",
     "/new/draft": FORM,
     "/experiments/{experiment_id}": "PATCH /experiments/{experiment_id}",

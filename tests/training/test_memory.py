@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,7 @@ import pytest
 import torch
 from peft import get_peft_model
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    MistralConfig,
-    PreTrainedConfig,
-    Qwen2Config,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
 from studio.events import Finished, Started
 from studio.methods import RECIPES
@@ -27,23 +19,23 @@ from studio.recipe.adapters import FullFineTune
 from studio.recipe.dotted import merge
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
-from studio.services.kept import FAMILIES, Load, Step
+from studio.services.kept import Load, Step
 from studio.services.memory import of_told
-from studio.training import models
+from studio.training import matmuls, models
 from studio.training.memory import OWN, Gauge
 from studio.weights import facts, shapes
 from studio.weights.facts import ModelFacts
-from tests.training import tiny
+from studio.weights.layers import FAMILIES
+from tests.training import sizes, tiny
 from tests.training.test_dryrun import dry, total
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    # GPT-2 keeps its matrices the other way round, and peft says that it has noticed.
+    pytest.mark.filterwarnings("ignore:fan_in_fan_out"),
+]
 
-CONFIGS: Mapping[str, type[PreTrainedConfig]] = {
-    "llama": LlamaConfig,
-    "mistral": MistralConfig,
-    "qwen2": Qwen2Config,
-    "qwen3": Qwen3Config,
-}
 FULL: dict[str, Any] = {"kind": "full"}
 LORA: dict[str, Any] = {"kind": "lora", "r": 4}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -53,20 +45,18 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "fp32_lora": ("fp32", LORA),
     "bf16_lora": ("bf16", LORA),
     "bf16_lora16": ("bf16", LORA | {"base_dtype": "bfloat16"}),
+    "rounded": ("fp32_bf16_matmul", FULL),
 }
-
-
-def config(family: str, layers: int) -> PreTrainedConfig:
-    return CONFIGS[family](
-        vocab_size=64,
-        hidden_size=96,
-        intermediate_size=200,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        pad_token_id=0,
-    )
+PADDED, ALONE, PACKED = Load(3, 37, 37), Load(1, 37, 37), Load(1, 37, 37, is_packed=True)
+CASES = [
+    *((family, way, PADDED) for family in FAMILIES for way in WAYS),
+    *(
+        (family, way, load)
+        for family in FAMILIES
+        for way in ("fp32", "bf16_lora")
+        for load in (ALONE, PACKED)
+    ),
+]
 
 
 def recipe(mode: str, adapter: dict[str, Any]) -> Any:  # noqa: ANN401 -- any method's recipe
@@ -76,9 +66,10 @@ def recipe(mode: str, adapter: dict[str, Any]) -> Any:  # noqa: ANN401 -- any me
 
 def kept(family: str, layers: int, asked: Any, load: Load) -> int:  # noqa: ANN401 -- any method's recipe
     """Count what autograd keeps of a batch, its weights and their copies left aside."""
-    told, mode = config(family, layers), PRECISIONS[asked.precision]
+    told, mode = small(family, layers), PRECISIONS[asked.precision]
     weights = getattr(torch, models.weights_format(told, mode, asked.adapter))
-    model = AutoModelForCausalLM.from_config(told, dtype=weights, attn_implementation="sdpa")
+    how = models.attention(told)
+    model = AutoModelForCausalLM.from_config(told, dtype=weights, attn_implementation=how)
     if not isinstance(asked.adapter, FullFineTune):
         model = get_peft_model(model, models.adapter_config(asked.adapter, family))
         models.widen_trained(model)
@@ -100,23 +91,25 @@ def kept(family: str, layers: int, asked: Any, load: Load) -> int:  # noqa: ANN4
         mask[1:, -1] = 0
     narrow = torch.autocast("cpu", dtype=torch.bfloat16, enabled=mode.autocast is not None)
     inner = model.base_model.model if hasattr(model, "peft_config") else model
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), narrow:
-        told = {"attention_mask": mask, "position_ids": positions}
-        held = inner.model(input_ids=ids, **told, use_cache=False)
+    seen = {"attention_mask": mask, "position_ids": positions}
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        matmuls.reading(mode, torch.device("cpu")),
+        narrow,
+    ):
+        held = inner.base_model(input_ids=ids, **seen, use_cache=False)
     assert held.last_hidden_state.requires_grad
     return sum(found.values())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize(
-    "load",
-    [Load(1, 37, 37), Load(3, 37, 37), Load(1, 37, 37, is_packed=True)],
-    ids=["alone", "padded", "packed"],
-)
+def small(family: str, layers: int) -> PreTrainedConfig:
+    return sizes.config(family, words=64, hidden=96, inner=200, layers=layers)
+
+
+@pytest.mark.parametrize(("family", "way", "load"), CASES)
 def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, load: Load) -> None:
     asked = recipe(*WAYS[way])
-    told = config(family, 1)
+    told = small(family, 1)
     known = ModelFacts(family=family, declared="float32", shape=shapes.read(told.to_dict()))
     assert known.shape is not None
 
@@ -181,6 +174,27 @@ def ran(
     subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
     (started,), (finished,) = tiny.said(run, Started), tiny.said(run, Finished)
     return Ran(run, counted, started.resolved, finished.metrics["peak_memory_bytes"], off)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"precision": "fp32_bf16_matmul"},
+        {"precision": "bf16"} | LORA16 | {"adapter__base_dtype": "int8"},
+        {"precision": "bf16"} | LORA16 | {"adapter__base_dtype": "nf4"},
+    ],
+    ids=["rounded", "int8", "nf4"],
+)
+def test_what_is_rounded_or_packed_holds_what_was_estimated(
+    knobs: dict[str, Any], middling: Path, tmp_path: Path
+) -> None:
+    run = tiny.write_run(tmp_path / "run", middling, **knobs, numerics__health=False)
+    tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(20)])
+    subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
+    (started,), (finished,) = tiny.said(run, Started), tiny.said(run, Finished)
+    held = finished.metrics["peak_memory_bytes"]
+    # 5 % off at most where nothing else ran; the allocator loses less at times.
+    assert guess(run, middling, started.resolved) == pytest.approx(held, rel=0.25)
 
 
 def test_a_run_holds_what_was_estimated(ran: Ran, middling: Path) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.states import WorkStatus
 from studio.hardware import detect
+from studio.intake.stats import STATS, Row, Stats, Tally
 from studio.recipe.dotted import merge
 from studio.services import chores
 from tests.factories import make_done
@@ -212,6 +213,51 @@ def test_the_form_offers_to_count_and_then_says_what_was_counted(
     assert "By a dry run of a step" in after.one("figcaption").text
     assert "the closed form said" in after.one("figcaption").text
     assert after.all("button", **{"hx-post": "/new/measure"}) == []
+
+
+def rows_of(number: int, *, longest: int) -> dict[str, Any]:
+    """Return what a chore says that has counted rows, one of them longer than all others."""
+    train = Tally(rows=number, tokens=10 * number, learnt=number)
+    for length in (longest, *[10] * (number - 1)):
+        train.lengths.add(length)
+        train.needs.add(5)
+    train.longest = [Row(longest, 1)]
+    told: dict[str, Any] = STATS.dump_python(Stats(train=train), mode="json")
+    return told
+
+
+def test_rows_nobody_has_read_are_counted_for_the_form_by_itself(
+    client: TestClient, engine: Engine, decoder: str
+) -> None:
+    before = read(advised(client, base_model=decoder, precision="fp32"))
+    form = filled(client, base_model=decoder, precision="fp32")
+    (ask,) = before.all("div", **{"hx-post": "/new/lengths"})
+    shown = read(client.post("/new/lengths", data=form, headers=HTMX).text)
+    with unit_of_work(engine) as db:
+        chore = chores.get(db, 1)
+        chore.status, chore.result = WorkStatus.SUCCEEDED, rows_of(20, longest=59)
+    after = read(advised(client, base_model=decoder, precision="fp32"))
+    memory = estimate(client, base_model=decoder)["memory"]
+
+    assert ask.attributes["hx-trigger"] == "load"
+    assert "Waits for its turn" in shown.one(class_="chore").text
+    assert "no run has read this data" in before.one("figcaption").text
+    assert "for examples of 59 tokens; " in after.one("figcaption").text
+    assert after.all("div", **{"hx-post": "/new/lengths"}) == []
+    assert (memory["length"], memory["knows_lengths"]) == (59, True)
+
+
+def test_a_count_that_failed_is_not_tried_again_by_itself(
+    client: TestClient, engine: Engine, decoder: str
+) -> None:
+    form = filled(client, base_model=decoder, precision="fp32")
+    client.post("/new/lengths", data=form, headers=HTMX)
+    with unit_of_work(engine) as db:
+        chores.get(db, 1).status = WorkStatus.FAILED
+    page = read(advised(client, base_model=decoder, precision="fp32"))
+
+    assert page.all("div", **{"hx-post": "/new/lengths"}) == []
+    assert page.one("button", **{"hx-post": "/new/lengths"}).text == "Count tokens"
 
 
 def test_calling_it_off_leaves_the_form_as_it_is(client: TestClient, decoder: str) -> None:

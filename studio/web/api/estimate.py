@@ -57,6 +57,8 @@ class MemoryOut(Out):
     """Whether a dry run has counted it; else it is worked out by the closed form."""
     closed_total: int | None
     """What the closed form says where a dry run knows better; else null."""
+    assumed: tuple[str, ...]
+    """What the closed form takes for granted of this recipe, in sentences."""
     factor: float
     """What earlier runs on this machine measured over what was estimated."""
     factor_runs: int
@@ -158,6 +160,7 @@ def _memory(needed: Needed | None) -> MemoryOut | None:
         knows_lengths=needed.knows_lengths,
         is_exact=needed.is_exact,
         closed_total=needed.closed,
+        assumed=needed.assumed,
         factor=needed.learnt.factor,
         factor_runs=needed.learnt.runs,
         beside=needed.beside,

@@ -14,7 +14,16 @@ from studio.db.tables import Experiment
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.services import calibrations, experiments, measurements, queue, runs, workers
+from studio.services import (
+    calibrations,
+    experiments,
+    lengths,
+    measurements,
+    queue,
+    runs,
+    stats,
+    workers,
+)
 from studio.web import choices, outline, preview, starting
 from studio.web.deps import DB, Config, Posted, Reads
 from studio.web.forms import Problems, fieldset
@@ -103,6 +112,13 @@ def measure(request: Request, posted: Posted, db: DB, config: Config) -> Respons
     return block(request, "experiments/new.html", "measurement", dry=chore)
 
 
+@router.post("/lengths")
+def count(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+    """Count the tokens of the form's rows, as its model sees them, for its estimate to go by."""
+    chore = stats.ask(db, config, lengths.which(db, _recipe(db, posted)))
+    return block(request, "experiments/new.html", "counting", count=chore)
+
+
 @router.get("/measured")
 def measured(request: Request) -> Response:
     """Have the form ask anew: its memory is counted now."""
@@ -136,12 +152,16 @@ def _experiment(db: Session, draft: Draft) -> Experiment:
 
 def _filled(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
     """Return the recipe of a form that could be started as it stands."""
-    try:
-        recipe = starting.posted(db, posted).recipe
-    except ValidationError as error:
-        raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
+    recipe = _recipe(db, posted)
     runs.check(db, recipe)
     return recipe
+
+
+def _recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
+    try:
+        return starting.posted(db, posted).recipe
+    except ValidationError as error:
+        raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
 
 
 def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Response:

@@ -10,7 +10,7 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS
-from studio.services import estimates, memory, precedents
+from studio.services import assumptions, estimates, memory, precedents
 from studio.services.estimates import Known, Needed
 from studio.services.kept import Load
 from studio.services.precedents import Precedent, Reading
@@ -47,6 +47,10 @@ TOLD = {
 FULL = {"kind": "full"}
 BASES = ("", "native", "float32", "bfloat16", "float16", "int8", "nf4")
 """Formats of a frozen model; nothing is a full fine-tune."""
+PACKED = (
+    "Counted with the linear layers in 4-bit (NF4) with their scales, and all else in float32; "
+    "a product widens one weight at a time."
+)
 RECIPE = make_recipe(precision="fp32", adapter={"kind": "full"}, data={"max_length": 200})
 
 
@@ -81,19 +85,41 @@ def way(precision: str, base: str = "") -> tuple[AnyRecipe, str]:
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
-def test_all_but_these_are_worked_out_without_a_dry_run(on_gpu: bool) -> None:  # noqa: FBT001 -- a case
+def test_every_way_to_train_is_worked_out_without_a_dry_run(on_gpu: bool) -> None:  # noqa: FBT001 -- a case
     ways = [way(mode, base) for mode in PRECISIONS for base in BASES]
-    unknown = {
+    unknown = [
         name
         for recipe, name in ways
         if conflict(recipe) is None
         if memory.estimate(recipe, FACTS, Load(2, 100, 50), on_gpu=on_gpu) is None
-    }
+    ]
 
-    # A dry run counts the first three; of the others, a few real steps tell.
-    rounded = {f"fp32_bf16_matmul {base}" for base in ("full", "native", "float32")}
-    packed = {f"{mode} {base}" for mode in ("bf16", "fp16", "fp32") for base in ("int8", "nf4")}
-    assert unknown == rounded | packed | {"fp8 full"}
+    assert unknown == []
+
+
+@pytest.mark.parametrize(
+    ("precision", "base", "on_gpu", "expected"),
+    [
+        ("bf16", "native", False, ()),
+        ("fp32_bf16_matmul", "", False, (assumptions.EMULATED,)),
+        ("fp8", "", True, (assumptions.EIGHT_BITS, assumptions.UNMEASURED)),
+        (
+            "fp32",
+            "nf4",
+            False,
+            (PACKED,),
+        ),
+    ],
+)
+def test_an_estimate_says_what_it_assumes(
+    precision: str,
+    base: str,
+    on_gpu: bool,  # noqa: FBT001 -- a case
+    expected: tuple[str, ...],
+) -> None:
+    recipe, _name = way(precision, base)
+
+    assert tuple(assumptions.of(recipe, FACTS, on_gpu=on_gpu)) == expected
 
 
 def test_two_runs_teach_nothing() -> None:
