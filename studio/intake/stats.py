@@ -122,6 +122,8 @@ class Tally:
     """Those that could be written."""
     tokens: int = 0
     learnt: int = 0
+    most_learnt: int = 0
+    """Of one row; nothing where it was counted before this was asked."""
     roles: Counter[str] = field(default_factory=Counter)
     """Tokens by who says them; `text` of rows without turns, `template` of what is around."""
     learnt_roles: Counter[str] = field(default_factory=Counter)

@@ -193,7 +193,8 @@ def best(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Needed
 
 def counted(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Needed | None:
     """Return the memory as a dry run has counted it; None if there was none."""
-    estimate = measurements.estimate(db, recipe, facts)
+    # Where none was ever made, none need be looked for by the hash of all that decides it.
+    estimate = measurements.estimate(db, recipe, facts) if by.readings else None
     if estimate is None:
         return None
     closed = needed(recipe, facts, by)

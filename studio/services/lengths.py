@@ -70,12 +70,10 @@ def _lengths(found: Stats, recipe: AnyRecipe) -> Lengths | None:
     if not part.rows or not part.longest:
         return None
     longest = min(part.longest[0].tokens, most)
-    # No answer begins before the earliest of all.
-    before = min(part.needs.times, default=1) - 1
     held = 0 if found.validation else max(1, round(part.rows * recipe.data.validation_share))
     return Lengths(
         longest=longest,
-        answer=max(1, longest - before),
+        answer=min(part.most_learnt or longest, longest),
         rows=max(1, part.rows - held),
         examples=max(1, part.rows - held),
         row_tokens=(part.tokens - part.lengths.beyond(most)) / part.rows,

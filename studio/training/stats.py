@@ -114,6 +114,7 @@ def _add(found: Tally, row: Row, seen: Labelled) -> None:
     found.rows += 1
     found.tokens += size
     found.learnt += sum(is_learnt)
+    found.most_learnt = max(found.most_learnt, sum(is_learnt))
     found.lengths.add(size)
     if True in is_learnt:
         found.needs.add(is_learnt.index(True) + 1)

@@ -217,7 +217,7 @@ def test_the_form_offers_to_count_and_then_says_what_was_counted(
 
 def rows_of(number: int, *, longest: int) -> dict[str, Any]:
     """Return what a chore says that has counted rows, one of them longer than all others."""
-    train = Tally(rows=number, tokens=10 * number, learnt=number)
+    train = Tally(rows=number, tokens=10 * number, learnt=number, most_learnt=7)
     for length in (longest, *[10] * (number - 1)):
         train.lengths.add(length)
         train.needs.add(5)

@@ -74,10 +74,9 @@ def test_a_second_look_starts_nothing(db: Session, settings: Settings) -> None:
 def test_what_was_counted_takes_the_place_of_the_closed_form(
     db: Session, settings: Settings
 ) -> None:
-    by = estimates.known(db)
-    before = estimates.of(db, recipe(), by).memory
+    before = estimates.of(db, recipe()).memory
     count(db, settings, recipe())
-    found = estimates.of(db, recipe(), by).memory
+    found = estimates.of(db, recipe()).memory
 
     assert before is None
     assert found is not None
