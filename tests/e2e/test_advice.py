@@ -17,6 +17,13 @@ def test_advice_follows_what_is_chosen(page: Page) -> None:
     expect(page.locator("#advice .caution")).to_contain_text("of weights would not move")
 
 
+def test_rows_nobody_has_read_are_counted_for_the_estimate(page: Page) -> None:
+    page.goto("/new")
+
+    expect(page.locator("#advice figcaption")).to_contain_text("for examples of 59 tokens;")
+    expect(page.locator("#counting .chore")).to_have_count(0)
+
+
 def test_one_press_counts_a_step_and_keeps_the_form(page: Page) -> None:
     page.goto("/new?preset=full")
     page.get_by_label("Name", exact=True).fill("kept")
