@@ -133,13 +133,9 @@ def load_of(recipe: AnyRecipe, told: Mapping[str, Any]) -> Load:
     batch, most = recipe.optimisation.per_device_train_batch_size, recipe.data.max_length
     rows, length = told.get("train_rows", 0), min(told.get("longest_example") or most, most)
     about = (rows, told.get("train_tokens", 0) / max(rows, 1), told.get("validation_rows", 0))
-    return Load(
-        min(batch, told.get("train_examples") or batch),
-        length,
-        told.get("longest_answer") or length,
-        *about,
-        is_packed=recipe.data.packing,
-    )
+    batch = min(batch, told.get("train_examples") or batch)
+    answer = told.get("longest_answer") or length
+    return Load(batch, length, answer, *about, is_packed=recipe.data.packing)
 
 
 def estimate(recipe: AnyRecipe, facts: ModelFacts, load: Load, *, on_gpu: bool) -> Estimate | None:
