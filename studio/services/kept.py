@@ -227,7 +227,7 @@ def _by_steps(step: Step) -> int:
         return width * (2 * shape.queries + sum(step.written)) + scores * shape.heads * length
     scores = 12 if shape.drops_scores else 4
     is_part = step.made.is_joined and shape.key_heads == shape.heads
-    is_view = is_part and not step.is_narrow and not step.load.is_padded
+    is_view = is_part and not step.is_narrow and step.load.batch == 1
     joined = 4 * (shape.queries + shape.keys) if is_view else 0
     # Queries, keys and values in float32, keys and values for each query.
     return (3 * 4 + width) * shape.queries + joined + scores * shape.heads * length
