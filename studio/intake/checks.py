@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from studio.intake.conditions import Part
 from studio.intake.duplicates import question
 from studio.intake.followed import Told
+from studio.intake.languages import Sample, foreign
 from studio.intake.repeated import common, repeats
 from studio.intake.suspicions import (
     LONG_BYTES,
@@ -67,26 +68,48 @@ class Finding:
     """Of rows that repeat others: what each repeats; of an overlap, among the rows to train on."""
 
 
-def check(train: Path, validation: Path | None, told: Told = lambda _share: None) -> list[Finding]:
-    """Look through a data set's rows, blocking findings first."""
+def check(
+    train: Path,
+    validation: Path | None,
+    told: Told = lambda _share: None,
+    *,
+    languages: bool = True,
+) -> list[Finding]:
+    """Look through a data set's rows, blocking findings first.
+
+    Telling `languages` takes a model of 75 MB, which stays loaded.
+    """
+    found, looked = _looked(train, validation, told)
+    # By now the rows' hashes are forgotten: the model takes as much.
+    for path, part, sample, written in looked if languages else ():
+        message, count, rows = foreign(path, sample, written, KEPT)
+        if count:
+            code = "other_language"
+            found.append(Finding(code=code, message=message, count=count, rows=rows, part=part))
+    return sorted(found, key=lambda one: (not one.blocking, one.part, -one.count))
+
+
+def _looked(
+    train: Path, validation: Path | None, told: Told
+) -> tuple[list[Finding], list[tuple[Path, Part, Sample, str]]]:
+    """Return what was found, and of each part some rows and the script of most."""
     whole = train.stat().st_size + (validation.stat().st_size if validation else 0)
     learnt = _seen(train, lambda done: told(done / whole))
     found = [*_of_part(learnt, "train")]
+    looked: list[tuple[Path, Part, Sample, str]]
+    looked = [(train, "train", learnt.sample, _main_script(learnt))]
     if validation is not None:
         before = train.stat().st_size
         held = _seen(validation, lambda done: told((before + done) / whole))
         found += [*_of_part(held, "validation"), *_overlap(learnt, held)]
+        looked.append((validation, "validation", held.sample, _main_script(held)))
     elif learnt.usable == 1:
+        message = "One row can be learnt from; training and validation need one each"
+        rows = [1] if learnt.rows == 1 else []
         found.append(
-            Finding(
-                code="too_few_rows",
-                message="One row can be learnt from; training and validation need one each",
-                count=1,
-                rows=[1] if learnt.rows == 1 else [],
-                blocking=True,
-            )
+            Finding(code="too_few_rows", message=message, count=1, rows=rows, blocking=True)
         )
-    return sorted(found, key=lambda one: (not one.blocking, one.part, -one.count))
+    return found, looked
 
 
 @dataclass(slots=True)
@@ -113,6 +136,7 @@ class _Seen:
     """A hash of what is asked; of a text, of all of it."""
     suspicions: dict[str, _Places] = field(default_factory=dict)
     scripts: dict[str, _Places] = field(default_factory=dict)
+    sample: Sample = field(default_factory=Sample)
     answers: dict[str, _Places] = field(default_factory=dict)
     """As long as they are few."""
     labels: Counter[bool] = field(default_factory=Counter)
@@ -134,6 +158,7 @@ class _Seen:
         if len(line) > LONG_BYTES and is_over_long(row):
             self._note("over_long")
         self.scripts.setdefault(self._script(row, line), _Places()).add(self.rows)
+        self.sample.add(line, row)
         if len(self.answers) <= _FEW and "text" not in row:
             self.answers.setdefault(answer(row)[:100], _Places()).add(self.rows)
         if "label" in row:
@@ -210,10 +235,8 @@ def _twice(code: str, message: str, count: int, twins: dict[int, int], part: Par
 
 
 def _strays(seen: _Seen, part: Part) -> Iterator[Finding]:
+    main = _main_script(seen)
     written = {name: places for name, places in seen.scripts.items() if name}
-    if not written:
-        return
-    main = max(written, key=lambda name: written[name].count)
     few = _STRANGE * seen.rows
     strays = {name: one for name, one in written.items() if name != main and one.count <= few}
     if strays:
@@ -225,6 +248,11 @@ def _strays(seen: _Seen, part: Part) -> Iterator[Finding]:
             rows=sorted(row for one in strays.values() for row in one.rows)[:KEPT],
             part=part,
         )
+
+
+def _main_script(seen: _Seen) -> str:
+    written = {name: places.count for name, places in seen.scripts.items() if name}
+    return max(written, key=written.__getitem__, default="")
 
 
 def _classes(seen: _Seen, part: Part) -> Iterator[Finding]:

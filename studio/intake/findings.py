@@ -19,11 +19,16 @@ SHOWN = 20
 """How many rows of a finding are told; the file has up to `checks.KEPT`."""
 
 
-def look(folder: Path, told: Told = lambda _share: None) -> list[Finding]:
-    """Look through the rows in a folder, and note there what was found. Return it, shortened."""
+def look(
+    folder: Path, told: Told = lambda _share: None, *, languages: bool = True
+) -> list[Finding]:
+    """Look through the rows in a folder, and note there what was found. Return it, shortened.
+
+    As to `languages` see `check`.
+    """
     validation = folder / FILES["validation"]
     held = validation if validation.exists() else None
-    found = check(folder / FILES["train"], held, told)
+    found = check(folder / FILES["train"], held, told, languages=languages)
     rows = {_key(one.code, one.part): [one.rows, one.twins] for one in found}
     whole = folder / f"{FILE}.new"
     whole.write_text(json.dumps(rows), encoding="utf-8")

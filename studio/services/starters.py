@@ -45,7 +45,8 @@ def add(db: Session, folder: Path) -> Dataset:
             sha256=rows_hash(first),
             train_rows=_count(train),
             validation_rows=_count(validation),
-            findings=[asdict(one) for one in findings.look(first)],
+            # The web makes them as it starts, and they are all in English.
+            findings=[asdict(one) for one in findings.look(first, languages=False)],
         )
         db.add(version)
         folders.sync(stage)

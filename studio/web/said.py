@@ -37,6 +37,7 @@ _OURS = frozenset(
     {
         "become",
         "label",
+        "language",
         "part",
         "parts",
         "phase",
@@ -45,6 +46,7 @@ _OURS = frozenset(
         "status",
         "switch",
         "title",
+        "usual",
         "wanted",
         "what",
         "work",

@@ -39,6 +39,28 @@ def test_a_finding_is_told_with_its_count_and_its_rows(client: TestClient) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [
+        ("en", "Rows seem to be in French, the others in English. 1 row: 25"),
+        ("zh-Hans", "有些行看起来是法语"),
+    ],
+)
+def test_rows_in_another_language_are_told_and_left_out(
+    client: TestClient, language: str, said: str
+) -> None:
+    english = "My neighbour grows tomatoes on her balcony and gives them away in the month of"
+    french = "Ma voisine fait pousser des tomates sur son balcon et les offre à tout le monde."
+    rows = [(f"{english} {i}?", f"{english} {i + 1}.") for i in range(24)]
+    number = bring(client, [*rows, (french, french)])
+    page = read(client.get(f"/datasets/{number}", headers={"Accept-Language": language}).text)
+    answer = client.post(f"{API}/{number}/exclude", json={"finding": "other_language"})
+
+    (told,) = [one.text for one in page.all("li", class_="finding")]
+    assert told.startswith(said)
+    assert answer.json()["version"]["train_rows"] == 24
+
+
 def test_nothing_suspicious_is_said_too(client: TestClient) -> None:
     number = bring(client, GOOD)
 
