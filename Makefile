@@ -36,13 +36,13 @@ run: $(TRAIN) ## set up what is missing and open the studio (PORT=8000, STUDIO_H
 test: $(DEV) browser ## set up what is missing and run every test that needs no GPU
 	$(PYTEST) $(PARALLEL) -m "not gpu and not bench"
 
-check: $(DEV) ## lint, types, floors and the fast tests, in under a minute
+check: $(DEV) ## lint, types, floors and the tests of units, contracts and properties, in a minute
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MEMORY) $(PYTEST) $(PARALLEL) -o tmp_path_retention_policy=failed \
-	  -m "not slow and not e2e and not faults and not gpu and not bench"
+	  tests/unit tests/contract tests/property -m "not slow"
 
 fix: $(DEV) ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix

@@ -24,6 +24,7 @@ def test_what_was_not_looked_up_is_not_said_to_be_sound() -> None:
     assert (words.startswith("0 of 1"), "nothing was proved" in words, code) == (True, True, 0)
 
 
+@pytest.mark.slow
 def test_our_code_has_no_hole_that_is_known_by_its_shape() -> None:
     pytest.importorskip("bandit")
 

@@ -141,6 +141,7 @@ def _look(_engine: Engine, client: TestClient) -> None:
         assert client.get(path).is_success, path
 
 
+@pytest.mark.slow
 def test_all_that_is_asked_can_be_said_to_postgres(journey: list[Asked]) -> None:
     meant = [one.statement for one in journey if one.statement is not None]
 
@@ -156,6 +157,7 @@ def test_all_that_is_asked_can_be_said_to_postgres(journey: list[Asked]) -> None
     assert {"seconds_between", "avg"} <= functions
 
 
+@pytest.mark.slow
 def test_nothing_is_said_in_the_words_of_one_database(journey: list[Asked]) -> None:
     written = {one.words for one in journey if one.statement is None}
 

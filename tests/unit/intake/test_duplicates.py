@@ -2,6 +2,8 @@
 
 import tracemalloc
 
+import pytest
+
 from studio.intake.duplicates import Seen
 
 
@@ -14,6 +16,7 @@ def test_every_content_is_new_once() -> None:
     assert new == [i < 30_000 for i in range(70_000)]
 
 
+@pytest.mark.slow
 def test_a_content_takes_few_bytes() -> None:
     tracemalloc.start()
     try:

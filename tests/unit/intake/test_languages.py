@@ -191,6 +191,7 @@ def test_rows_in_another_script_are_told_once(found: Any) -> None:  # noqa: ANN4
     assert found([*many("English"), one("Russian")]) == []
 
 
+@pytest.mark.slow
 def test_the_studio_does_not_load_the_model_as_it_starts() -> None:
     asked = """
 import sys, studio.web.app

@@ -246,6 +246,7 @@ def write_one_group(path: Path) -> None:
     parquet.write_table(table, path, use_dictionary=False, compression="none")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory as Linux counts it")
 @pytest.mark.parametrize(
     ("filename", "write", "megabytes"),

@@ -206,6 +206,7 @@ def test_force_never_moves_what_is_no_studio(filled: Settings, tmp_path: Path) -
         brought_back(backup, other, force=True)
 
 
+@pytest.mark.slow
 def test_a_home_in_use_is_not_replaced(engine: Engine, filled: Settings) -> None:
     backup = made(filled)
     with pytest.raises(ConflictError, match="Another studio already uses"):

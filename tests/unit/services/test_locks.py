@@ -35,6 +35,7 @@ def test_web_and_worker_share_a_folder(tmp_path: Path) -> None:
         assert (tmp_path / "worker.lock").exists()
 
 
+@pytest.mark.slow
 def test_a_shared_home_is_had_alone_by_nobody(tmp_path: Path) -> None:
     first, second = locks.Share(tmp_path), locks.Share(tmp_path)
     with pytest.raises(ConflictError), first.alone():
@@ -45,6 +46,7 @@ def test_a_shared_home_is_had_alone_by_nobody(tmp_path: Path) -> None:
     first.close()
 
 
+@pytest.mark.slow
 def test_who_uses_a_home_is_named_to_one_who_needs_it_alone(tmp_path: Path) -> None:
     user, changer = locks.Share(tmp_path), locks.Share(tmp_path)
     with (
