@@ -49,6 +49,8 @@ def which(db: Session, recipe: AnyRecipe) -> Which:
 
 def uncounted(db: Session, recipe: AnyRecipe) -> Uncounted:
     """Say whether a recipe's rows should be counted at once, when asked to, or not at all."""
+    if recipe.data.packing:
+        return ""  # A count would not say how many share an example.
     try:
         wanted = which(db, recipe)
         chore = stats.of(db, wanted)

@@ -260,6 +260,17 @@ def test_a_count_that_failed_is_not_tried_again_by_itself(
     assert page.one("button", **{"hx-post": "/new/lengths"}).text == "Count tokens"
 
 
+def test_of_packed_rows_no_count_is_offered_that_would_say_nothing(
+    client: TestClient, decoder: str
+) -> None:
+    packed = {"base_model": decoder, "precision": "fp32", "data__packing": "true"}
+    page = read(advised(client, **packed))
+
+    assert [one.attributes for one in page.all() if "hx-post" in one.attributes] != []
+    assert page.all(**{"hx-post": "/new/lengths"}) == []
+    assert " read them. How long that takes is unknown" in page.one(class_="lasting").text
+
+
 def test_calling_it_off_leaves_the_form_as_it_is(client: TestClient, decoder: str) -> None:
     form = filled(client, base_model=decoder, precision="fp32")
     client.post("/new/measure", data=form, headers=HTMX)
