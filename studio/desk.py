@@ -38,6 +38,12 @@ Source = Literal["model", "chatml", "plain"]
 Kind = Literal["tokens", "templates", "prompt"]
 
 
+def window_of(number: int) -> range:
+    """Return the numbers of the rows, counted from one, that a row may be packed with."""
+    first = (number - 1) // PACKED * PACKED + 1
+    return range(first, first + PACKED)
+
+
 class _Said(Described, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.db.tables import Dataset, DatasetVersion
-from studio.desk import PACKED, Asked, Source, Window
+from studio.desk import Asked, Source, Window, window_of
 from studio.errors import NotFoundError
 from studio.intake import places
 from studio.services import models, versions
@@ -123,10 +123,9 @@ def packed(asked: Asked, folder: Path, where: Place, share: float, seed: int) ->
     if where.part != "train":
         return asked
     path, validation = versions.files(folder, where.version)
-    first = (where.number - 1) // PACKED * PACKED + 1
     window = Window(
         path=str(path),
-        start=places.start(path, first),
+        start=places.start(path, window_of(where.number).start),
         rows=where.rows,
         judged=where.version.kind == "judged",
         share=0.0 if validation else share,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import Asked, Sizes, Window
+from studio.desk import Asked, Sizes, Window, window_of
 from studio.errors import TrainingError
 from studio.training import packing, templates
 from studio.training.labels import IGNORED, Labelled, labelled
@@ -85,7 +85,7 @@ def _rows(asked: Asked) -> Iterator[tuple[int, Row | None]]:
     assert asked.window is not None  # noqa: S101 -- asked for these
     with Path(asked.window.path).open("rb") as file:
         file.seek(asked.window.start)
-        for number, line in zip(packing.window_of(asked.number), file, strict=False):
+        for number, line in zip(window_of(asked.number), file, strict=False):
             yield number, taught(json.loads(line), number, "training")
 
 

@@ -8,13 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import groupby
 
-from studio.desk import PACKED
-
-
-def window_of(number: int) -> range:
-    """Return the numbers of the rows, counted from one, that a row may be packed with."""
-    first = (number - 1) // PACKED * PACKED + 1
-    return range(first, first + PACKED)
+from studio.desk import window_of
 
 
 def packed(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:

@@ -5,7 +5,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studio.desk import PACKED
+from studio.desk import PACKED, window_of
 from studio.training import packing
 
 LIMIT = 50
@@ -44,7 +44,7 @@ def test_a_window_packs_as_if_there_were_no_other(rows: dict[int, int]) -> None:
 
     alone = []
     for start in range(1, 3 * PACKED, PACKED):
-        some = [number for number in numbers if number in packing.window_of(start)]
+        some = [number for number in numbers if number in window_of(start)]
         fitted = packing.fitted([rows[number] for number in some], LIMIT)
         alone += [[some[place] for place in pack] for pack in fitted]
     assert told == alone

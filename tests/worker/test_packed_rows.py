@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from studio import desk as line
-from studio.desk import PACKED, Asked, Pack, Tokens, Window
+from studio.desk import PACKED, Asked, Pack, Tokens, Window, window_of
 from studio.services import desk
 from studio.settings import Settings
 from tests import desks
@@ -35,7 +35,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def asked(model: Path, path: Path, number: int, limit: int = LIMIT) -> Asked:
     """Ask of a text; a token is a letter, and one more ends it."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    first = (number - 1) // PACKED * PACKED
+    first = window_of(number).start - 1
     return Asked(
         kind="tokens",
         model=str(model),
