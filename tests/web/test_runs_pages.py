@@ -1,5 +1,8 @@
 """One run's page, and what may be done on it."""
 
+from collections.abc import Callable
+
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
@@ -70,6 +73,16 @@ def test_a_packed_run_tells_what_its_rows_became(client: TestClient, engine: Eng
 
     told = "rows to learn from share 384 examples."
     assert [told in shown(client, run).one(id="head").text for run in (1, 2)] == [True, False]
+
+
+@pytest.mark.parametrize("make", [make_run, make_running], ids=["waits", "begins"])
+def test_a_packed_run_that_has_read_nothing_yet_is_shown(
+    client: TestClient, engine: Engine, make: Callable[..., Run]
+) -> None:
+    with unit_of_work(engine) as db:
+        make(db, data={"packing": True})
+
+    assert "rows to learn from" not in shown(client).one(id="head").text
 
 
 def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
