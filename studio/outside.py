@@ -14,13 +14,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from email.message import Message
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from studio.errors import InvalidError, UnavailableError
+from studio.internal_networks import internal_network
 
-NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
-IPV4_COMPATIBLE = IPv6Network("::/96")
 WELL_KNOWN = frozenset({80, 443})
 FIRST_FREE_PORT = 1024
 """Below it live mail, shells and files; the web has only its two ports there."""
@@ -35,11 +33,7 @@ SECRETS_KEPT = "…"
 
 def refusal(address: str) -> str:
     """Say why an address may not be asked, or nothing."""
-    ip = ip_address(address.partition("%")[0])
-    inner = _inner(ip)
-    if inner.is_global and not inner.is_multicast and not inner.is_reserved:
-        return ""
-    return f"{address} is an internal address"
+    return f"{address} is an internal address" if internal_network(address) else ""
 
 
 def post(
@@ -175,17 +169,6 @@ def host_of(url: str) -> str:
     where = urlsplit(url)
     port = f":{where.port}" if where.port else ""
     return f"{where.scheme}://{where.hostname or ''}{port}/{SECRETS_KEPT}"
-
-
-def _inner(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 one leads to by translation or tunnel, or itself."""
-    if isinstance(ip, IPv4Address):
-        return ip
-    if ip.ipv4_mapped or ip.sixtofour:
-        return ip.ipv4_mapped or ip.sixtofour or ip
-    if any(ip in network for network in (*NAT64, IPV4_COMPATIBLE)):
-        return IPv4Address(int(ip) & 0xFFFFFFFF)
-    return ip
 
 
 def _parsed(url: str) -> SplitResult:

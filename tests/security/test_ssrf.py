@@ -1,7 +1,7 @@
 """Addresses that lead inside, in all the ways they can be written; nothing is connected to."""
 
 from collections.abc import Callable
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 
 import pytest
@@ -11,15 +11,13 @@ from sqlmodel import Session
 
 from studio import outside, sources
 from studio.errors import InvalidError, StudioError
+from studio.internal_networks import INTERNAL_NETWORKS
 from studio.services import sources as services
 from studio.settings import Settings
 from tests.security.visits import Place
 
-INSIDE = (
-    st.sampled_from(
-        ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"]
-    )
-    | st.sampled_from(["100.64.0.0/10", "0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "198.18.0.0/15"])
+INSIDE = st.sampled_from(
+    [row.network for row in INTERNAL_NETWORKS if isinstance(row.network, IPv4Network)]
 ).flatmap(lambda network: st.ip_addresses(v=4, network=network))
 
 
@@ -52,9 +50,9 @@ def test_an_address_inside_is_refused_however_it_is_written(ip: IPv4Address, way
 
 @settings(max_examples=40, deadline=None)
 @given(
-    ip=st.sampled_from(["fc00::/7", "fe80::/10", "ff00::/8", "::/127", "2001:db8::/32"]).flatmap(
-        lambda network: st.ip_addresses(v=6, network=network)
-    )
+    ip=st.sampled_from(
+        [row.network for row in INTERNAL_NETWORKS if isinstance(row.network, IPv6Network)]
+    ).flatmap(lambda network: st.ip_addresses(v=6, network=network))
 )
 def test_an_address_inside_is_refused_in_six_parts_too(ip: IPv6Address) -> None:
     with pytest.raises(InvalidError):
