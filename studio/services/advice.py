@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.hardware import Hardware
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.adapters import FullFineTune
 from studio.recipe.dotted import merge
 from studio.recipe.formats import DType
 from studio.recipe.precision import AMPERE, PRECISIONS, VOLTA, Precision
@@ -23,6 +22,93 @@ from studio.weights.facts import ModelFacts
 
 _NO_TENSOR_CORES = "GeForce GTX 16"
 """Cards that count as Turing without its float16 units, and were seen to give NaN."""
+
+
+BOTH: frozenset[DType] = frozenset({"bfloat16", "float16"})
+BFLOAT16: frozenset[DType] = frozenset({"bfloat16"})
+FLOAT16: frozenset[DType] = frozenset({"float16"})
+NEITHER: frozenset[DType] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What to compute in, by what the machine is fast in and how the model was saved."""
+
+    fast: frozenset[DType]
+    """Exactly the 16-bit formats that the machine multiplies itself."""
+    saved: DType | None = None
+    """The format most weights are stored in; None stands for any other."""
+    adapter: Literal["lora", "full"] | None = None
+    compute: DType
+    reason: str
+    """For a person; `{hardware}` is the machine."""
+
+    def applies(self, recipe: AnyRecipe, facts: ModelFacts, fast: frozenset[DType]) -> bool:
+        return (
+            self.fast == fast
+            and self.saved in (None, facts.native)
+            and self.adapter in (None, recipe.adapter.kind)
+        )
+
+
+_IN_RANGE = "native on {hardware}, with float32's range"
+_AS_SAVED = "the weights are bfloat16, and {hardware} is fast in it"
+
+RULES = (
+    # https://github.com/zai-org/CogVideo: a model made in float16 is best run in float16.
+    Rule(
+        fast=BOTH,
+        saved="float16",
+        compute="float16",
+        reason="the weights are float16, {hardware} is fast in it, and bfloat16 would drop three "
+        "of their bits",
+    ),
+    Rule(fast=BOTH, saved="bfloat16", compute="bfloat16", reason=_AS_SAVED),
+    Rule(fast=BOTH, compute="bfloat16", reason=_IN_RANGE),
+    Rule(
+        fast=BFLOAT16,
+        saved="float16",
+        compute="bfloat16",
+        reason="{hardware} is fast in bfloat16 and not in float16, although matrix products drop "
+        "three bits of these float16 weights",
+    ),
+    Rule(fast=BFLOAT16, saved="bfloat16", compute="bfloat16", reason=_AS_SAVED),
+    Rule(fast=BFLOAT16, compute="bfloat16", reason=_IN_RANGE),
+    Rule(
+        fast=FLOAT16,
+        saved="float16",
+        compute="float16",
+        reason="the weights are float16, and {hardware} is fast in it",
+    ),
+    Rule(
+        fast=FLOAT16,
+        saved="bfloat16",
+        adapter="lora",
+        compute="float16",
+        reason="{hardware} is fast in float16 and lacks bfloat16, and float32 would double the "
+        "memory of the frozen model; a model saved in bfloat16 may overflow float16, so watch for "
+        "skipped steps",
+    ),
+    Rule(
+        fast=FLOAT16,
+        saved="bfloat16",
+        adapter="full",
+        compute="float32",
+        reason="{hardware} lacks bfloat16, and a model saved in bfloat16 may overflow float16; "
+        "full fine-tuning keeps weights in float32 anyway, so float16 would save little memory",
+    ),
+    Rule(
+        fast=FLOAT16, compute="float16", reason="{hardware} is fast in float16 and lacks bfloat16"
+    ),
+    Rule(
+        fast=NEITHER, compute="float32", reason="{hardware} is fast in neither bfloat16 nor float16"
+    ),
+)
+"""The whole advice: the first rule that applies. What a family or the weights forbid comes after.
+
+A format saved is no proof of the format a model was trained in, but the bits it has are all there
+are: a narrower mantissa loses some of them, and a narrower range may overflow.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,49 +191,34 @@ def _candidates(
     recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware
 ) -> Iterator[tuple[DType, str]]:
     """Offer formats to compute in, the best first, each with its reason."""
-    if has_bfloat16(hardware):
-        yield "bfloat16", f"native on {hardware.title}, with float32's range{_seen(facts)}"
-    elif _has_float16(hardware):
-        yield from _halves(recipe, facts, hardware)
-    yield "float32", f"{_lack(facts, hardware)}{_seen(facts)}"
+    fast, seen = fast_formats(hardware), _seen(facts)
+    rule = next(rule for rule in RULES if rule.applies(recipe, facts, fast))
+    overflow = families.FLOAT16.get(facts.family)
+    if rule.compute != "float16" or overflow is None:
+        yield rule.compute, rule.reason.format(hardware=hardware.title) + seen
+    if "bfloat16" in fast:
+        yield "bfloat16", _IN_RANGE.format(hardware=hardware.title) + seen
+    yield "float32", f"{_lack(facts, hardware)}{seen}"
 
 
-def _halves(
-    recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware
-) -> Iterator[tuple[DType, str]]:
-    """Offer float16 on hardware without bfloat16, unless the model is known to overflow it."""
-    is_full = isinstance(recipe.adapter, FullFineTune)
-    if facts.family in families.FLOAT16 or (facts.native == "bfloat16" and is_full):
-        return
-    why = f"native on {hardware.title}, which lacks bfloat16{_seen(facts)}"
-    if facts.native == "bfloat16":
-        why = f"native on {hardware.title}, which lacks bfloat16{_seen(facts)}; watch skipped steps"
-    yield "float16", why
-
-
-def has_bfloat16(hardware: Hardware) -> bool:
-    """Whether the machine computes bfloat16 itself, rather than emulating it."""
+def fast_formats(hardware: Hardware) -> frozenset[DType]:
+    """Return the 16-bit formats that the machine multiplies itself, rather than emulating them."""
     if hardware.device == "cpu":
-        return hardware.native_bf16
-    return hardware.capability >= AMPERE
-
-
-def _has_float16(hardware: Hardware) -> bool:
-    if hardware.device == "cpu" or hardware.capability < VOLTA:
-        return False
-    return all(_NO_TENSOR_CORES not in gpu.name for gpu in hardware.gpus)
+        return BFLOAT16 if hardware.native_bf16 else NEITHER
+    if hardware.capability >= AMPERE:
+        return BOTH
+    has_units = all(_NO_TENSOR_CORES not in gpu.name for gpu in hardware.gpus)
+    return FLOAT16 if hardware.capability >= VOLTA and has_units else NEITHER
 
 
 def _lack(facts: ModelFacts, hardware: Hardware) -> str:
     """Say what keeps a run from 16 bits."""
     if facts.mixed_float64:
         return "some layers are stored in float64"
-    if has_bfloat16(hardware):
-        return "the weights do not suit 16 bits"
-    known = families.FLOAT16.get(facts.family)
-    if known and _has_float16(hardware):
-        return f"{hardware.title} lacks bfloat16, and in float16 {known.why} ({known.source})"
-    return f"{hardware.title} computes nothing narrower fast and safely"
+    fast, overflow = fast_formats(hardware), families.FLOAT16.get(facts.family)
+    if fast == FLOAT16 and overflow:
+        return f"{hardware.title} lacks bfloat16, and in float16 {overflow.why} ({overflow.source})"
+    return "the weights do not suit 16 bits"
 
 
 def _seen(facts: ModelFacts) -> str:

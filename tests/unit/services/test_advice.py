@@ -222,7 +222,9 @@ def test_every_repair_mends(
     ("hardware", "facts", "changes", "name"),
     [
         (H100, model(), {}, "bf16"),
-        (H100, model("float16"), FULL, "bf16"),
+        (H100, model("float16"), FULL, "fp16"),
+        (H100, model("float16", family="opt"), FULL, "bf16"),
+        (H100, overflowing(), FULL, "bf16"),
         (PROCESSOR, model("float32"), {}, "bf16"),
         (OLD_PROCESSOR, model("float32"), {}, "fp32"),
         (T4, model("float16"), FULL, "fp16"),
@@ -240,6 +242,84 @@ def test_advice_follows_hardware_model_and_method(
     hardware: Hardware, facts: ModelFacts, changes: dict[str, Any], name: str
 ) -> None:
     assert advice.advise(make_recipe(**changes), facts, hardware).mode.name == name
+
+
+AMX = Hardware(processor="An AMX processor", cores=2, memory_bytes=2**30, native_bf16=True)
+MAC = Hardware(processor="Apple M2", cores=8, memory_bytes=2**30, native_bf16=False, torch="2.13.0")
+"""Training on Apple's GPU is not offered: torch uses the processor."""
+FAST_IN_BOTH = [
+    card("NVIDIA A100-SXM4-40GB", (8, 0)),
+    card("NVIDIA L4", (8, 9)),
+    H100,
+    card("NVIDIA GeForce RTX 3090", (8, 6)),
+    card("NVIDIA GeForce RTX 4090", (8, 9)),
+    card("NVIDIA GeForce RTX 5090", (12, 0)),
+]
+FAST_IN_FLOAT16 = [
+    T4,
+    card("Tesla V100-SXM2-16GB", (7, 0)),
+    card("NVIDIA GeForce RTX 2080 Ti", (7, 5)),
+]
+FAST_IN_NEITHER = [OLD_PROCESSOR, MAC, GTX, P100]
+
+ADVISED = [
+    (FAST_IN_BOTH, "float32", "bf16", "bf16", "with float32's range"),
+    (FAST_IN_BOTH, "bfloat16", "bf16", "bf16", "the weights are bfloat16"),
+    (FAST_IN_BOTH, "float16", "fp16", "fp16", "bfloat16 would drop three of their bits"),
+    ([PROCESSOR, AMX], "float32", "bf16", "bf16", "with float32's range"),
+    ([PROCESSOR, AMX], "bfloat16", "bf16", "bf16", "the weights are bfloat16"),
+    ([PROCESSOR, AMX], "float16", "bf16", "bf16", "drop three bits of these float16 weights"),
+    (FAST_IN_FLOAT16, "float32", "fp16", "fp16", "lacks bfloat16"),
+    (FAST_IN_FLOAT16, "bfloat16", "fp32", "fp16", "may overflow float16"),
+    (FAST_IN_FLOAT16, "float16", "fp16", "fp16", "the weights are float16"),
+    (FAST_IN_NEITHER, "float32", "fp32", "fp32", "fast in neither"),
+    (FAST_IN_NEITHER, "bfloat16", "fp32", "fp32", "fast in neither"),
+    (FAST_IN_NEITHER, "float16", "fp32", "fp32", "fast in neither"),
+]
+"""Machines, the format a model was saved in, advice for full training and LoRA, and the reason."""
+
+
+@pytest.mark.parametrize(
+    ("hardware", "saved", "full", "lora", "reason"),
+    [(one, *row) for machines, *row in ADVISED for one in machines],
+    ids=lambda value: getattr(value, "title", value),
+)
+def test_advice_for_each_machine_and_saved_format(
+    hardware: Hardware, saved: str, full: str, lora: str, reason: str
+) -> None:
+    advised = {
+        kind: advice.advise(make_recipe(adapter={"kind": kind}), model(saved), hardware)
+        for kind in ("full", "lora")
+    }
+
+    assert {kind: one.mode.name for kind, one in advised.items()} == {"full": full, "lora": lora}
+    for one in advised.values():
+        assert reason in one.sentence
+        assert hardware.title in one.sentence
+        assert one.sentence.count(". ") == 0
+
+
+def test_full_and_lora_differ_only_with_a_reason_for_each() -> None:
+    whole, adapter = (
+        advice.advise(make_recipe(adapter={"kind": kind}), model(), T4).sentence
+        for kind in ("full", "lora")
+    )
+
+    assert "keeps weights in float32 anyway, so float16 would save little memory" in whole
+    assert "float32 would double the memory of the frozen model" in adapter
+
+
+def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
+    found = {
+        advice.advise(
+            make_recipe(adapter={"kind": kind}), model("float16", family=name), one
+        ).mode.name
+        for kind in ("full", "lora")
+        for name in families.FLOAT16
+        for one in [*FAST_IN_BOTH, *FAST_IN_FLOAT16]
+    }
+
+    assert found == {"bf16", "fp32"}
 
 
 def test_advice_names_its_evidence() -> None:
