@@ -25,6 +25,8 @@ router = APIRouter(prefix="/reports/precision", include_in_schema=False)
 
 RECENT = 100
 HUES = 8
+USUAL = "bf16"
+"""What is compared with the reference where every other precision has a caution."""
 
 Source = Annotated[str, Query(alias="from", max_length=50)]
 Format = Annotated[Literal["html", "md", "csv", "json"], Query(alias="format")]
@@ -37,7 +39,7 @@ class Draft:
 
     source: str
     modes: Sequence[str] | None = None
-    """None before anyone has chosen: all that run here without a caution."""
+    """None before anyone has chosen: those of `_preselected`."""
     seeds: str = str(studies.SEEDS)
     max_steps: str = ""
 
@@ -154,12 +156,22 @@ def _form(
         draft=draft,
         problems=told,
         options=options,
-        chosen={one.mode.name for one in options if not one.caution}
-        if draft.modes is None
-        else set(draft.modes),
+        chosen=_preselected(options) if draft.modes is None else set(draft.modes),
         reference=REFERENCE,
         most=studies.MOST_RUNS,
     )
+
+
+def _preselected(options: Sequence[choices.Option]) -> set[str]:
+    """Return the precisions without a caution here, at least one beside the reference.
+
+    On a processor that only emulates bfloat16 that one is bf16: its numbers are right, only slow.
+
+    """
+    sound: set[str] = {
+        option.mode.name for option in options if not option.caution and not option.refusal
+    }
+    return sound if sound - {REFERENCE} else {REFERENCE, USUAL}
 
 
 def _field(problem: InvalidError) -> str:
