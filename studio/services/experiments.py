@@ -8,6 +8,7 @@ from sqlmodel import Session, col, func, select
 from studio.db.tables import Experiment, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.methods import AnyRecipe
+from studio.services import owners
 
 NAME_LIMIT = 200
 
@@ -29,6 +30,17 @@ def create(
     db.add(experiment)
     db.flush()
     return experiment
+
+
+def own_or_copy(db: Session, experiment: Experiment, *, parent: str) -> Experiment:
+    """Return an experiment that the acting person may add runs to: this one, or a copy of theirs.
+
+    A run keeps its experiment from being deleted, so only an owner may add one.
+
+    """
+    if owners.may_change(experiment.owner_id):
+        return experiment
+    return create(db, experiment.name, experiment.recipe, notes=experiment.notes, parent=parent)
 
 
 def get(db: Session, experiment_id: int) -> Experiment:

@@ -27,7 +27,9 @@ from studio.services import (
     advice,
     datasets,
     estimates,
+    experiments,
     obstacles,
+    owners,
     refusals,
     states,
     versions,
@@ -56,10 +58,12 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
     """Queue a run of an experiment, with some of its recipe's values replaced.
 
     Raises:
+        ForbiddenError: the experiment belongs to another member.
         InvalidError: the recipe cannot run here: unknown model or data set, refused precision,
             knobs that exclude each other.
 
     """
+    owners.require(db, "experiments", [_id(experiment)])
     recipe = with_overrides(experiment.recipe, overrides or {})
     check(db, recipe)
     run = Run(
@@ -88,8 +92,9 @@ def again(
 
     """
     run = get(db, run_id)
-    experiment = db.get_one(Experiment, run.experiment_id)
+    theirs = db.get_one(Experiment, run.experiment_id)
     recipe = with_overrides(run.recipe, change, strict=strict)
+    experiment = experiments.own_or_copy(db, theirs, parent=f"run:{run_id}")
     made = submit(db, experiment, recipe.model_dump())
     made.name = run.name
     return made

@@ -38,6 +38,7 @@ def create(
     All modes of a seed come before the next seed, so that there is soon something to compare.
 
     Raises:
+        ForbiddenError: the experiment belongs to another member.
         InvalidError: the reference is missing, there are too many runs, or a mode cannot run here.
 
     """

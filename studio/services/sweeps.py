@@ -10,7 +10,7 @@ from studio.db.sweeps import Sweep
 from studio.db.tables import Experiment, Metric, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.methods import AnyRecipe
-from studio.services import control, experiments, prospects, queue, runs, states
+from studio.services import control, experiments, owners, prospects, queue, runs, states
 from studio.services.prospects import Plan, Prospect, Settings
 
 MOST_REFUSED = 50
@@ -38,9 +38,11 @@ def create(
     its run is queued.
 
     Raises:
+        ForbiddenError: the experiment belongs to another member.
         InvalidError: the plan makes no sense, or nothing of it can run.
 
     """
+    owners.require(db, "experiments", [experiment.id or 0])
     recipe = recipe or experiment.recipe
     prospect = prospect or prospects.of(db, recipe, plan)
     sweep = Sweep(

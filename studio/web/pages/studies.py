@@ -12,7 +12,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.recipe.precision import PRECISIONS
-from studio.services import reports, studies
+from studio.services import experiments, reports, studies
 from studio.services.evidence import REFERENCE
 from studio.web import choices, handout, words
 from studio.web.api.studies import report_out
@@ -93,7 +93,8 @@ def create(
             seeds=_whole(draft.seeds, "seeds"),
             max_steps=_whole(draft.max_steps, "max_steps") if draft.max_steps else None,
         )
-        study = studies.create(db, experiment, plan, recipe)
+        own = experiments.own_or_copy(db, experiment, parent=source)
+        study = studies.create(db, own, plan, recipe)
     except InvalidError as error:
         return _form(request, db, draft, error)
     return go(request, f"/reports/precision/{study.id}")

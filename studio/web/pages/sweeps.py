@@ -8,7 +8,7 @@ from sqlmodel import Session
 
 from studio.db.sweeps import Sweep
 from studio.errors import InvalidError
-from studio.services import progress, prospects, studies, sweeps, trials
+from studio.services import experiments, progress, prospects, studies, sweeps, trials
 from studio.services.trials import Trial
 from studio.web import scatter, sweep_form
 from studio.web.deps import DB, Reads
@@ -41,7 +41,8 @@ def create(request: Request, draft: PostedDraft, seen: Reads, db: DB) -> Respons
         prospect = prospects.of(seen, recipe, plan)
     except InvalidError as error:
         return _form(request, seen, draft, error)
-    experiment, _recipe = studies.source(db, draft.source)
+    theirs, _recipe = studies.source(db, draft.source)
+    experiment = experiments.own_or_copy(db, theirs, parent=draft.source)
     sweep = sweeps.create(db, experiment, plan, recipe, prospect)
     return go(request, f"/sweeps/{sweep.id}")
 
