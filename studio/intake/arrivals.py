@@ -7,6 +7,7 @@ from pydantic import TypeAdapter
 
 from studio.intake.convert import Source, look
 from studio.intake.kinds import recognise
+from studio.intake.mapping import Mapping
 from studio.intake.rows import Limits
 from studio.intake.shapes import Detected, UnrecognisedError
 
@@ -25,16 +26,18 @@ class Arrival:
 ARRIVAL = TypeAdapter(Arrival)
 
 
-def arrival(source: Source, limits: Limits) -> Arrival:
-    """Look at a file.
+def arrival(source: Source, limits: Limits, mapping: Mapping | None = None) -> Arrival:
+    """Look at a file; the mapping is what its owner says of it already.
 
     Raises:
-        InvalidError: it cannot be read.
+        InvalidError: it cannot be read, or no row of it can be trained on.
 
     """
     kind = recognise(source.path, source.filename)
     try:
-        found: dict[str, Any] = DETECTED.dump_python(look(source, limits).detected, mode="json")
+        found: dict[str, Any] = DETECTED.dump_python(
+            look(source, limits, mapping).detected, mode="json"
+        )
     except UnrecognisedError:
         found = {}
     return Arrival(format=kind, detected=found)

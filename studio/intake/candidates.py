@@ -10,6 +10,7 @@ from studio.intake.drawing import is_held_back
 from studio.intake.duplicates import Seen, question
 from studio.intake.lines import beyond
 from studio.intake.mapping import Mapping
+from studio.intake.media import find_media
 from studio.intake.problems import Code, Tally, sentence
 from studio.intake.rows import Row
 from studio.intake.threads import Threads
@@ -82,9 +83,9 @@ def candidates(rows: Iterable[Row], mapping: Mapping, row_bytes: int) -> Iterato
 def _single(rows: Iterable[Row], mapping: Mapping) -> Iterator[Outcome]:
     choice = Choice(mapping)
     for row in rows:
-        reason = choice.reason_against(row)
-        if reason is not None:
-            yield Unwanted(row.number, reason)
+        refusal = _refusal(row, choice, mapping)
+        if refusal is not None:
+            yield refusal
             continue
         try:
             made = canonical(mapping, row.values)
@@ -100,9 +101,9 @@ def _threads(rows: Iterable[Row], mapping: Mapping) -> Iterator[Outcome]:
     choice, threads = Choice(mapping), Threads(mapping)
     parts: dict[int, Part] = {}
     for row in rows:
-        reason = choice.reason_against(row)
-        if reason is not None:
-            yield Unwanted(row.number, reason)
+        refusal = _refusal(row, choice, mapping)
+        if refusal is not None:
+            yield refusal
             continue
         try:
             threads.add(row)
@@ -122,6 +123,19 @@ def _threads(rows: Iterable[Row], mapping: Mapping) -> Iterator[Outcome]:
             # Branches of one tree share its beginning: they stay on one side.
             part = parts.get(thread.number) or _part(mapping, thread.root.encode(errors="replace"))
             yield Candidate(thread.number, part, thread.row, line)
+
+
+def _refusal(row: Row, choice: Choice, mapping: Mapping) -> Refused | Unwanted | None:
+    """Return why a row is not read, before anything is made of it."""
+    reason = choice.reason_against(row)
+    if reason is not None:
+        return Unwanted(row.number, reason)
+    place = "" if mapping.media == "ignore" else find_media(row.values)
+    if not place:
+        return None
+    if mapping.media == "leave_out":
+        return Unwanted(row.number, "media")
+    return Refused(row.number, Code.MEDIA, place)
 
 
 def _part(mapping: Mapping, group: bytes) -> Part:

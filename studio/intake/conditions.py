@@ -54,12 +54,13 @@ class Choice:
         return self._kind in {"file", "column"} and self.part(row) is None
 
 
-Reason = Literal["excluded", "filtered", "other_part", "duplicate", "not_drawn"]
+Reason = Literal["excluded", "filtered", "other_part", "media", "duplicate", "not_drawn"]
 
 REASONS: dict[Reason, str] = {
     "excluded": "Excluded by its number",
     "filtered": "A filter leaves it out",
     "other_part": "Its part is neither training nor validation",
+    "media": "Holds an image, audio, video or file",
     "duplicate": "A row before it is the same",
     "not_drawn": "Not drawn into the sample",
 }

@@ -8,6 +8,7 @@ import hashlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from studio.intake.formats import Format
 from studio.intake.kinds import recognise
 from studio.intake.looking import first_rows, nothing_left, readable
 from studio.intake.mapping import Kind, Mapping, Split
-from studio.intake.problems import SENTENCES, Code, Problem
+from studio.intake.media import MediaCount, columns_with_media, count_media
+from studio.intake.problems import SENTENCES, Code, Problem, Tally
 from studio.intake.roles import check, says_enough
 from studio.intake.rows import Limits, Row
 from studio.intake.shapes import Detected, detect
@@ -31,6 +33,9 @@ from studio.intake.sides import with_sides
 from studio.intake.written import FILES, Written, numbers_of, written
 
 _RUNNING: set[Format] = {"text", "markdown"}
+"""Text without columns: what looks like a placeholder in it is a word of the text."""
+_MEDIA_ROWS = 20_000
+"""A file is refused as a whole if all of its first rows hold media, so many at most."""
 
 
 def _silent(_share: float) -> None:
@@ -71,21 +76,47 @@ class Looked:
     detected: Detected
 
 
-def look(source: Source, limits: Limits) -> Looked:
+def look(source: Source, limits: Limits, mapping: Mapping | None = None) -> Looked:
     """Return what a file is and how its rows can be used, without reading much of it.
 
+    The mapping is what its owner says of it already.
+
     Raises:
-        InvalidError: the file cannot be used as it is.
+        InvalidError: the file cannot be used as it is, or every row looked at holds media.
 
     """
     kind = recognise(source.path, source.filename)
     first = first_rows(source.path, kind, limits)
+    media = _counted_media(source, kind, limits, first)
+    if media.count == media.rows and kind not in _RUNNING and not _takes_media(mapping):
+        raise media.refusal()
     found = detect(row.values for row in first)
+    if media.count:
+        found = replace(found, sureness="guess", questions=[media.sentence])
     if kind in _RUNNING:
         # Nobody named the only column there is.
-        found = replace(found, evidence=["The file is running text.", *found.evidence[1:]])
+        found = replace(
+            found,
+            mapping=found.mapping.model_copy(update={"media": "ignore"}),
+            evidence=["The file is running text.", *found.evidence[1:]],
+        )
     found = with_sides(found, members(source.path))
     return Looked(format=kind, columns=_columns(first), detected=found)
+
+
+def _counted_media(
+    source: Source, kind: Format, limits: Limits, first: Sequence[Row]
+) -> MediaCount:
+    """Count media in the first rows; where all hold some, in more: others may follow."""
+    found = count_media(first)
+    if found.count < found.rows or kind in _RUNNING:
+        return found
+    rows = readers.rows(source.path, kind, limits.row_bytes, total=limits.total_bytes)
+    return count_media(islice(readable(rows, Tally()), _MEDIA_ROWS))
+
+
+def _takes_media(mapping: Mapping | None) -> bool:
+    return mapping is not None and mapping.media != "refuse"
 
 
 def convert(
@@ -149,11 +180,14 @@ def _mapping(
 
 def _converted(source: Source, mapping: Mapping, folder: Path, limits: Limits, told: Told) -> _Part:
     kind = recognise(source.path, source.filename)
-    columns = _columns(first_rows(source.path, kind, limits))
+    first = first_rows(source.path, kind, limits)
+    columns = _columns(first)
     check(mapping, columns)
+    media = [] if mapping.media == "ignore" else columns_with_media(first, columns)
     counts = Counts()
     path = followed(source.path)
-    read = readers.rows(path, kind, limits.row_bytes, mapping.columns, total=limits.total_bytes)
+    wanted = [*mapping.columns, *media]
+    read = readers.rows(path, kind, limits.row_bytes, wanted, total=limits.total_bytes)
     rows = readable(followed_rows(read, path, told), counts.tally)
     kept = counts.kept(candidates(rows, mapping, limits.row_bytes))
     found = written(kept, mapping, folder, limits.total_bytes)
@@ -161,10 +195,18 @@ def _converted(source: Source, mapping: Mapping, folder: Path, limits: Limits, t
     if found.not_drawn:
         counts.removed["not_drawn"] += found.not_drawn
     problems = list(counts.tally)
+    held, place = counts.tally.count(Code.MEDIA)
+    if held and mapping.media == "refuse":
+        raise MediaCount(held, _total(found, problems, counts), place).refusal()
     if not found.train:
         raise nothing_left(kind, problems, counts.removed, held=found.validation)
     unused = [column for column in columns if column not in mapping.columns]
     return _Part(kind, found, [*problems, *_unused(unused)], dict(counts.removed))
+
+
+def _total(found: Written, problems: Sequence[Problem], counts: Counts) -> int:
+    left_out = sum(one.count for one in problems) + counts.removed.total()
+    return found.train + found.validation + left_out
 
 
 def _held(source: Source, mapping: Mapping, folder: Path, limits: Limits) -> _Part:

@@ -21,6 +21,7 @@ _PARAMS: dict[Reason, str] = {
     "excluded": "exclude",
     "filtered": "keep",
     "other_part": "split.column",
+    "media": "media",
     "duplicate": "deduplicate",
     "not_drawn": "sample",
 }

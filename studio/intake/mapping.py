@@ -101,6 +101,9 @@ class Mapping(_Part):
     """A row is kept if all of these hold."""
     sample: Annotated[int, Ge(1), Le(2**53)] | None = None
     """Keep only so many rows, drawn by the seed. Fewer are all kept."""
+    media: Literal["refuse", "leave_out", "ignore"] = "refuse"
+    """What to do with rows that hold images, audio, video or files: refuse the whole file, leave
+    these rows out, or read their text as if it were all."""
     deduplicate: Literal["none", "exact", "question"] = "none"
     """Of rows that are equal, or ask the same, keep the first."""
     split: Split = Split()

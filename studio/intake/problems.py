@@ -17,6 +17,7 @@ class Code(StrEnum):
     NO_TURNS = "no_turns"
     UNKNOWN_ROLE = "unknown_role"
     NOT_TEXT = "not_text"
+    MEDIA = "media"
     NO_TEXT = "no_text"
     BAD_TOOLS = "bad_tools"
     BAD_TOOL_CALL = "bad_tool_call"
@@ -59,6 +60,7 @@ SENTENCES: dict[Code, str] = {
     Code.NO_TURNS: "There are no turns: expected a list of objects with a role and a text",
     Code.UNKNOWN_ROLE: "A turn has a role other than system, user, assistant or tool",
     Code.NOT_TEXT: "A value that should be text is something else",
+    Code.MEDIA: "Holds an image, audio, video or file, which no training method reads yet",
     Code.NO_TEXT: "The text is missing or empty",
     Code.BAD_TOOLS: "The tools are no list of functions with a name each",
     Code.BAD_TOOL_CALL: "A tool call has no name, or arguments that are no JSON object",
@@ -143,6 +145,10 @@ class Tally:
         self._counts.setdefault(code, 0)
         if detail:
             self._details.setdefault(code, detail)
+
+    def count(self, code: Code) -> tuple[int, str]:
+        """Return how often a problem was met, and the detail of its first place."""
+        return self._counts.get(code, 0), self._details.get(code, "")
 
     def __iter__(self) -> Iterator[Problem]:
         """Yield what was found, the most frequent first."""

@@ -5,7 +5,7 @@ What was seen is told in sentences, for a person to agree with or to choose othe
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Values
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -70,6 +70,8 @@ class Detected:
     """Other ways in which some of the rows could be used, the likeliest first."""
     unused: list[str]
     """Columns that play no role."""
+    questions: list[str] = field(default_factory=list)
+    """What a person should look at before the rows are used, in sentences."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,11 @@ DUPLICATES: dict[str, str] = {
     "exact": "Keep the first of equal rows",
     "question": "Keep the first row that asks the same",
 }
+MEDIA: dict[str, str] = {
+    "refuse": "Do not read a file that has any",
+    "leave_out": "Leave these rows out",
+    "ignore": "Read the text of these rows as if it were all",
+}
 _SHOWN = 10
 
 
@@ -107,6 +112,8 @@ def _rows(old: Mapping, new: Mapping) -> Iterator[str]:
     yield from (
         f"Also rows where not: {condition(one)}." for one in old.keep if one not in new.keep
     )
+    if old.media != new.media:
+        yield f"Rows with images, audio, video or files: {MEDIA[new.media]}."
     if old.deduplicate != new.deduplicate:
         yield f"{DUPLICATES[new.deduplicate]}."
     if old.sample != new.sample:

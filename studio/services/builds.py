@@ -89,7 +89,7 @@ def again(engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limit
         job = _again(db, folder, dataset, mapping, limits)
     home = folder / str(dataset_id)
     if is_large(dataset.bytes, dataset.filename):
-        check(mapping, look(job.source, limits).columns)
+        check(mapping, look(job.source, limits, mapping).columns)
         with unit_of_work(engine) as db:
             return Built(chore=_ask(db, datasets.get(db, dataset_id), home, job))
     with folders.staged(home) as stage:
@@ -150,7 +150,8 @@ def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
 
 
 def _bring_large(db: Session, folder: Path, upload: Upload) -> Dataset:
-    seen = look(Source(path=upload.path, filename=upload.filename), upload.limits)
+    source = Source(path=upload.path, filename=upload.filename)
+    seen = look(source, upload.limits, upload.mapping)
     if upload.mapping is not None:
         check(upload.mapping, seen.columns)
     dataset = drafts.add(db, folder, upload)

@@ -73,7 +73,7 @@ def described(upload: Upload) -> Dataset:
     """Return the row of a file with what was seen in it, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
     brought = Source(path=upload.path, filename=upload.filename)
-    found = upload.arrival or arrival(brought, upload.limits)
+    found = upload.arrival or arrival(brought, upload.limits, upload.mapping)
     return Dataset(
         name=datasets.clean_name(upload.name or stem(filename)),
         filename=filename,

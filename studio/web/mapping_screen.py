@@ -78,6 +78,7 @@ class Screen:
             "shapes": wording.SHAPES,
             "ops": wording.OPS,
             "duplicates": wording.DUPLICATES,
+            "media": wording.MEDIA,
             "is_large": builds.is_large(self.dataset.bytes, self.dataset.filename),
         }
 
@@ -152,7 +153,7 @@ def _refusal(error: ValidationError) -> InvalidError:
 
 _FIELDS = {
     "texts": ("system", "joiner"),
-    "rows": ("keep", "sample", "deduplicate", "seed", "exclude"),
+    "rows": ("media", "keep", "sample", "deduplicate", "seed", "exclude"),
     "split": ("split",),
 }
 
@@ -165,5 +166,6 @@ def _is_open(part: str, form: MappingForm, problems: Values[str, str]) -> bool:
         case "texts":
             return bool(form.system)
         case "rows":
-            return bool(form.keep or form.sample or form.exclude) or form.deduplicate != "none"
+            chosen = form.keep or form.sample or form.exclude or form.media == "leave_out"
+            return bool(chosen) or form.deduplicate != "none"
     return form.split.get("kind", "none") != "none"

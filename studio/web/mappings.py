@@ -41,6 +41,7 @@ _TITLES = {
     "exclude": "Rows to leave out",
     "system": "System prompt",
     "values": "Words for a value",
+    "media": "Images, audio and video",
     "split": "Rows that measure progress",
     "split.share": "Share",
     "roles": "Columns",
@@ -66,6 +67,7 @@ class MappingForm:
     values: dict[str, dict[str, str]] = field(default_factory=dict)
     keep: list[Filter] = field(default_factory=list)
     sample: str = ""
+    media: str = "refuse"
     deduplicate: str = "none"
     split: dict[str, str] = field(default_factory=dict)
     exclude: str = ""
@@ -107,6 +109,7 @@ class MappingForm:
                 "values": _changed(self.values),
                 "keep": [asdict(one) for one in self.keep if one.column or one.value],
                 "sample": self.sample or None,
+                "media": self.media,
                 "deduplicate": self.deduplicate,
                 "split": _split(self.split),
                 "exclude": _words(self.exclude),
@@ -127,6 +130,7 @@ def shown(mapping: Mapping, seen: Glance) -> MappingForm:
         values={column: dict(found) for column, found in mapping.values.items()},
         keep=[Filter(**one.model_dump()) for one in mapping.keep],
         sample=str(mapping.sample or ""),
+        media=mapping.media,
         deduplicate=mapping.deduplicate,
         split=_split_shown(mapping),
         exclude=", ".join(map(str, mapping.exclude)),
@@ -159,6 +163,7 @@ def posted(sent: Values[str, Any]) -> MappingForm:
             if isinstance(one, dict)
         ][:FILTERS],
         sample=_text(sent, "sample").strip(),
+        media=_text(sent, "media") or "refuse",
         deduplicate=_text(sent, "deduplicate") or "none",
         split={name: str(value) for name, value in _group(sent, "split").items()},
         exclude=_text(sent, "exclude"),

@@ -319,3 +319,42 @@ def test_training_on_a_data_set_begins_with_it_chosen(client: TestClient) -> Non
     page = read(client.get(f"/new?from=dataset:{number}").text)
 
     assert form_of(page)["dataset"] == "pets"
+
+
+MIXED = "".join(
+    json.dumps({"prompt": f"Question {i}?", "completion": "Yes.", "images": ["a.jpg"] * (i < 2)})
+    + "\n"
+    for i in range(5)
+)
+
+
+def test_rows_with_images_are_asked_about_and_left_out_by_a_choice(client: TestClient) -> None:
+    number = draft(client, MIXED, "mixed.jsonl")
+
+    page = screen(client, number)
+    refused = client.post(f"/datasets/{number}/mapping", data=form_of(page))
+    chosen = form_of(page) | {"media": "leave_out"}
+    client.post(f"/datasets/{number}/mapping", data=chosen)
+
+    assert "please check" in page.one("section", **{"aria-labelledby": "seen"}).text
+    assert problem_of(read(refused.text), "media").startswith("2 of 5 rows hold an image")
+    made = client.get(f"{API}/{number}").json()
+    assert (made["train_rows"], made["removed"]) == (3, {"media": 2})
+
+
+@pytest.mark.parametrize(
+    ("address", "sent"),
+    [("/datasets", {}), (API, {}), ("/v1/files", {"purpose": "fine-tune"})],
+)
+def test_a_file_of_images_is_refused_before_it_is_kept(
+    client: TestClient, address: str, sent: dict[str, str]
+) -> None:
+    before = len(client.get(API).json()["data"])
+    part = {"type": "image_url", "image_url": {"url": "https://example.com/cat"}}
+    row = json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode()
+
+    answer = client.post(address, files={"file": ("a.jsonl", row)}, data=sent)
+
+    assert answer.is_client_error
+    assert "messages: image_url" in answer.text
+    assert len(client.get(API).json()["data"]) == before

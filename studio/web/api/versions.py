@@ -37,6 +37,8 @@ class DetectionOut(Out):
     """What speaks for it, in sentences."""
     alternatives: list[Mapping]
     unused: list[str]
+    questions: list[str]
+    """What a person should look at before the rows are used, in sentences."""
 
 
 class WantedPreview(Body):

@@ -1,14 +1,31 @@
 """Rows with images, audio, video or files are refused by name; text about markup is text."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
+from studio.errors import InvalidError
+from studio.intake.convert import Source, look
+from studio.intake.mapping import Mapping
 from studio.intake.media import find_media
+from studio.intake.rows import Limits
+from tests.unit.intake.conftest import Bring
+
+TEXT = {"prompt": "Who?", "completion": "Me."}
+PICTURED = {"prompt": "Who is this?", "completion": "Ann.", "images": ["ann.jpg"]}
+PAIR = {"prompt": ["prompt"], "completion": ["completion"]}
 
 
 def user(content: Any) -> dict[str, Any]:  # noqa: ANN401 -- as people write content
     return {"messages": [{"role": "user", "content": content}]}
+
+
+def as_lines(*rows: dict[str, Any]) -> str:
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +114,66 @@ def test_media_is_known_by_column_part_and_placeholder(row: dict[str, Any], plac
 )
 def test_text_about_media_is_text(row: dict[str, Any]) -> None:
     assert find_media(row) == ""
+
+
+def test_a_file_of_media_is_refused_by_its_column(bring: Bring) -> None:
+    with pytest.raises(InvalidError) as refused:
+        bring(as_lines(*[PICTURED] * 3))
+
+    assert refused.value.message == (
+        "3 of 3 rows hold an image, audio, video or file, which no training method reads yet; "
+        "the first is in images."
+    )
+    assert refused.value.param == "file"
+
+
+def test_a_mixed_file_is_refused_with_a_count_until_a_choice_is_made(bring: Bring) -> None:
+    content = as_lines(TEXT, *[PICTURED] * 2, {**TEXT, "prompt": "Why?"})
+
+    with pytest.raises(InvalidError, match="2 of 4 rows hold an image"):
+        bring(content)
+    result = bring(
+        content, mapping=Mapping(shape="prompt_completion", roles=PAIR, media="leave_out")
+    )
+
+    assert result.converted.rows == 2
+    assert result.converted.removed == {"media": 2}
+
+
+def test_text_alone_is_read_where_that_is_chosen(bring: Bring) -> None:
+    mapping = Mapping(shape="prompt_completion", roles=PAIR, media="ignore")
+
+    assert bring(as_lines(*[PICTURED] * 2), mapping=mapping).converted.rows == 2
+
+
+def test_a_mixed_file_is_a_question_and_never_sure(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(as_lines(*[TEXT] * 9, PICTURED), encoding="utf-8")
+
+    seen = look(Source(path=path, filename=path.name), Limits()).detected
+
+    assert seen.sureness == "guess"
+    assert [question[:21] for question in seen.questions] == ["1 of 10 rows hold an "]
+
+
+def test_rows_behind_many_with_media_keep_a_file_from_being_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(as_lines(*[PICTURED] * 600, TEXT), encoding="utf-8")
+
+    seen = look(Source(path=path, filename=path.name), Limits()).detected
+
+    assert seen.questions[0].startswith("600 of 601 rows")
+
+
+def test_an_unused_column_of_images_in_parquet_is_seen(bring: Bring, tmp_path: Path) -> None:
+    rows = [{**TEXT, "picture": None}, {**TEXT, "picture": {"bytes": b"\x89PNG", "path": "a"}}]
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pa.Table.from_pylist(rows), path)
+    mapping = Mapping(shape="prompt_completion", roles=PAIR)
+
+    with pytest.raises(InvalidError, match=r"1 of 2 rows .* picture\."):
+        bring(path.read_bytes(), "rows.parquet", mapping)
+
+
+def test_running_text_may_write_any_placeholder(bring: Bring) -> None:
+    assert bring("<image>\n\nIs a placeholder.\n", "notes.txt").converted.rows == 2
