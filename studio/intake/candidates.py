@@ -52,6 +52,9 @@ class Unwanted:
         return f"{REASONS[self.reason]}."
 
 
+_REASONING = b'"reasoning_content": "'
+"""What the line of a row has if a turn of it is thought out; a text would escape its quotes."""
+
 Outcome = Candidate | Refused | Unwanted
 
 
@@ -67,6 +70,8 @@ class Counts:
         for one in found:
             match one:
                 case Candidate():
+                    if _REASONING in one.line:
+                        self.tally.note(Code.REASONING)
                     yield one
                 case Refused():
                     self.tally.add(one.code, one.number, one.detail)

@@ -28,7 +28,7 @@ from studio.intake.media import MediaCount, columns_with_media, count_media
 from studio.intake.problems import SENTENCES, Code, Problem, Tally
 from studio.intake.roles import check, says_enough
 from studio.intake.rows import Limits, Row
-from studio.intake.shapes import Detected, detect
+from studio.intake.shapes import Detected, detect, unused
 from studio.intake.sides import with_sides
 from studio.intake.written import FILES, Written, numbers_of, written
 
@@ -200,8 +200,8 @@ def _converted(source: Source, mapping: Mapping, folder: Path, limits: Limits, t
         raise MediaCount(held, _total(found, problems, counts), place).refusal()
     if not found.train:
         raise nothing_left(kind, problems, counts.removed, held=found.validation)
-    unused = [column for column in columns if column not in mapping.columns]
-    return _Part(kind, found, [*problems, *_unused(unused)], dict(counts.removed))
+    unused_columns = unused(table(row.values for row in first), mapping)
+    return _Part(kind, found, [*problems, *_unused(unused_columns)], dict(counts.removed))
 
 
 def _total(found: Written, problems: Sequence[Problem], counts: Counts) -> int:

@@ -1,16 +1,23 @@
 """Turns as others write them, read as ours: OpenAI's, sharegpt's, or a text by one speaker."""
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from studio.intake.problems import Code
-from studio.intake.texts import content, parsed, plain, text
+from studio.intake.texts import content, parsed, plain, text, thoughts
 from studio.intake.tools import calls
 from studio.intake.turns import ROLES, Role, Turn, UnusableRowError, said
 
 _OPENING = re.compile(r"\s*Human: ")
 _SPEAKER = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):")
 """How Anthropic's preferences write turns down."""
+_WEIGHTS = ("weight", "loss_weight", "train", "training", "loss")
+"""Keys that say whether an answer is learnt: OpenAI's, and those of other trainers."""
+_FLAGS = {"0": 0, "0.0": 0, "false": 0, "1": 1, "1.0": 1, "true": 1}
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+_USED = frozenset({"role", "content", "from", "value", "name", "tool_call_id"})
+_OF_ANSWERS = frozenset({*_WEIGHTS, *_REASONING, "tool_calls", "function_call"})
 
 
 def turns(value: Any) -> list[Turn]:  # noqa: ANN401 -- from a user's file
@@ -76,16 +83,17 @@ def _turn(turn: Any) -> Turn:  # noqa: ANN401 -- from a user's file
     if role is None:
         raise UnusableRowError(Code.UNKNOWN_ROLE, name[:100])
     if name == "function_call":
-        return said(role, "") | {"tool_calls": calls(written)}
+        return said(role, "") | _more(turn, role) | {"tool_calls": calls(written)}
     return said(role, content(written)) | _more(turn, role)
 
 
 def _more(turn: dict[str, Any], role: Role) -> Turn:
-    """Return what only some turns have: calls and weights of answers, names of tools."""
+    """Return what only some turns have: calls, weights and reasoning of answers, names of tools."""
     more: dict[str, Any] = {}
     if role == "assistant":
         more["tool_calls"] = calls(turn.get("tool_calls")) or calls(turn.get("function_call"))
-        more["weight"] = _weight(turn.get("weight"))
+        more["weight"] = _weight(turn)
+        more["reasoning_content"] = _reasoning(turn)
     elif role == "tool":
         more["tool_call_id"] = plain(turn.get("tool_call_id"))
     more["name"] = plain(turn.get("name"))
@@ -93,12 +101,37 @@ def _more(turn: dict[str, Any], role: Role) -> Turn:
     return cast("Turn", {key: value for key, value in more.items() if value not in ("", [], 1)})
 
 
-def _weight(value: Any) -> int:  # noqa: ANN401 -- from a user's file
-    match value:
-        case None:
-            return 1
-        case int() | float() if value in (0, 1):
-            return int(value)
-        case "0" | "1":
-            return int(value)
-    raise UnusableRowError(Code.BAD_WEIGHT)
+def _reasoning(turn: dict[str, Any]) -> str:
+    given = [turn[key] for key in _REASONING if isinstance(turn.get(key), str)]
+    return next(filter(str.strip, [*given, thoughts(turn.get("content"))]), "")
+
+
+def _weight(turn: dict[str, Any]) -> int:
+    """Return whether an answer is learnt, 0 or 1, under whichever name its turn says so."""
+    given = {key: plain(turn[key]).strip() for key in _WEIGHTS if turn.get(key) is not None}
+    weights = {_FLAGS.get(written.lower()) for written in given.values()}
+    if None in weights or len(weights) > 1:
+        written = ", ".join(f"{key}: {value}" for key, value in given.items())
+        raise UnusableRowError(Code.BAD_WEIGHT, written[:100])
+    return weights.pop() or 0 if weights else 1
+
+
+def unused_keys(values: Iterable[Any]) -> list[str]:
+    """Return the keys of turns that nothing is made of, in the order in which they are met."""
+    found: dict[str, None] = {}
+    for value in filter(holds_turns, values):
+        listed = parsed(value)
+        for turn in listed if isinstance(listed, list) else [listed]:
+            found |= dict.fromkeys(_unused(turn) if isinstance(turn, dict) else ())
+    return list(found)
+
+
+def _unused(turn: dict[Any, Any]) -> Iterator[str]:
+    name = plain(turn.get("from") if turn.get("role") is None else turn["role"])
+    answers = ROLES.get(name.strip().lower()) == "assistant"
+    for key, value in turn.items():
+        is_read = key in _USED or (answers and key in _OF_ANSWERS)
+        is_read = is_read and (key not in _REASONING or isinstance(value, str))
+        # A flag that says a question is not learnt says what is so anyway.
+        if not is_read and value not in (None, "", [], {}, False, 0):
+            yield str(key)

@@ -31,6 +31,10 @@ def lesson(row: Mapping[str, Any]) -> Lesson | None:
 
 
 def _readable(turn: Turn) -> Turn:
+    if "reasoning_content" in turn:
+        # Qwen's and GLM's templates read it by our name, those of gpt-oss and Gemma by these.
+        thought = turn["reasoning_content"]
+        turn = cast("Turn", {**turn, "thinking": thought, "reasoning": thought})
     if "tool_calls" not in turn:
         return turn
     calls = [

@@ -13,7 +13,7 @@ from typing import Any
 
 from studio.errors import InvalidError
 from studio.intake.rows import Row
-from studio.intake.texts import is_number, parsed
+from studio.intake.texts import MEDIA_PART, is_number, parsed
 
 _NAME = re.compile(
     r"(?:images?|imgs?|pictures?|photos?|pixel_values|audios?|speech|wavs?|videos?|"
@@ -35,10 +35,6 @@ _DATA_URL = re.compile(r"data:(?:image|audio|video|application)/[\w.+-]+[;,]", r
 _MARKDOWN = re.compile(r"!\[[^\]]*\]\(data:(?:image|audio|video)/", re.IGNORECASE)
 _SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"ID3", b"fLaC", b"OggS")
 
-_PART = re.compile(
-    r"(?:input_?)?(?:image|img|audio|video|file|document|media)(?:_?(?:url|file|data|asset))?s?"
-)
-"""The types of content parts that are no text: OpenAI's, Anthropic's, and those of processors."""
 _CONTENT = frozenset(
     {
         *("content", "value", "parts", "text", "prompt", "completion", "chosen", "rejected"),
@@ -180,7 +176,7 @@ def _parts_in(name: str, value: Any, depth: int) -> Iterator[str]:  # noqa: ANN4
         case [*items]:
             for item in items:
                 yield from _parts_in(name, item, depth + 1)
-        case {"type": str() as kind} if name in _CONTENT and _PART.fullmatch(kind.lower()):
+        case {"type": str() as kind} if name in _CONTENT and MEDIA_PART.fullmatch(kind.lower()):
             yield kind
         case {**entry} if depth or _TURN_KEYS & entry.keys():
             yield from _in_entry(entry, depth)

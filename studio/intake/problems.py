@@ -46,6 +46,7 @@ class Code(StrEnum):
     NOT_CSV = "not_csv"
     EXTRA_CELLS = "extra_cells"
     RENAMED_COLUMNS = "renamed_columns"
+    REASONING = "reasoning"
     UNUSED_COLUMNS = "unused_columns"
     UNUSED_FILES = "unused_files"
     READ_AS_WINDOWS = "read_as_windows"
@@ -89,6 +90,8 @@ SENTENCES: dict[Code, str] = {
     Code.NOT_CSV: "Not valid CSV",
     Code.EXTRA_CELLS: "More cells than the first line has columns",
     Code.RENAMED_COLUMNS: "Columns of one name are told apart by numbers",
+    Code.REASONING: "The reasoning of answers is kept, and learnt where the model's chat template "
+    "writes it",
     Code.UNUSED_COLUMNS: "These columns are not used",
     Code.UNUSED_FILES: "These files of the archive are not read",
     Code.READ_AS_WINDOWS: "Not UTF-8, so read as Windows-1252; look whether its accents are right",

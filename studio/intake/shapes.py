@@ -12,6 +12,7 @@ from typing import Any
 from studio.errors import InvalidError
 from studio.intake.canonical import canonical
 from studio.intake.columns import Table, table
+from studio.intake.dialogues import unused_keys
 from studio.intake.guesses import guessed
 from studio.intake.habits import Found, Sureness, listed, named
 from studio.intake.mapping import Kind, Mapping, ShapeName, Split
@@ -69,7 +70,7 @@ class Detected:
     alternatives: list[Mapping]
     """Other ways in which some of the rows could be used, the likeliest first."""
     unused: list[str]
-    """Columns that play no role."""
+    """Columns that play no role, and keys of turns that nothing is made of."""
     questions: list[str] = field(default_factory=list)
     """What a person should look at before the rows are used, in sentences."""
 
@@ -100,8 +101,15 @@ def detect(rows: Iterable[Values[str, Any]]) -> Detected:
         sureness=_sureness(best, len(seen.rows)),
         evidence=_evidence(best, len(seen.rows)),
         alternatives=_different(best, others),
-        unused=[name for name in seen.columns if name not in best.mapping.columns],
+        unused=unused(seen, best.mapping),
     )
+
+
+def unused(seen: Table, mapping: Mapping) -> list[str]:
+    """Return the columns that a mapping does not read, and keys of turns, as `messages.key`."""
+    columns = [name for name in seen.columns if name not in mapping.columns]
+    read = (name for name in mapping.columns if name in seen.columns)
+    return columns + [f"{name}.{key}" for name in read for key in unused_keys(seen.columns[name])]
 
 
 def in_words(name: str, roles: Values[str, str | Sequence[str]]) -> str:

@@ -2,14 +2,22 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping as Values
 from datetime import date, time
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 from studio.intake.mapping import Mapping
 from studio.intake.problems import Code
 from studio.intake.turns import UnusableRowError
+
+MEDIA_PART = re.compile(
+    r"(?:input_?)?(?:image|img|audio|video|file|document|media)(?:_?(?:url|file|data|asset))?s?"
+)
+"""The types of content parts that are no text: OpenAI's, Anthropic's, and those of processors."""
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
+_THOUGHTS = frozenset({"thinking", "reasoning"})
 
 
 class Cells:
@@ -98,13 +106,45 @@ def is_number(written: str) -> bool:
 
 
 def content(value: Any) -> str:  # noqa: ANN401 -- from a user's file
-    """Return a turn's text; it may be written in parts, of which pictures cannot be learnt."""
+    """Return a turn's text, which may be written in parts.
+
+    Parts of media are passed over: a row that has any only comes here if its text alone is wanted.
+
+    Raises:
+        UnusableRowError: a part is neither text nor media; its type is named.
+
+    """
     if not isinstance(value, list):
         return text(value)
-    parts = [part.get("text") for part in value if isinstance(part, dict)]
-    if len(parts) < len(value) or not all(isinstance(part, str) for part in parts):
-        raise UnusableRowError(Code.NOT_TEXT)
-    return "".join(cast("list[str]", parts))
+    return "".join(map(_part, value))
+
+
+def thoughts(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    """Return the reasoning among the parts of a turn: Anthropic's `thinking` blocks."""
+    parts = value if isinstance(value, list) else []
+    return "".join(
+        part[key]
+        for part in parts
+        if isinstance(part, dict) and (key := part.get("type")) in _THOUGHTS
+        if isinstance(part.get(key), str)
+    )
+
+
+def _part(part: Any) -> str:  # noqa: ANN401 -- from a user's file
+    match part:
+        case str():
+            return part
+        case {"type": str() as kind} if kind in _THOUGHTS or MEDIA_PART.fullmatch(kind.lower()):
+            return ""
+        case {"type": str() as kind} if kind not in _TEXT_PARTS:
+            raise UnusableRowError(Code.NOT_TEXT, kind[:100])
+        case {"text": {"value": str() as written}}:
+            return written
+        case {"text": str() as written} | {"value": str() as written}:
+            return written
+        case {"content": str() as written} | {"refusal": str() as written}:
+            return written
+    raise UnusableRowError(Code.NOT_TEXT)
 
 
 def parsed(cell: Any) -> Any:  # noqa: ANN401 -- whatever JSON a cell holds

@@ -43,6 +43,8 @@ class Turn(TypedDict):
     """Empty only beside tool calls, and in what a tool gave back."""
     weight: NotRequired[Literal[0, 1]]
     """0: this answer is read, not learnt. Left away means 1."""
+    reasoning_content: NotRequired[str]
+    """What the answer was thought out by; learnt where the model's chat template writes it."""
     tool_calls: NotRequired[list[ToolCall]]
     tool_call_id: NotRequired[str]
     name: NotRequired[str]

@@ -3,6 +3,7 @@
 import pytest
 
 from studio.errors import TrainingError
+from studio.intake.lessons import lesson
 from studio.training import data, templates
 from studio.training.rows import Message, Row
 from tests.training import tiny
@@ -29,6 +30,16 @@ NO_END_AT_ALL = (
     "{% for message in messages %}{{ message.role + '>' + message.content + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant>' }}{% endif %}"
 )
+
+
+REASONING = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{% if message.role == 'assistant' and message.KEY is string %}"
+    "{{ '<think>' + message.KEY + '</think>' }}{% endif %}"
+    "{{ message.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+"""As Qwen's template writes it, by any of the names that families have for it."""
 
 
 def learnt_with(template: str, choice: str = "model") -> list[str]:
@@ -80,3 +91,16 @@ def test_answers_end_at_the_end_of_a_turn() -> None:
     reader = tiny.tokenizer()
 
     assert templates.Template(reader).stops == [reader.convert_tokens_to_ids("<|im_end|>")]
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
+def test_reasoning_is_learnt_where_the_template_writes_it(key: str) -> None:
+    answer = {"role": "assistant", "content": "3", "reasoning_content": "One more than 2."}
+    found = lesson({"messages": [{"role": "user", "content": "1 + 2?"}, answer]})
+    assert found is not None
+    reader = tiny.tokenizer(REASONING.replace("KEY", key))
+    templates.install(reader, "model")
+    rows = [Row(messages=found.messages)]
+    examples = data.tokenise(rows, templates.Template(reader), reader, max_length=500)
+
+    assert tiny.learnt(examples, reader)[0] == ["<think>One more than 2.</think>3<|im_end|>"]

@@ -112,6 +112,8 @@ class TurnOut(Out):
     content: str
     weight: Literal[0, 1] = 1
     """0: this answer is read, not learnt."""
+    reasoning_content: str | None = None
+    """What the answer was thought out by."""
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     name: str | None = None

@@ -239,3 +239,15 @@ def test_a_file_of_nothing_but_garbage_is_given_up_early(bring: Bring) -> None:
         "No row can be used. Lines 1, 2, 3, 4, 5, …: "
         "Not valid JSON (Expecting ':' delimiter, character 11)."
     )
+
+
+def test_unused_keys_of_turns_and_kept_reasoning_are_told(bring: Bring) -> None:
+    answer = {"role": "assistant", "content": "b", "thinking": "c", "rating": 5}
+    row = {"messages": [{"role": "user", "content": "a"}, answer], "source": "x"}
+
+    problems = bring(as_jsonl([row])).converted.problems
+
+    assert [(one.code, one.message.partition(":")[2]) for one in problems] == [
+        ("reasoning", ""),
+        ("unused_columns", " source, messages.rating."),
+    ]

@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 
 from studio.intake.canonical import canonical
+from studio.intake.dialogues import unused_keys
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import Code
 from studio.intake.turns import ConversationRow, Turn, UnusableRowError
@@ -59,7 +60,7 @@ def test_an_empty_system_turn_is_left_away() -> None:
         ([said("user", ""), said("assistant", "b")], Code.MISSING_QUESTION),
         ([said("narrator", "a")], Code.UNKNOWN_ROLE),
         ([{"content": "a"}], Code.UNKNOWN_ROLE),
-        ([said("user", [{"type": "image_url"}])], Code.NOT_TEXT),
+        ([said("user", [{"type": "image_url"}])], Code.MISSING_QUESTION),
         ([said("user", "a"), said("assistant", None) | {"tool_calls": [{}]}], Code.BAD_TOOL_CALL),
         ([said("user", "a"), said("assistant", "b") | {"weight": 0.5}], Code.BAD_WEIGHT),
         ([said("user", "a"), said("assistant", "b") | {"weight": 0}], Code.NOTHING_LEARNT),
@@ -114,3 +115,84 @@ def test_the_not_a_number_of_tables_is_a_missing_answer() -> None:
         conversation("prompt_completion", mapping, {"p": "a", "c": float("nan")})
 
     assert refused.value.code == Code.MISSING_ANSWER
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "text", "value": "a"},
+        {"text": "a"},
+        {"type": "input_text", "text": "a"},
+        {"type": "text", "text": {"value": "a", "annotations": []}},
+        {"type": "text", "text": None, "value": "a", "image_url": None},
+        "a",
+    ],
+)
+def test_a_text_part_is_read_as_others_write_it(part: Any) -> None:  # noqa: ANN401 -- as in a file
+    assert messages(said("user", [part]), said("assistant", "b"))[0] == ("user", "a")
+
+
+def test_a_part_that_is_no_text_is_named() -> None:
+    parts = [{"type": "tool_result", "tool_use_id": "1", "content": "a"}]
+
+    with pytest.raises(UnusableRowError) as refused:
+        messages(said("user", parts), said("assistant", "b"))
+
+    assert (refused.value.code, refused.value.detail) == (Code.NOT_TEXT, "tool_result")
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        {"weight": 0},
+        {"loss_weight": 0.0},
+        {"train": False},
+        {"training": "false"},
+        {"loss": False},
+        {"weight": None, "loss": 0},
+    ],
+)
+def test_an_answer_that_is_not_to_be_learnt_is_known_by_any_flag(flag: dict[str, Any]) -> None:
+    turns = [said("user", "a"), said("assistant", "b") | flag, said("assistant", "c")]
+    read = conversation("messages", {"messages": "messages"}, {"messages": turns})
+
+    assert [turn.get("weight", 1) for turn in read] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("flag", [{"loss_weight": 0.5}, {"weight": 1, "train": False}])
+def test_a_flag_that_says_neither_is_told_with_its_key(flag: dict[str, Any]) -> None:
+    with pytest.raises(UnusableRowError) as refused:
+        messages(said("user", "a"), said("assistant", "b") | flag)
+
+    assert refused.value.code is Code.BAD_WEIGHT
+    assert refused.value.detail.startswith(f"{next(iter(flag))}: ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        said("assistant", "b") | {"reasoning_content": "Why?"},
+        said("assistant", "b") | {"reasoning": "Why?"},
+        said("assistant", "b") | {"thinking": "Why?"},
+        said(
+            "assistant", [{"type": "thinking", "thinking": "Why?"}, {"type": "text", "text": "b"}]
+        ),
+    ],
+)
+def test_reasoning_is_kept_by_one_name(answer: dict[str, Any]) -> None:
+    turns = [said("user", "a"), answer]
+    read = conversation("messages", {"messages": "messages"}, {"messages": turns})
+
+    assert read[1] == {"role": "assistant", "content": "b", "reasoning_content": "Why?"}
+
+
+def test_keys_of_turns_that_nothing_is_made_of_are_named() -> None:
+    values = [
+        [
+            said("user", "a") | {"id": 7, "train": True, "loss": False, "name": "Ann"},
+            said("assistant", "b") | {"annotations": [], "rating": 5, "thinking": {"steps": 2}},
+        ],
+        '{"name": "an answer in JSON", "age": 3}',
+    ]
+
+    assert unused_keys(values) == ["id", "train", "rating", "thinking"]
