@@ -50,6 +50,12 @@ class Guarded(Trainer):  # type: ignore[misc] # upstream is untyped
             model.zero_grad()
         return norm
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            # Upstream resets its sum by `tr_loss -= tr_loss`, and NaN less NaN is NaN for good.
+            self._tr_loss.zero_()
+        super().log(logs, start_time)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
