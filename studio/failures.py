@@ -31,6 +31,12 @@ _ROWS = (
         "Lower the learning rate, or choose a format with more room.",
     ),
     Kind(
+        "steps_left_out",
+        "Too few steps learned",
+        "In most steps the loss or a gradient was NaN or infinite, so they updated no weight.",
+        "Lower the learning rate, look for broken rows, or choose a format with more range.",
+    ),
+    Kind(
         "loss_scale_collapsed",
         "Too small for float16",
         "The scale that keeps small gradients alive in float16 has fallen below one.",

@@ -13,7 +13,8 @@ class Numerics(Section):
     ] = "stop"
     """Stop ends a run that can learn nothing any more, and leaves a checkpoint to go on from;
     rollback also keeps its last good weights as files. Both leave out a step whose gradient is no
-    number. Warn only tells you."""
+    number. Warn only tells you. Whatever you choose, a run fails if most of its steps were left
+    out."""
 
     health: Annotated[bool, Knob("Measure numeric health", advanced=True)] = True
     """Look at gradients, updates and activations every tenth step. Losses stay the same."""

@@ -75,13 +75,13 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     watch = PrecisionWatch(trainer, job.plan)
     trainer.guard = _guard(recipe, job, trainer)
     resolve = partial(_resolved, trainer, watch, job, recipe)
-    reporter = Reporter(say, stop, watch, trainer.guard, job.gauge, resolve)
+    reporter = Reporter(say, stop, trainer.guard, job.gauge, resolve)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(watch)
-    trainer.add_callback(reporter)
+    for callback in (watch, trainer.guard, reporter):
+        trainer.add_callback(callback)
     trainer.saver = Saver(trainer, shelf, recipe.checkpoints, stop, say)
     trainer.add_callback(trainer.saver)
-    parts = (*trainer.callback_handler.callbacks, *trainer.counts, trainer.guard, reporter.pace)
+    parts = (*trainer.callback_handler.callbacks, *trainer.counts, reporter.pace)
     trainer.saver.parts = {
         type(part).__name__: part for part in parts if isinstance(part, Remembering)
     }
@@ -125,8 +125,17 @@ class Stages:
                     self._rescue(why)
             raise
         refuse_broken_weights(self._model)
+        self._refuse_mostly_skipped()
         if (best_loss := self.trainer.saver.best_loss) is not None:
             self.reporter.last["eval_loss"] = best_loss
+
+    def _refuse_mostly_skipped(self) -> None:
+        try:
+            self.trainer.guard.refuse_mostly_skipped(self.trainer.state.global_step)
+        except TrainingError as why:
+            if self.recipe.numerics.guard == "rollback":
+                self._rescue(why)
+            raise
 
     def answers_before(self) -> list[Sampled]:
         """Answer before training. A resumed run has: its model has learnt since."""

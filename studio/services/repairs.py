@@ -173,6 +173,8 @@ def _other_data(case: _Case) -> Iterator[Repair]:
 _WAYS: dict[str, tuple[_Way, ...]] = {
     "out_of_memory": (_smaller, _other_model),
     "non_finite": (_wider, _slower),
+    "steps_left_out": (_wider, _slower),
+    "step_left_out": (_slower,),
     "activations_overflow": (_wider, _slower),
     "gradients_overflow": (_slower,),
     "gradients_underflow": (_wider,),

@@ -2,6 +2,9 @@
 
 Unless told to warn alone, it also leaves out a step whose gradient is no number, as a loss scaler
 does: one such step and no weight is a number any more.
+
+A step left out, by the guard or by the loss scaler, changes no weight and leaves the learning-rate
+schedule where it is. All such steps are counted here, and a run with too many of them fails.
 """
 
 import math
@@ -11,7 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerState
 
 from studio.errors import TrainingError
 from studio.events import Alarmed
@@ -23,6 +26,9 @@ Policy = Literal["warn", "stop", "rollback"]
 
 PATIENCE = 10
 """Non-finite losses in a row after which a run is beyond help."""
+
+WINDOW = 2 * PATIENCE
+"""Steps that are looked back on: with `PATIENCE` of them left out, a run is beyond help."""
 
 LEAST_SCALE = 1.0
 MOST_UNDERFLOW = 0.2
@@ -43,9 +49,15 @@ class Guarded(Trainer):  # type: ignore[misc] # upstream is untyped
     guard: "Guard | None" = None
 
     def _clip_grad_norm(self, model: nn.Module) -> Tensor:
-        if self.guard is not None and self.guard.health is not None:
-            self.guard.health.see_gradients()
+        self._show_gradients()
         norm: Tensor = super()._clip_grad_norm(model)
+        return norm
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
+        """Drop the gradients of a step to leave out. Called at every step, clipped or not."""
+        if grad_norm is None:
+            self._show_gradients()
+        norm: Tensor = super()._get_grad_norm(model, grad_norm=grad_norm)
         if self.guard is not None and self.guard.refuses(norm):
             model.zero_grad()
         return norm
@@ -55,6 +67,10 @@ class Guarded(Trainer):  # type: ignore[misc] # upstream is untyped
             # Upstream resets its sum by `tr_loss -= tr_loss`, and NaN less NaN is NaN for good.
             self._tr_loss.zero_()
         super().log(logs, start_time)
+
+    def _show_gradients(self) -> None:
+        if self.guard is not None and self.guard.health is not None:
+            self.guard.health.see_gradients()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,34 +94,89 @@ class _Trouble:
     """Whether going on would teach the model nothing."""
 
 
-class Guard:
+class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Keeps an eye on one run."""
 
-    REMEMBERED = ("skipped_steps", "_told", "_origin", "_zero_losses", "_lost_looks")
+    REMEMBERED = (
+        "skipped_steps",
+        "_first_skipped",
+        "_recently_skipped",
+        "_told",
+        "_origin",
+        "_zero_losses",
+        "_lost_looks",
+    )
 
     def __init__(
         self, policy: Policy, mode: Precision, trainer: Trainer, health: Health | None
     ) -> None:
         self.health = health
         self.skipped_steps = 0
-        """Steps left out because their gradient was no number."""
+        """Steps that changed no weight because a loss or a gradient was no number."""
+        self.loss_scale = 0.0
+        """Of float16, after the newest step."""
         self.ended_by: TrainingError | None = None
         self._policy = policy
         self._mode = mode
         self._trainer = trainer
+        self._is_refused = False
+        self._first_skipped = 0
+        self._recently_skipped: list[int] = []
+        """The steps left out among the last `WINDOW`."""
         self._told: set[str] = set()
         self._origin = ""
         self._zero_losses = 0
         self._lost_looks = 0
 
+    def on_train_begin(
+        self, _args: object, _state: object, _control: object, **_rest: object
+    ) -> None:
+        self.loss_scale = self._read_scale()
+
     def refuses(self, norm: Tensor) -> bool:
-        """Return whether a step must be left out. A loss scaler sees to that itself."""
-        if self._policy == "warn" or self._scales or bool(torch.isfinite(norm)):
-            return False
-        self.skipped_steps += 1
-        if self.health is not None:
+        """Return whether the step at hand must be left out. To warn is to let it happen."""
+        self._is_refused = self._policy != "warn" and not bool(torch.isfinite(norm))
+        if self._is_refused and self.health is not None and not self._scales:
             self.health.want()
-        return True
+        return self._is_refused
+
+    def on_optimizer_step(
+        self, _args: object, state: TrainerState, _control: object, **_rest: object
+    ) -> None:
+        """Count a step left out, and hold the schedule: upstream asks the flags right after us."""
+        scale = self._read_scale()
+        # Fused optimizers never report a step that the scaler skips, but its scale falls.
+        is_skipped = self._is_refused or scale < self.loss_scale
+        self.loss_scale = scale
+        for optimizer in self._trainer.accelerator._optimizers:  # noqa: SLF001 -- no public door
+            optimizer._is_overflow = is_skipped  # noqa: SLF001 -- the same
+        step = state.global_step + 1
+        recent = [one for one in self._recently_skipped if one > step - WINDOW]
+        self._recently_skipped = [*recent, *[step] * is_skipped]
+        if is_skipped:
+            self.skipped_steps += 1
+            self._first_skipped = self._first_skipped or step
+
+    @property
+    def is_beyond_help(self) -> bool:
+        """Whether so many of the last steps were left out that the next reading ends the run."""
+        return self._policy != "warn" and not self._scales and self._has_stalled
+
+    def refuse_mostly_skipped(self, steps: int) -> None:
+        """Refuse to call a run of so many steps a success if most of them were left out.
+
+        Raises:
+            TrainingError: more than half of the steps updated no weight.
+
+        """
+        if 2 * self.skipped_steps > steps:
+            updated = steps - self.skipped_steps
+            raise TrainingError(
+                "steps_left_out",
+                f"Only {updated:,} of {steps:,} steps updated the weights; in the others the loss "
+                f"or a gradient was NaN or infinite{self._origin}.",
+                hint=self._skip_hint,
+            )
 
     def take(self) -> Findings | None:
         """Return what the newest look at the run has found, once."""
@@ -141,8 +212,45 @@ class Guard:
     def _scales(self) -> bool:
         return self._trainer.accelerator.scaler is not None
 
+    def _read_scale(self) -> float:
+        scaler = self._trainer.accelerator.scaler
+        return float(scaler.get_scale()) if scaler is not None else 0.0
+
+    @property
+    def _has_stalled(self) -> bool:
+        return len(self._recently_skipped) >= PATIENCE
+
+    @property
+    def _skip_hint(self) -> str:
+        if self._scales:
+            return (
+                "Choose bfloat16 or float32, or train for more steps: float16 leaves out some "
+                "until it finds its loss scale."
+            )
+        return "Lower the learning rate, and look for rows that are broken."
+
+    def _of_skips(self) -> Iterator[_Trouble]:
+        """Tell of steps left out. A loss scaler finds its scale by some, and ends by itself."""
+        if self._first_skipped and not self._scales:
+            yield _Trouble(
+                code="step_left_out",
+                message=f"Step {self._first_skipped:,} was left out: its loss or a gradient was "
+                "NaN or infinite.",
+                hint="One such step does no harm. Lower the learning rate if more follow.",
+            )
+        if self._has_stalled:
+            yield _Trouble(
+                code="steps_left_out",
+                message=f"{len(self._recently_skipped)} of the last {WINDOW} steps were left out: "
+                f"the loss or a gradient was NaN or infinite{self._origin}.",
+                hint=self._skip_hint,
+                is_end=not self._scales,
+            )
+
     def _of_losses(self, reading: Reading) -> Iterator[_Trouble]:
-        if reading.broken_losses >= PATIENCE:
+        if reading.broken_losses < PATIENCE:
+            yield from self._of_skips()
+        else:
             yield _Trouble(
                 code="non_finite",
                 message=f"The loss has been no number for {PATIENCE} steps{self._origin}.",

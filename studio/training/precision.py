@@ -3,8 +3,7 @@
     row of the table  ->  plan  ->  the trainer  ->  audit of what really runs
                             `--------- must be equal ---------'
 
-Two things upstream does quietly are undone here: `fp16` on a processor falls back to float32,
-and a step that the loss scaler skips still moves the learning-rate schedule.
+One thing upstream does quietly is undone here: `fp16` on a processor falls back to float32.
 """
 
 from dataclasses import asdict, replace
@@ -42,13 +41,9 @@ class RealPrecision(Trainer):  # type: ignore[misc] # upstream is untyped
 
 
 class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyped
-    """Proves the mode before the first step, and counts the steps a loss scaler skips."""
-
-    REMEMBERED = ("skipped_steps",)
+    """Proves the mode before the first step, and once more after it."""
 
     def __init__(self, trainer: RealPrecision, plan: Numbers) -> None:
-        self.skipped_steps = 0
-        self.loss_scale = 0.0
         self.plan = plan
         self.found: Numbers | None = None
         self._details: dict[str, Any] = {}
@@ -66,14 +61,10 @@ class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyp
         self._refuse("; ".join(strays(self._trainer, self.plan)[:_NAMED]))
         self.found, self._details = audit(self._trainer, self.plan)
         self._refuse(self.plan.differences(self.found))
-        if self._scaler is not None:
-            self.loss_scale = self._scaler.get_scale()
 
     def on_optimizer_step(
         self, _args: object, _state: object, _control: object, **_rest: object
     ) -> None:
-        if self._scaler is not None:
-            self._count_skip(self._scaler.get_scale())
         if not self._first_step_seen:
             self._look_again()
 
@@ -82,19 +73,6 @@ class PrecisionWatch(TrainerCallback):  # type: ignore[misc] # upstream is untyp
         found = asdict(self.found) if self.found else {}
         emulated = {"matmul_emulated": self._trainer.is_emulated}
         return {"plan": asdict(self.plan), "audit": {**found, **emulated, **self._details}}
-
-    @property
-    def _scaler(self) -> "torch.amp.GradScaler | None":
-        scaler: torch.amp.GradScaler | None = self._trainer.accelerator.scaler
-        return scaler
-
-    def _count_skip(self, scale: float) -> None:
-        if scale < self.loss_scale:
-            self.skipped_steps += 1
-            # Fused optimizers never report a skip; the schedule reads this flag right after us.
-            for optimizer in self._trainer.accelerator._optimizers:  # noqa: SLF001 -- no public door
-                optimizer._is_overflow = True  # noqa: SLF001 -- the same
-        self.loss_scale = scale
 
     def _look_again(self) -> None:
         """Look at the gradients and states that are really there, once a step has made them."""

@@ -10,7 +10,6 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from studio.events import Event, Progressed, Started
 from studio.training.guard import Guard, Reading
 from studio.training.memory import Gauge
-from studio.training.precision import PrecisionWatch
 from studio.training.stopping import Stop
 
 METRICS = ("loss", "mean_token_accuracy", "grad_norm", "learning_rate")
@@ -26,7 +25,6 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self,
         say: Callable[[Event], None],
         stop: Stop,
-        watch: PrecisionWatch,
         guard: Guard,
         gauge: Gauge,
         resolve: Callable[[], dict[str, Any]],
@@ -38,7 +36,6 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self.best_eval_loss = math.inf
         self._say = say
         self._stop = stop
-        self._watch = watch
         self._guard = guard
         self._gauge = gauge
         self._resolve = resolve
@@ -61,6 +58,8 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._stop.step = state.global_step
         # The last step is logged whether or not its turn has come, or its tokens would be lost.
         control.should_log |= state.global_step >= state.max_steps
+        # Nor does a run that is beyond help go on until its turn comes.
+        control.should_log |= self._guard.is_beyond_help
         self._stop.check()
         if self._stop.asked == "keep" and not control.should_training_stop:
             self.was_cut = control.should_training_stop = True
@@ -133,9 +132,9 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         } | {name: value for name, value in self._scaling().items() if name == "skipped_steps"}
 
     def _scaling(self) -> dict[str, float]:
-        skipped = self._watch.skipped_steps + self._guard.skipped_steps
-        if self._watch.loss_scale:
-            return {"loss_scale": self._watch.loss_scale, "skipped_steps": skipped}
+        skipped = self._guard.skipped_steps
+        if self._guard.loss_scale:
+            return {"loss_scale": self._guard.loss_scale, "skipped_steps": skipped}
         return {"skipped_steps": skipped} if skipped else {}
 
     def _be_judged(self, reading: Reading) -> None:

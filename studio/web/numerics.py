@@ -35,8 +35,8 @@ MEANINGS: dict[str, str] = {
     "Usual is 10 to 50; if it grows and grows, lower the learning rate.",
     "loss_scale": "What the loss is multiplied by so that small gradients survive float16. If it "
     "falls below 1, float16 has failed.",
-    "skipped_steps": "Steps left out because a gradient was no number. A few at the start are "
-    "usual in float16.",
+    "skipped_steps": "Steps left out because a loss or gradient was NaN or infinite: they updated "
+    "no weight. A few at the start are usual in float16.",
 }
 """The signals in the order in which they are shown."""
 

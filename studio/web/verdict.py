@@ -147,7 +147,7 @@ def _troubles(one: Finding) -> list[str]:
         (one.failed, gettext("%(count)s of %(runs)s failed")),
         (one.cancelled, gettext("%(count)s of %(runs)s cancelled")),
         (lost, gettext("%(lost)s without a finite validation loss")),
-        (one.skipped_steps, gettext("%(steps)s skipped by the loss scaler")),
+        (one.skipped_steps, gettext("%(steps)s left out")),
         (one.broken_steps, gettext("%(steps)s with a loss that is no number")),
         (one.alarms, plural(one.alarms, "alarm")),
     )

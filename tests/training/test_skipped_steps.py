@@ -1,7 +1,8 @@
-"""A loss or gradient that is no number is shown where it is, and nowhere else."""
+"""Steps whose loss or gradient is no number: shown where they are, counted, and never a success."""
 
 import math
 from collections.abc import Collection
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
-from studio.events import Finished, Progressed
+from studio.events import Alarmed, Checkpointed, Failed, Finished, Progressed
+from studio.recipe.precision import PrecisionName
 from studio.rundir import JobSpec, RunDir
+from studio.runner import stages
 from studio.runner.session import execute
 from studio.training.stopping import Stop
 from tests.training import resumed, tiny
@@ -27,6 +30,7 @@ STILL: dict[str, Any] = {
     "optimisation__train_sampling_strategy": "sequential",
     "optimisation__per_device_train_batch_size": ROWS,
 }
+LINEAR: dict[str, Any] = {"optimisation__lr_scheduler_type": "linear"}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,10 @@ def losses(run: RunDir) -> dict[int, float]:
     return {event.step: event.metrics["loss"] for event in points}
 
 
+def failure(run: RunDir) -> Failed:
+    return tiny.said(run, Failed)[0]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -127,3 +135,133 @@ def test_a_run_resumed_after_a_nan_goes_on_as_it_would_have(
     assert resumed.bits(again) == resumed.bits(whole)
     shown = losses(again)
     assert [number for number, loss in shown.items() if math.isnan(loss)] == [6]
+
+
+MODES: list[tuple[PrecisionName, dict[str, Any]]] = [
+    ("fp32", {}),
+    ("fp16", {}),
+    ("fp16", {"numerics__guard": "warn"}),
+    ("bf16", {}),
+    ("bf16", {"adapter__kind": "lora"}),
+    ("bf16_pure", {}),
+    ("bf16_stochastic", {}),
+    ("bf16_dual", {}),
+    ("fp8", {}),
+    ("fp32", {"optimisation__gradient_accumulation_steps": 2}),
+    ("fp16", {"optimisation__gradient_accumulation_steps": 2}),
+]
+
+
+@pytest.mark.parametrize(("mode", "changes"), MODES)
+def test_the_schedule_waits_for_a_step_left_out(
+    mode: PrecisionName, changes: dict[str, Any], fragile: Path, tmp_path: Path
+) -> None:
+    run = train(tmp_path / "run", fragile, [3], precision=mode, **LINEAR, **changes)
+
+    rates = [round(rate * 800) for rate in tiny.series(run, "learning_rate")]
+    assert rates == [8, 7, 6, 6, 5, 4, 3, 2]
+    assert tiny.said(run, Finished)[0].metrics["skipped_steps"] == 1
+
+
+def test_warm_up_waits_for_a_step_left_out(fragile: Path, tmp_path: Path) -> None:
+    run = train(
+        tmp_path / "run",
+        fragile,
+        [2],
+        optimisation__lr_scheduler_type="constant_with_warmup",
+        optimisation__warmup_steps=4,
+    )
+
+    rates = [round(rate * 400) for rate in tiny.series(run, "learning_rate")]
+    assert rates == [0, 1, 1, 2, 3, 4, 4, 4]
+
+
+def test_a_step_is_left_out_without_clipping_too(fragile: Path, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", fragile, [3], **LINEAR)
+    made = stages.prepare(run, run.events.append, Stop())
+    made.trainer.args.max_grad_norm = 0
+
+    made.trainer.train()
+
+    rates = tiny.series(run, "learning_rate")
+    assert [before == after for before, after in pairwise(rates)].index(True) == 2
+    assert all(weight.isfinite().all() for weight in made.trainer.model.parameters())
+    assert made.trainer.guard.skipped_steps == 1
+
+
+def test_the_first_step_left_out_is_told(fragile: Path, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", fragile, [3, 6], numerics__health=False)
+
+    alarm = tiny.said(run, Alarmed)[0]
+    assert (alarm.code, alarm.message) == (
+        "step_left_out",
+        "Step 3 was left out: its loss or a gradient was NaN or infinite.",
+    )
+    assert len(tiny.said(run, Alarmed)) == 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "guard"), [("fp32", "stop"), ("bf16", "rollback"), ("fp16", "warn")]
+)
+def test_a_run_that_left_out_most_steps_is_no_success(
+    mode: PrecisionName, guard: str, fragile: Path, tmp_path: Path
+) -> None:
+    broken = [1, 3, 4, 6, 8]
+    run = train(tmp_path / "run", fragile, broken, precision=mode, numerics__guard=guard)
+
+    ended = failure(run)
+    assert (ended.code, tiny.said(run, Progressed)[-1].step) == ("steps_left_out", 8)
+    assert ended.message.startswith("Only 3 of 8 steps updated the weights;")
+    assert ended.hint
+    kept = [path.name for path in run.artifacts.glob("*")]
+    assert kept == (["last-good"] if guard == "rollback" else [])
+
+
+def test_half_the_steps_are_enough(fragile: Path, tmp_path: Path) -> None:
+    run = train(tmp_path / "run", fragile, [1, 3, 5, 7])
+
+    assert tiny.said(run, Finished)[0].metrics["skipped_steps"] == 4
+
+
+@pytest.mark.parametrize("guard", ["stop", "rollback"])
+@pytest.mark.parametrize("logging_steps", [1, 50])
+def test_a_run_that_goes_on_leaving_out_steps_is_ended(
+    logging_steps: int, guard: str, fragile: Path, tmp_path: Path
+) -> None:
+    broken = [step for step in range(3, 61) if step % 3]
+    run = train(
+        tmp_path / "run",
+        fragile,
+        broken,
+        numerics__guard=guard,
+        optimisation__max_steps=60,
+        evaluation__logging_steps=logging_steps,
+    )
+
+    # Of the steps up to the 17th, ten were left out: 4, 5, 7, 8, 10, 11, 13, 14, 16 and 17.
+    assert (failure(run).code, tiny.said(run, Progressed)[-1].step) == ("steps_left_out", 17)
+    assert failure(run).message.startswith("10 of the last 20 steps were left out")
+    assert [event.step for event in tiny.said(run, Checkpointed)] == [17]
+    assert (run.artifacts / "last-good").is_dir() == (guard == "rollback")
+
+
+def test_float16_that_never_finds_its_scale_alarms_and_fails(model: Path, tmp_path: Path) -> None:
+    """The loss is finite at every step, and no gradient is: each is over 65,504 once scaled."""
+    steep = AutoModelForCausalLM.from_pretrained(model)
+    steep.config.rms_norm_eps = 1e-20
+    with torch.no_grad():
+        for name, weight in steep.named_parameters():
+            if "embed" in name or "o_proj" in name or "down_proj" in name:
+                weight.mul_(1e-6)
+    steep.save_pretrained(tmp_path / "model")
+    tiny.tokenizer().save_pretrained(tmp_path / "model")
+
+    run = tiny.train(
+        tmp_path / "run", tmp_path / "model", precision="fp16", optimisation__max_steps=12
+    )
+
+    assert all(map(math.isfinite, tiny.series(run, "loss")))
+    assert tiny.series(run, "skipped_steps")[-1] == 12
+    assert [alarm.code for alarm in tiny.said(run, Alarmed)] == ["steps_left_out"]
+    assert failure(run).code == "steps_left_out"
+    assert failure(run).message.startswith("Only 0 of 12 steps updated the weights;")

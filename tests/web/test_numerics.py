@@ -124,3 +124,17 @@ def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None
         attempts.fail(db, run, Failed(code="orphans", message="Weights were left out."))
 
     assert repairs(client) == []
+
+
+def test_steps_left_out_are_counted_against_all(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        attempts.follow(db, run, [progressed(10, loss=2.0, skipped_steps=4)], 10)
+
+    told = "6 of 10 steps updated the weights"
+    assert section(client).one("p").text == told
+    with unit_of_work(engine) as db:
+        failed = Failed(code="steps_left_out", message="Only 6 of 10 steps updated the weights.")
+        attempts.follow(db, runs.get(db, 1), [failed], 20)
+    assert told in read(client.get("/runs/1").text).one(id="head").text
+    assert SLOWER in repairs(client)
