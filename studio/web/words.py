@@ -94,6 +94,9 @@ NOTHING = "\N{EN DASH}"
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
+_ROUNDED_UP = 999.5
+"""Three significant digits write this as 1000 of a unit: it is one of the next."""
+
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _UNITS = (
     (_DAY, "day", _HOUR, "hour"),
@@ -150,7 +153,7 @@ def number(value: float | None) -> str:
 def count(value: float) -> str:
     """Write how many there are of what comes in millions, with three significant digits."""
     for unit in ("", "K", "M", "B"):
-        if abs(value) < 1000:  # noqa: PLR2004 -- thousands apart
+        if abs(value) < _ROUNDED_UP:
             return f"{value:.3g}{unit and NO_BREAK + unit}"
         value /= 1000
     return f"{value:.3g}{NO_BREAK}T"
@@ -206,7 +209,7 @@ def magnitude(value: float) -> str:
 def size(value: float) -> str:
     """Write a number of bytes in the unit that reads best."""
     for unit in ("B", "KB", "MB", "GB"):
-        if abs(value) < 1000:  # noqa: PLR2004 -- decimal units, as disks and networks use
+        if abs(value) < _ROUNDED_UP:  # Decimal units, as disks and networks use.
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"

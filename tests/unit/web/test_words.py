@@ -92,6 +92,7 @@ def test_a_duration_has_the_two_units_that_matter(seconds: float | None, text: s
 
 def test_a_size_is_written_in_the_unit_that_reads_best() -> None:
     assert [words.size(value) for value in (12, 3_400_000, 5e12)] == ["12 B", "3.4 MB", "5 TB"]
+    assert [words.size(value) for value in (999, 999_600, 999_600_000)] == ["999 B", "1 MB", "1 GB"]
 
 
 def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
