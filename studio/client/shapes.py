@@ -39,6 +39,7 @@ class Run(Shape):
     total_steps: int | None
     progress: float | None
     eta_seconds: float | None
+    total_seconds: float | None
     queue_position: int | None
     checkpoint_step: int | None
     metrics: dict[str, float]

@@ -270,5 +270,6 @@ def _sum_up(db: Session, run: Run, event: Started | Resumed | Finished | Stopped
             summaries.cut(db, run.id or 0, None)
         case Resumed(step=step):
             summaries.cut(db, run.id or 0, step)
+            run.metrics = summaries.newest(db, run.id or 0)
         case Finished(metrics=final) | Stopped(metrics=final):
             summaries.conclude(db, run.id or 0, final)

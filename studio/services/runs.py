@@ -1,7 +1,7 @@
 """Runs, as people see them: submit, find, delete."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -193,6 +193,12 @@ def of_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
 def live(db: Session) -> Sequence[Run]:
     """Return the runs that own a training process, oldest first."""
     return db.exec(select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))).all()
+
+
+def following(db: Session, run_ids: Collection[int]) -> Sequence[Run]:
+    """Return the live runs and some others, newest first; runs that were deleted are left out."""
+    query = select(Run).where(col(Run.status).in_(LIVE) | col(Run.id).in_(run_ids))
+    return db.exec(query.order_by(col(Run.id).desc())).all()
 
 
 def delete(db: Session, run_id: int, folder: Path) -> None:

@@ -75,6 +75,12 @@ def of(
     return found
 
 
+def newest(db: Session, run_id: int) -> dict[str, float]:
+    """Return the newest number of each metric of a run, whether or not it is finite."""
+    known = of(db, [run_id]).get(run_id, {})
+    return {key: float(one.non_finite or one.last or 0) for key, one in known.items()}
+
+
 def keys(db: Session) -> list[str]:
     """Return the metrics that any run has told."""
     return [key for key in db.scalars(each(col(MetricSummary.key))) if key is not None]

@@ -6,8 +6,9 @@ import threading
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
+from studio.web.api import live
 from studio.web.stream import Hub
-from tests.factories import make_run
+from tests.factories import make_done, make_run, make_running
 
 
 def test_each_commit_wakes_those_who_wait(engine: Engine) -> None:
@@ -64,6 +65,17 @@ def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> N
             make_run(db, "a")
 
     assert asyncio.run(watch()) == [[1] * 50, [2] * 50]
+
+
+def test_live_runs_are_followed_however_many_are_newer(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        first, ended = make_running(db, "first").id, make_done(db, "ended").id
+        for place in range(live.RECENT):
+            make_run(db, f"waits {place}")
+
+    seen = {brief.id for brief in live.recent(engine, frozenset({ended or 0}))}
+    assert {first, ended} < seen
+    assert len(seen) == live.RECENT + 2
 
 
 def test_a_viewer_that_leaves_takes_no_other_along(engine: Engine) -> None:

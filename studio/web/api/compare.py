@@ -16,7 +16,7 @@ from studio.services import compare, metrics
 from studio.web.api.calls import Call
 from studio.web.api.live import HEARTBEAT
 from studio.web.api.results import AxisName, Cut, SeriesOut
-from studio.web.api.shapes import Out, RunBrief, run_brief
+from studio.web.api.shapes import PASSING, Out, RunBrief, run_brief
 from studio.web.deps import DB, RunIds
 from studio.web.lines import Along, Laid, laid
 from studio.web.viewers import Seated
@@ -170,7 +170,7 @@ def _news(
 ) -> tuple[dict[int, list[metrics.Row]], str, bool]:
     with reading(engine) as db:
         found: list[Run] = compare.chosen(db, ids)
-        told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": {"eta_seconds"}})
+        told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": PASSING})
         is_over = all(run.status.is_final for run in found)
         return metrics.told(db, ids, last), told.decode(), is_over
 

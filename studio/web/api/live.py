@@ -20,14 +20,14 @@ from studio.rundir import RunDir
 from studio.services import artifacts, compare, history, metrics, runs
 from studio.settings import Settings
 from studio.web.api.calls import Call
-from studio.web.api.shapes import Id, RunBrief, run_brief
+from studio.web.api.shapes import PASSING, Id, RunBrief, run_brief
 from studio.web.viewers import Seated
 
 router = APIRouter(route_class=Call, prefix="/api/v1", tags=["live"])
 
 LINES = 500
 RECENT = 50
-"""As many runs as a page of the list shows."""
+"""As many runs as a page of the list shows. A live run is told of however old it is."""
 
 HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
 _ROWS = TypeAdapter(list[metrics.Row])
@@ -93,9 +93,13 @@ async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
     """Tell of every recent run that changed since the last message; at first, of each of them."""
     state = request.app.state
     known: dict[int, str] = {}
+    known_live: list[int] = []
     while not state.hub.is_closing:
         seen = state.hub.version
-        briefs = await state.hub.read("recent", partial(_recent, state.engine))
+        followed = frozenset(known_live)
+        read = partial(recent, state.engine, followed)
+        briefs = await state.hub.read(("recent", followed), read)
+        known_live = [brief.id for brief in briefs if brief.status.is_live]
         changed = [brief for brief in briefs if known.get(brief.id) != _facts(brief)]
         known = {brief.id: _facts(brief) for brief in briefs}
         if changed:
@@ -113,14 +117,17 @@ def place_of(text: str) -> Place:
     )
 
 
-def _recent(engine: Engine) -> list[RunBrief]:
+def recent(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
+    """Read the newest runs, those that are live, and those that were: how they ended is news."""
     with reading(engine) as db:
-        return [run_brief(db, run) for run in runs.newest(db, runs.Filter(), limit=RECENT)]
+        newest = runs.newest(db, runs.Filter(), limit=RECENT)
+        older = [run for run in runs.following(db, followed) if run not in newest]
+        return [run_brief(db, run) for run in (*newest, *older)]
 
 
 def _facts(brief: RunBrief) -> str:
-    """Return what makes a status news. An estimate of the time left always differs."""
-    return brief.model_dump_json(exclude={"eta_seconds"})
+    """Return what makes a status news."""
+    return brief.model_dump_json(exclude=PASSING)
 
 
 def news(

@@ -90,6 +90,10 @@ class Phases(Out):
     total_seconds: float | None
 
 
+PASSING = {"eta_seconds", "total_seconds"}
+"""Fields of a run that change with time alone, and so are no news."""
+
+
 class RunBrief(Out):
     """What changes while a run goes on."""
 
@@ -108,6 +112,8 @@ class RunBrief(Out):
     tokens: int
     progress: float | None
     eta_seconds: float | None
+    total_seconds: float | None
+    """From the moment a worker claimed it until its end, or until now."""
     queue_position: int | None
     priority: int
     is_held: bool
@@ -200,6 +206,7 @@ def _brief(db: Session, run: Run) -> dict[str, Any]:
         "tokens": run.tokens,
         "progress": made.share,
         "eta_seconds": made.eta_seconds,
+        "total_seconds": made.total_seconds,
         "queue_position": queue.position(db, run),
         "priority": run.priority,
         "is_held": run.is_held,

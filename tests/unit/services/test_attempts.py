@@ -202,6 +202,18 @@ def test_a_resumed_run_tells_no_step_twice(db: Session) -> None:
     ]
 
 
+def test_a_resumed_run_shows_the_metrics_of_its_checkpoint(db: Session) -> None:
+    make_run(db)
+    run = claimed(db)
+    told = [progressed(2, loss=2.8, eval_loss=2.9), progressed(3, loss=float("nan"))]
+    attempts.follow(db, run, [progressed(0, eval_loss=3.5), *told], 2)
+    attempts.settle(db, run, KILLED)
+    run = claimed(db)
+    attempts.follow(db, run, [Resumed(step=2, attempt=2)], 3)
+
+    assert (run.step, run.metrics) == (2, {"loss": 2.8, "eval_loss": 2.9})
+
+
 def test_a_killed_process_is_tried_again_from_its_checkpoint(db: Session) -> None:
     make_run(db)
     run = claimed(db)
