@@ -1,6 +1,7 @@
 // Curves of several runs laid over each other, as they come; what is shown of them stands in the
 // address.
 import { Chart } from "./chart.js";
+import { fill } from "./figures.js";
 import { phrase } from "./phrases.js";
 import { follow } from "./stream.js";
 import { Finer, put, span } from "./view.js";
@@ -261,6 +262,15 @@ class Page {
     return row[FIELDS[this.unit] ?? this.unit] + (this.offsets?.[run] ?? 0);
   }
 
+  /** Have the server draw the table of final figures, which it judges, while they change. */
+  #conclude() {
+    this.concluding ??= setTimeout(() => {
+      this.concluding = null;
+      if (this.ended.signal.aborted) return;
+      htmx.ajax("GET", location.href, { target: "#finals", select: "#finals", swap: "outerMorph", push: "false" });
+    }, AGAIN_MS);
+  }
+
   #again() {
     if (this.waiting) return;
     this.waiting = setTimeout(async () => {
@@ -271,7 +281,10 @@ class Page {
 
   /** Show how the runs stand; what a run told before it began anew is gone. */
   #stand(runs) {
-    for (const { id, status, step } of runs) {
+    if (this.attempts.size) this.#conclude();
+    for (const run of runs) {
+      const { id, status, step } = run;
+      for (const place of this.root.querySelectorAll(`[data-of="${id}"]`)) fill(place, run);
       const spot = this.root.querySelector(`[data-status-of="${id}"] .status`);
       if (spot && !spot.classList.contains(status)) {
         spot.className = `status ${status}`;

@@ -9,9 +9,36 @@ export function short(value) {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value;
   const size = Math.abs(value);
-  if (size !== 0 && size < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
+  if (size !== 0 && size < 1e-3) return small(Number(value.toPrecision(3)));
   if (size >= 1e3) return grouped(Math.round(value));
   return String(Number(value.toPrecision(4)));
+}
+
+/** Write a number below a thousandth as Python does, so that pages and scripts agree. */
+function small(value) {
+  return Math.abs(value) >= 1e-4 ? String(value) : value.toExponential().replace(/-(\d)$/, "-0$1");
+}
+
+/** Write a metric's value with the unit its name says, as the server does. */
+export function measure(value, name) {
+  if (typeof value === "string") return value === "NaN" ? value : phrase("infinite");
+  if (value === null || value === undefined) return "–";
+  if (name.endsWith("_bytes")) return bytes(value);
+  if (name.endsWith("_share")) return percent(Number((value * 100).toPrecision(3)));
+  return name === "train_seconds" ? span(value) : short(value);
+}
+
+/** Write hundredths that are already rounded. */
+export function percent(hundredths) {
+  return `${hundredths}${IS_ENGLISH ? " " : ""}%`;
+}
+
+function bytes(value) {
+  const units = ["B", "KB", "MB", "GB", "TB"];
+  let rank = 0;
+  // What rounds to 1000 of a unit is one of the next.
+  for (; Math.abs(value) >= 999.5 && rank < 4; rank += 1) value /= 1000;
+  return `${Number(value.toPrecision(3))} ${units[rank]}`;
 }
 
 /** Write a whole number with its thousands apart. */
@@ -29,12 +56,22 @@ export function tick(value, unit) {
   return by ? `${Number((value / by).toPrecision(4))}\u202f${sign}` : short(value);
 }
 
-/** Write seconds with the two units that matter. */
+const DAY = 86_400;
+const UNITS = [[DAY, "day", 3600, "hour"], [3600, "hour", 60, "minute"], [60, "minute", 1, "second"]];
+const SIGNS = { day: "d", hour: "h", minute: "min", second: "s" };
+
+/** Write seconds with the two units that matter, as the server does. */
 export function span(seconds) {
-  if (seconds === null || seconds === undefined) return "";
-  if (seconds < 60) return phrase("{s} s", { s: Math.round(seconds) });
-  if (seconds < 3600) return phrase("{min} min {s} s", { min: Math.floor(seconds / 60), s: Math.floor(seconds % 60) });
-  return phrase("{h} h {min} min", { h: Math.floor(seconds / 3600), min: Math.floor((seconds % 3600) / 60) });
+  if (seconds === null || seconds === undefined) return "–";
+  if (seconds < 10) return amount(seconds.toFixed(1), "second");
+  if (seconds < 60) return amount(seconds.toFixed(0), "second");
+  const [whole, unit, part, smaller] = UNITS.find(([least]) => seconds >= least);
+  return `${amount(Math.floor(seconds / whole), unit)} ${amount(Math.floor((seconds % whole) / part), smaller)}`;
+}
+
+function amount(number, unit) {
+  if (IS_ENGLISH) return `${number} ${SIGNS[unit]}`;
+  return new Intl.NumberFormat(LANGUAGE, { style: "unit", unit, unitDisplay: "short" }).format(Number(number));
 }
 
 /** Write a place on an axis. */

@@ -1,9 +1,8 @@
 // A run's page: its charts, its log, and the parts that the server draws anew when they change.
 import { Bell } from "./bell.js";
 import { Chart } from "./chart.js";
+import { fill } from "./figures.js";
 import { Log } from "./log.js";
-import { span } from "./numbers.js";
-import { phrase } from "./phrases.js";
 import { follow } from "./stream.js";
 import { Finer } from "./view.js";
 
@@ -19,10 +18,14 @@ export default function start(root) {
   const ended = new AbortController();
   const finer = new Finer(ended.signal, { part: (range) => refine(root, charts, finer, range) });
   root.addEventListener("chart-zoom", ({ detail }) => finer.zoomed(detail), { signal: ended.signal });
+  /** What the stream told last: a head that the server drew before that must not stay. */
+  const newest = {};
+  const again = () => newest.run && fill(root.querySelector("#head"), newest.run);
+  document.addEventListener("htmx:after:swap", again, { signal: ended.signal });
   let stop = () => {};
   let isOver = false;
   load(root, charts).then((last) => {
-    if (!isOver) stop = listen(root, { charts, log, bell }, last);
+    if (!isOver) stop = listen(root, { charts, log, bell, newest }, last);
   });
   return () => {
     isOver = true;
@@ -64,7 +67,7 @@ async function refine(root, charts, finer, range) {
   if (told) charts.forEach((chart) => chart.refine(range, told.x, told.series));
 }
 
-function listen(root, { charts, log, bell }, last) {
+function listen(root, { charts, log, bell, newest }, last) {
   return follow(
     root.dataset.stream,
     {
@@ -74,7 +77,10 @@ function listen(root, { charts, log, bell }, last) {
         if (rows.some((row) => "grad_norm" in row.values)) announce("run-numerics");
       },
       log: ({ lines }) => log.add(lines),
-      status: (run) => tell(root, bell, run),
+      status(run) {
+        newest.run = run;
+        tell(root, bell, run);
+      },
       sample: () => announce("run-samples"),
       event: () => announce("run-history"),
     },
@@ -92,16 +98,7 @@ function reveal(charts) {
 
 /** Show where the run is; where its status changed, let the server draw what depends on it. */
 function tell(root, bell, run) {
-  const put = (name, words) => {
-    const spot = root.querySelector(`[data-put="${name}"]`);
-    if (spot && spot.textContent !== words) spot.textContent = words;
-  };
-  const bar = root.querySelector("progress");
-  if (bar && run.progress !== null) bar.value = run.progress;
-  put("step", String(run.step));
-  put("total", run.total_steps === null ? "…" : String(run.total_steps));
-  put("phase", phrase(run.phase));
-  put("eta", run.eta_seconds === null ? "" : phrase("{time} left", { time: span(run.eta_seconds) }));
+  fill(root.querySelector("#head"), run);
   if (root.dataset.status === run.status) return;
   root.dataset.status = run.status;
   bell.ring(run);

@@ -15,7 +15,7 @@ from jinja2_fragments import render_block
 
 from studio import paths
 from studio.recipe.dotted import flatten
-from studio.web import places, rights, run_table, said, sheets, tongue, words
+from studio.web import live_figures, places, rights, run_table, said, sheets, tongue, words
 
 VARY = {"Vary": "HX-Request, Accept-Language, Cookie"}
 """What the same address answers differently to."""
@@ -91,6 +91,9 @@ def _jinja() -> Environment:
         now=lambda: datetime.now(UTC),
         menu=places.PLACES,
         may=rights.may,
+        figure=live_figures.figure,
+        tiles=live_figures.TILES,
+        result_tiles=live_figures.RESULT_TILES,
         spoken=tongue.spoken,
         phrases=tongue.phrases,
         tongues=tongue.TONGUES,

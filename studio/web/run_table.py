@@ -14,6 +14,7 @@ from studio.services import fields
 from studio.services.run_groups import Group, Grouped, Spread
 from studio.services.run_table import COLUMNS, NEWEST, Line, View
 from studio.web import words
+from studio.web.live_figures import FIGURES
 from studio.web.said import said
 from studio.web.tongue import gettext
 
@@ -99,6 +100,13 @@ class Cell:
     """better or worse than the baseline, where that is known."""
     differs: bool = False
     """Whether it is a setting that is not as in the baseline."""
+
+    @property
+    def figure(self) -> str:
+        """The name by which the event stream keeps the value up to date; nothing if it does not."""
+        if self.field.key:
+            return self.field.key if self.field.form == "last" else ""
+        return self.field.name if self.field.name in FIGURES else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
 from studio.services import attempts, runs
 from studio.settings import Settings
+from studio.web import live_figures, words
 from tests.factories import make_done, make_run, make_running, progressed
 from tests.reading import Node, read
 
@@ -48,6 +49,16 @@ def test_a_running_run_tells_its_step(client: TestClient, engine: Engine) -> Non
         "0.4000",
         True,
     )
+
+
+def test_tiles_stand_before_there_is_a_metric(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+    tiles = shown(client).one("dl", class_="figures").all("div")
+
+    assert [tile.text for tile in tiles if "hidden" not in tile.attributes][:4] == [
+        f"{words.metric(name)} {words.NOTHING}" for name in live_figures.TILES
+    ]
 
 
 def test_what_is_asked_for_stands_beside_what_ran(client: TestClient, engine: Engine) -> None:
