@@ -2,6 +2,7 @@
 // A page module exports `default(element)` and returns a function that ends what it began.
 
 import { tick } from "./clock.js";
+import { check, watch } from "./connection.js";
 import { phrase } from "./phrases.js";
 import { listen } from "./shortcuts.js";
 
@@ -15,10 +16,18 @@ async function boot() {
   guide();
   for (const element of document.querySelectorAll("[data-module]:not([data-booted])")) {
     element.dataset.booted = "";
-    const { default: start } = await import(element.dataset.module);
-    if (element.isConnected) running.set(element, start(element));
-    element.dataset.booted = "done";
+    await load(element).catch(() => {
+      // It is loaded once the studio answers again.
+      delete element.dataset.booted;
+      check();
+    });
   }
+}
+
+async function load(element) {
+  const { default: start } = await import(element.dataset.module);
+  if (element.isConnected) running.set(element, start(element));
+  element.dataset.booted = "done";
 }
 
 /** Show a newcomer around, once. */
@@ -104,6 +113,8 @@ function stayOnRefusal(event) {
 
 listen();
 tick();
+watch();
+document.addEventListener("studio-back", boot);
 document.addEventListener("click", toggleTheme);
 document.addEventListener("click", repair);
 document.addEventListener("click", copy);

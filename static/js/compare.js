@@ -187,21 +187,9 @@ class Page {
     this.charts.forEach((chart) => chart.hide(without));
   }
 
-  /** Show only the runs that a brush leaves. */
-  filter(out, brush) {
+  /** Draw only the runs that a brush leaves. */
+  filter(out) {
     this.filtered = out;
-    put(this.root, "brush", brush);
-    const left = this.runs.length - out.size;
-    for (const place of this.root.querySelectorAll("[data-of]")) place.hidden = out.has(place.dataset.of);
-    for (const head of this.root.querySelectorAll("tr.group th")) head.colSpan = 1 + left;
-    const words = this.root.querySelector("[data-filter-words]");
-    words.textContent = out.size ? phrase("{left} of {all} runs are inside the brush. ", { left, all: this.runs.length }) : "";
-    if (out.size) {
-      const button = document.createElement("button");
-      Object.assign(button, { type: "button", className: "btn small", textContent: phrase("Show all") });
-      button.dataset.unbrush = "";
-      words.append(button);
-    }
     this.#hide();
     if (this.isGrouped) this.load();
   }
@@ -262,15 +250,6 @@ class Page {
     return row[FIELDS[this.unit] ?? this.unit] + (this.offsets?.[run] ?? 0);
   }
 
-  /** Have the server draw the table of final figures, which it judges, while they change. */
-  #conclude() {
-    this.concluding ??= setTimeout(() => {
-      this.concluding = null;
-      if (this.ended.signal.aborted) return;
-      htmx.ajax("GET", location.href, { target: "#finals", select: "#finals", swap: "outerMorph", push: "false" });
-    }, AGAIN_MS);
-  }
-
   #again() {
     if (this.waiting) return;
     this.waiting = setTimeout(async () => {
@@ -281,7 +260,6 @@ class Page {
 
   /** Show how the runs stand; what a run told before it began anew is gone. */
   #stand(runs) {
-    if (this.attempts.size) this.#conclude();
     for (const run of runs) {
       const { id, status, step } = run;
       for (const place of this.root.querySelectorAll(`[data-of="${id}"]`)) fill(place, run);

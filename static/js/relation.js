@@ -70,7 +70,24 @@ export class Relation {
     this.host.querySelectorAll("[data-mark]").forEach((mark) => {
       mark.classList.toggle("faint", out.has(mark.dataset.mark));
     });
-    this.page.filter(out, this.section.dataset.brush);
+    this.page.filter(out);
+    this.#tellFiltered(out);
+  }
+
+  /** Show of each table and list only the runs inside the brush. */
+  #tellFiltered(out) {
+    const { root, runs } = this.page;
+    put(root, "brush", this.section.dataset.brush);
+    const left = runs.length - out.size;
+    for (const place of root.querySelectorAll("[data-of]")) place.hidden = out.has(place.dataset.of);
+    for (const head of root.querySelectorAll("tr.group th")) head.colSpan = 1 + left;
+    const words = root.querySelector("[data-filter-words]");
+    words.textContent = out.size ? phrase("{left} of {all} runs are inside the brush. ", { left, all: runs.length }) : "";
+    if (!out.size) return;
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", className: "btn small", textContent: phrase("Show all") });
+    button.dataset.unbrush = "";
+    words.append(button);
   }
 
   lineOf(run) {

@@ -2,6 +2,7 @@
 // browser allows six connections to a studio, and goes on by id where it stopped. It stays open
 // where somebody waits to be told.
 
+import { check, heard } from "./connection.js";
 import { phrase } from "./phrases.js";
 
 const HIDDEN_GRACE_MS = 5_000;
@@ -40,15 +41,18 @@ export function follow(url, handlers, after = "", stays = () => false) {
   }
 
   function expectMore() {
+    heard();
     clearTimeout(timers.silence);
     timers.silence = setTimeout(() => {
       close("reconnecting");
+      check();
       open();
     }, SILENCE_MS);
   }
 
   /** EventSource retries a cut line itself, but gives up for good on an answer like 503. */
   function retry() {
+    check();
     if (source?.readyState !== EventSource.CLOSED) return show("reconnecting");
     close("reconnecting");
     const wait = Math.min(MOST_WAIT_MS, 500 * 2 ** tries++);
@@ -86,9 +90,18 @@ export function follow(url, handlers, after = "", stays = () => false) {
     timers.hidden = setTimeout(() => source && !stays() && close("paused"), HIDDEN_GRACE_MS);
   }
 
+  /** The studio answers again: do not wait for the next try. */
+  function onBack() {
+    if (source && source.readyState !== EventSource.CLOSED) return;
+    tries = 0;
+    close("reconnecting");
+    open();
+  }
+
   const watch = new AbortController();
   const { signal } = watch;
   document.addEventListener("visibilitychange", onVisibility, { signal });
+  document.addEventListener("studio-back", onBack, { signal });
   addEventListener("pagehide", () => close("off"), { signal });
   addEventListener("pageshow", (event) => event.persisted && open(), { signal });
   open();

@@ -15,8 +15,8 @@ export default function start(root) {
   }
 
   async function load() {
-    const answer = await fetch(root.dataset.report);
-    if (!answer.ok) return;
+    const answer = await fetch(root.dataset.report).catch(() => null);
+    if (!answer?.ok) return;
     ({ curves } = await answer.json());
     show();
   }

