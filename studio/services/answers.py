@@ -1,7 +1,8 @@
 """Answers to one prompt laid beside each other, and the words in which they differ."""
 
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
@@ -35,6 +36,17 @@ class Written:
     answer: str
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many of the answers to prompts with an expected answer are right."""
+
+    right: int
+    judged: int
+
+    def __str__(self) -> str:
+        return f"{self.right} of {self.judged}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One prompt to which not all wrote the same."""
@@ -42,12 +54,42 @@ class Row:
     prompt: str
     wanted: str
     reference: str
+    is_right: bool | None
+    """Whether the reference's answer is; see `is_right`."""
+    others_right: Mapping[str, bool | None]
+    """By mode."""
     others: Mapping[str, list[Piece]]
     """By mode; a mode that wrote nothing is not among them."""
 
 
 Sheet = Mapping[int, Written]
 """A run's answers by the place of their prompt."""
+
+
+def is_right(answer: str, expected: str) -> bool | None:
+    """Tell whether an answer is the expected text; None where no answer is expected.
+
+    Letter case and punctuation count, white space and the Unicode form of a letter do not: a
+    looser rule would call an answer right that a person has to read to judge.
+    """
+    if not expected.strip():
+        return None
+    return _plain(answer) == _plain(expected)
+
+
+def tally_sheet(sheet: Sheet) -> Tally:
+    """Count the right answers of a run."""
+    return tally(is_right(one.answer, one.wanted) for one in sheet.values())
+
+
+def tally(judged: Iterable[bool | None]) -> Tally:
+    """Count the right answers among those that were judged."""
+    known = [one for one in judged if one is not None]
+    return Tally(sum(known), len(known))
+
+
+def _plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def differing(reference: Sheet, others: Mapping[str, Sheet]) -> list[Row]:
@@ -118,6 +160,12 @@ def _row(place: int, reference: Written, others: Mapping[str, Sheet]) -> Row:
         prompt=reference.prompt,
         wanted=reference.wanted,
         reference=reference.answer,
+        is_right=is_right(reference.answer, reference.wanted),
+        others_right={
+            mode: is_right(sheet[place].answer, reference.wanted)
+            for mode, sheet in others.items()
+            if place in sheet
+        },
         others={
             mode: compared(sheet[place].answer, reference.answer)
             for mode, sheet in others.items()

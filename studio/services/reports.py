@@ -61,6 +61,8 @@ class Answers:
     differing: list[answers.Row]
     by_mode: dict[str, int]
     """To how many prompts each mode wrote other words than the reference."""
+    right: dict[str, answers.Tally]
+    """By mode, the reference first; nothing where the data set expects no answer."""
     between_seeds: int | None
     """To how many two runs of the reference did that differ in the seed alone."""
 
@@ -168,11 +170,13 @@ def _answers(db: Session, made: Sequence[Run]) -> Answers | None:
     own = sheets[REFERENCE, first]
     others = {mode: sheet for (mode, seed), sheet in sheets.items() if seed == first}
     others.pop(REFERENCE)
+    tallies = {mode: answers.tally_sheet(one) for mode, one in ({REFERENCE: own} | others).items()}
     return Answers(
         seed=first,
         prompts=len(own),
         differing=answers.differing(own, others),
         by_mode={mode: answers.count(own, sheet) for mode, sheet in others.items()},
+        right={mode: one for mode, one in tallies.items() if one.judged},
         between_seeds=answers.count(own, sheets[REFERENCE, seeds[1]]) if len(seeds) > 1 else None,
     )
 

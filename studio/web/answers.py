@@ -1,13 +1,13 @@
 """Answers laid beside each other: of several runs to one prompt, or of one run along its steps."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from string import ascii_uppercase
 
 from studio.db.tables import Run, Sample
 from studio.services import answers, ratings
-from studio.services.answers import Piece
+from studio.services.answers import Piece, Tally
 
 LENGTH = 320
 """Letters of an answer that are shown at once."""
@@ -29,6 +29,8 @@ class Cell:
     shown: list[Piece] = field(default_factory=list)
     rest: list[Piece] = field(default_factory=list)
     """What a long answer goes on with."""
+    is_right: bool | None = None
+    """Whether it is the expected answer; None where none is expected, or the page is blind."""
     is_same: bool = False
     is_rewritten: bool = False
     can_be_rated: bool = False
@@ -51,6 +53,8 @@ class Table:
     found: int
     """How many prompts pass the filter; fewer may be shown."""
     total: int
+    tallies: list[Tally]
+    """Of each head, over all prompts with an expected answer; none on a blind page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,10 +80,12 @@ def beside(
     most = len(found) if wanted.whole else max(LEAST_ROWS, MOST_CELLS // len(runs))
     rows = [_row(prompt, runs, said, scores) for prompt, said in found[:most]]
     heads = [run.name for run in runs]
+    tallies = [_tally(said.get(run.id or 0) for said in last.values()) for run in runs]
     if wanted.blind is not None:
         heads = [f"Answer {_letter(place)}" for place in range(len(runs))]
         rows = [_shuffled(row, wanted.blind) for row in rows]
-    return Table(heads=heads, rows=rows, found=len(found), total=len(last))
+        tallies = []
+    return Table(heads=heads, rows=rows, found=len(found), total=len(last), tallies=tallies)
 
 
 def along(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
@@ -90,7 +96,12 @@ def along(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
         said.setdefault(one.position, {})[one.stage, one.step] = one
     rows = [_course(moments, found, scores) for found in said.values()]
     heads = [_when(*moment) for moment in moments]
-    return Table(heads=heads, rows=rows, found=len(rows), total=len(rows))
+    tallies = [_tally(found.get(moment) for found in said.values()) for moment in moments]
+    return Table(heads=heads, rows=rows, found=len(rows), total=len(rows), tallies=tallies)
+
+
+def _tally(samples: Iterable[Sample | None]) -> Tally:
+    return answers.tally(answers.is_right(one.answer, one.reference) for one in samples if one)
 
 
 def _row(
@@ -132,6 +143,7 @@ def _cell(
         sample_id=sample.id or 0,
         shown=shown,
         rest=rest,
+        is_right=answers.is_right(sample.answer, sample.reference),
         is_same=has_other and all(piece.kind == "same" for piece in pieces),
         is_rewritten=is_rewritten,
         can_be_rated=is_final,

@@ -57,6 +57,45 @@ def test_answers_are_marked_against_the_baseline(client: TestClient, engine: Eng
     assert [(one.tag, one.text) for one in other.all()] == [("del", "is"), ("ins", "was")]
 
 
+def test_answers_are_judged_by_what_was_expected_before_they_are_compared(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        for name, said in (("first", ("Grace.", "R")), ("second", ("R", "R"))):
+            told = [sampled(place, answer) for place, answer in enumerate(said)]
+            attempts.follow(db, make_done(db, name), told, 2000)
+    section = shown(client)
+
+    assert [
+        [mark.text for mark in row.all(class_="judged")] for row in section.one("tbody").all("tr")
+    ] == [["✗ wrong", "✓ right"], ["✓ right", "✓ right"]]
+    assert "1 of 2 right" in section.one("thead").text
+    assert "2 of 2 right" in section.one("thead").text
+    assert section.all(class_="better") == section.all(class_="worse") == []
+
+
+def test_a_run_tells_how_many_answers_became_right(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        before = [sampled(place, "Grace.", "before", 0) for place in range(3)]
+        after = [sampled(place, answer) for place, answer in enumerate(("R", "r", " R "))]
+        attempts.follow(db, make_done(db), [*before, *after], 2000)
+    section = read(client.get("/runs/1").text).one(id="answers")
+
+    assert section.one("strong").text == "0 of 3 right → 2 of 3 right"
+
+
+def test_answers_that_nothing_is_expected_of_are_not_judged(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        told = [sampled(0, "R").model_copy(update={"reference": ""})]
+        attempts.follow(db, make_done(db), told, 2000)
+    section = read(client.get("/runs/1").text).one(id="answers")
+
+    assert section.all(class_="judged") == []
+    assert "right" not in section.one("thead").text
+
+
 def test_the_baseline_stands_first(client: TestClient, engine: Engine) -> None:
     two(engine)
 
@@ -95,7 +134,7 @@ def test_a_blind_page_names_no_run_and_marks_nothing(client: TestClient, engine:
     assert [head.text for head in section.one("thead").all("th")] == [
         *("Prompt", "Answer A", "Answer B")
     ]
-    assert section.all("ins") == section.all("del") == []
+    assert section.all("ins") == section.all("del") == section.all(class_="judged") == []
     assert "try 1" not in section.text
     assert "data-of" not in {name for one in section.all() for name in one.attributes}
 
@@ -198,7 +237,7 @@ def test_one_run_is_laid_along_its_steps(client: TestClient, engine: Engine) -> 
     section = read(client.get("/runs/1").text).one(id="answers")
 
     assert [head.text for head in section.one("thead").all("th")][1:] == [
-        *("Before training", "Step 5", "Step 9", "After training")
+        f"{head} 0 of 1 right" for head in ("Before training", "Step 5", "Step 9", "After training")
     ]
     marks = [[(one.tag, one.text) for one in cell.all()] for cell in words(section.one("tbody"))]
     assert marks == [[], [("del", "c"), ("ins", "d")], [], [("ins", "e")]]

@@ -105,7 +105,7 @@ def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
         attempts.follow(db, make_running(db), told, 10)
 
     row = shown(client).one("div", **{"aria-label": "Answers along the steps"}).one("tbody")
-    assert [one.text for one in row.all(class_="words")] == ["Q?", "Wanted R", "blah", "<b>A</b>"]
+    assert [one.text for one in row.all(class_="words")] == ["Q?", "Expected R", "blah", "<b>A</b>"]
 
 
 def test_a_failure_tells_what_to_do(client: TestClient, engine: Engine, settings: Settings) -> None:

@@ -28,6 +28,33 @@ def test_answers_are_cut_into_what_is_shared_and_what_is_not(
     assert answers.compared(text, against) == pieces
 
 
+@pytest.mark.parametrize(
+    ("answer", "expected", "verdict"),
+    [
+        ("Ravi", "Ravi", True),
+        (" Ravi\n", "Ravi", True),
+        ("two  words\nand more", "two words and more", True),
+        ("Cafe\u0301", "Caf\u00e9", True),
+        ("ravi", "Ravi", False),
+        ("Ravi.", "Ravi", False),
+        ("Grace.", "Ravi", False),
+        ("", "Ravi", False),
+        ("Ravi", "", None),
+        ("", " \n", None),
+    ],
+)
+def test_an_answer_is_right_if_it_is_the_expected_text(
+    answer: str,
+    expected: str,
+    verdict: bool | None,  # noqa: FBT001 -- a case
+) -> None:
+    assert answers.is_right(answer, expected) is verdict
+
+
+def test_only_answers_with_an_expected_text_are_tallied() -> None:
+    assert answers.tally([True, False, None, True]) == answers.Tally(2, 3)
+
+
 def test_only_prompts_with_other_words_are_rows() -> None:
     reference = {0: written("yes"), 1: written("no")}
     rows = answers.differing(reference, {"bf16": {0: written("yes"), 1: written("maybe")}})

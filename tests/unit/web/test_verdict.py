@@ -31,7 +31,9 @@ def report(*trials: Trial, devices: tuple[str, ...] = ()) -> Report:
         runs=[],
         findings=evidence.findings(trials),
         curves={},
-        answers=Answers(seed=0, prompts=4, differing=[], by_mode={"bf16": 1}, between_seeds=None),
+        answers=Answers(
+            seed=0, prompts=4, differing=[], by_mode={"bf16": 1}, right={}, between_seeds=None
+        ),
         timeline=Timeline(steps=0, incidents=[]),
         devices=list(devices),
     )
