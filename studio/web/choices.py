@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
+from studio.db.tables import Run
 from studio.hardware import Hardware
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services import datasets, models, versions
+from studio.services import datasets, fields, models, versions
 from studio.web import words
 from studio.web.tongue import gettext, ngettext
+
+_RUNS_LOOKED_AT = 20
+"""Of the newest: the models of the others may be gone as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,24 @@ def usable(options: Sequence[Option], wanted: str) -> str:
 
 def model_names(db: Session) -> list[str]:
     return [model.name for model in models.newest(db)]
+
+
+def base_model_for(db: Session, dataset: str) -> tuple[str, str]:
+    """Return the model whose tokens are shown of a data set unless one is named, and why that one.
+
+    It is what the newest run on the data set started from, else the newest model that no run made:
+    a tuned model would be a guess, and is only shown if it is chosen. Empty where there is none.
+    """
+    known = models.newest(db)
+    names = {model.name for model in known}
+    query = select(Run).where(fields.recipe()["dataset"].value == dataset)
+    for run in db.exec(query.order_by(col(Run.id).desc()).limit(_RUNS_LOOKED_AT)):
+        if run.recipe.base_model in names:
+            why = gettext("The base model of run #%(run)s, the newest on this data set.")
+            return run.recipe.base_model, why % {"run": run.id}
+    base = next((model.name for model in known if model.kind != "run"), "")
+    why = gettext("The newest base model here: no run has used this data set.")
+    return base, why if base else ""
 
 
 def dataset_names(db: Session, chosen: str) -> list[tuple[str, str]]:

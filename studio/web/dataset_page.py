@@ -1,5 +1,6 @@
 """All that the page of a data set shows."""
 
+from collections.abc import Mapping as Values
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,9 @@ from studio.services.versions import Part, Which
 from studio.settings import Settings
 from studio.web.uploads import limits_of
 
-ROWS = 50
+ROWS = 10
+"""On one page, each folded to a few lines where it is longer."""
+_SHORT_TEXT, _SHORT_LINES, _SHORT_TURNS = 200, 3, 2
 _MOST = 100
 """Rows that can be asked for by number at once."""
 
@@ -86,6 +89,8 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "place": PLACES.get(dataset.format, "row"),
         "asked": asked,
         "rows": rows,
+        "page_size": ROWS,
+        "folded": {one.number for one in rows.rows if is_long(one.row)},
         "spots": findings.spots(where, version, which, rows) if version else {},
         "original": _original(config, dataset, asked),
         "chore": builds.of(db, dataset.id or 0),
@@ -96,6 +101,14 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "name": dataset.name,
         "problem": None,
     }
+
+
+def is_long(row: Values[str, Any]) -> bool:
+    """Whether a row has more to show than the few lines that a list gives to each."""
+    turns = [turn for name in ("messages", "chosen", "rejected") for turn in row.get(name, ())]
+    texts = [row.get("text", ""), *(turn.get("content") or "" for turn in turns)]
+    is_wide = any(len(text) > _SHORT_TEXT or text.count("\n") >= _SHORT_LINES for text in texts)
+    return is_wide or len(turns) > _SHORT_TURNS or any("tool_calls" in turn for turn in turns)
 
 
 def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entry]:

@@ -1,6 +1,7 @@
 """Data sets on screen and over REST: brought, looked into, renamed, deleted."""
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -108,16 +109,16 @@ def test_hostile_text_is_only_text(client: TestClient) -> None:
     assert "onerror=y>" not in page.text
 
 
-def test_rows_are_shown_fifty_at_a_time(client: TestClient) -> None:
-    client.post(API, files=files(ROW * 60))
+def test_rows_are_shown_ten_at_a_time(client: TestClient) -> None:
+    client.post(API, files=files(ROW * 20))
 
     first = read(client.get("/datasets/2").text)
     following = first.one("a", rel="next").attributes["href"]
     second = read(client.get(f"/datasets/2{following}").text)
 
-    assert (rows_in(first)[-1], following) == ("Row 50", "?version=1&split=train&after=50#rows")
+    assert (rows_in(first)[-1], following) == ("Row 10", "?version=1&split=train&after=10#rows")
     assert (rows_in(second), second.all("a", rel="next")) == (
-        [f"Row {number}" for number in range(51, 61)],
+        [f"Row {number}" for number in range(11, 21)],
         [],
     )
 
@@ -194,6 +195,18 @@ def test_an_upload_over_rest_answers_with_all_that_is_known(client: TestClient) 
     assert [one["kind"] for one in noticed] == ["left_out", "finding"]
     assert client.get(f"{API}/2").json() == made
     assert client.get(API).json()["data"][0] == made
+
+
+def test_a_page_has_ten_rows_and_folds_long_ones(client: TestClient) -> None:
+    long = "So it goes. " * 100
+    rows = [{"prompt": f"Who is {i}?", "completion": long if i == 1 else "Me."} for i in range(12)]
+    bring(client, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    first = read(client.get("/datasets/2").text)
+    boxes = [one.attributes["aria-controls"] for one in first.all("input", type="checkbox")]
+
+    assert rows_in(first) == [f"Row {number}" for number in range(1, 11)]
+    assert boxes == ["row-2"]
+    assert rows_in(read(client.get("/datasets/2?after=10").text)) == ["Row 11", "Row 12"]
 
 
 def test_rows_over_rest_come_a_page_at_a_time(client: TestClient) -> None:

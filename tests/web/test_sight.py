@@ -186,6 +186,25 @@ def test_a_data_set_has_a_page_of_its_rows_as_tokens(client: TestClient) -> None
 
 
 @pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("page", ["sight", "stats"])
+def test_tokens_are_those_of_a_base_model_and_the_page_says_which(
+    client: TestClient, engine: Engine, desk_home: Path, page: str
+) -> None:
+    def asked() -> tuple[str, str]:
+        node = read(client.get(f"/datasets/1/{page}").text)
+        return node.one(id="look-model").attributes["value"], node.one(id="look-why").text
+
+    with unit_of_work(engine) as db:
+        models.add(db, "run-7", str(desk_home / "spoken"), kind="run")
+    newest = asked()
+    with unit_of_work(engine) as db:
+        factories.make_run(db, base_model="spoken")
+
+    assert newest == ("base", "The newest base model here: no run has used this data set.")
+    assert asked() == ("spoken", "The base model of run #1, the newest on this data set.")
+
+
+@pytest.mark.usefixtures("model")
 def test_rows_of_an_older_version_are_seen_as_they_were(client: TestClient) -> None:
     rows = "".join(f'{{"prompt": "{i}?", "completion": "{i}."}}\n' for i in range(7))
     client.post("/api/v1/datasets", files={"file": ("sums.jsonl", rows.encode())})

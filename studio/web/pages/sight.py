@@ -36,18 +36,19 @@ def of_dataset(
         dataset = datasets.get(db, dataset_id)
         known = choices.model_names(db)
         name, version = dataset.name, dataset.version
+        base, why = ("", "") if model else choices.base_model_for(db, name)
     values = {
-        "model": model or next(iter(known), ""),
         "max_length": "1024",
         "chat_template": "model",
         "split": "train",
         **request.query_params,
         "dataset": name,
+        "model": model or base,
     }
-    values["model"] = values["model"] or next(iter(known), "")
     context: dict[str, Any] = {
         "dataset": {"id": dataset_id, "name": name, "version": version},
         "models": known,
+        "why_model": why,
         "values": values,
         "sight": sight.look(request.app.state.engine, config, values),
     }

@@ -55,10 +55,18 @@ def _context(db: Session, config: Settings, dataset: Dataset, request: Request) 
         "chat_template": "model",
         **request.query_params,
     }
-    values["model"] = values["model"] or next(iter(known), "")
+    base, why = ("", "") if values["model"] else choices.base_model_for(db, dataset.name)
+    values["model"] = values["model"] or base
     found = shown.look(db, dataset, values)
     number = found.wanted.version if found.wanted else None
     row = leaf.turn(config.datasets, shown.version(db, dataset, number), leaf.read(values))
     values |= {"split": row.part, "row": str(row.number), "q": row.words}
     values.pop("step", None)
-    return {"dataset": dataset, "models": known, "values": values, "shown": found, "leaf": row}
+    return {
+        "dataset": dataset,
+        "models": known,
+        "why_model": why,
+        "values": values,
+        "shown": found,
+        "leaf": row,
+    }
