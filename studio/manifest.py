@@ -32,6 +32,9 @@ class BaseFacts(_Part):
 
 class PrecisionFacts(_Part):
     requested: str
+    chosen_by: Literal["user", "studio"] = "user"
+    reason: str = ""
+    """Why the studio chose it; empty where a user did."""
     resolved: dict[str, Any]
     """What was planned for this model, before it was loaded."""
     audited: dict[str, Any]
@@ -86,6 +89,8 @@ def of(
         base_model=BaseFacts(name=recipe["base_model"]),
         precision=PrecisionFacts(
             requested=recipe["precision"],
+            chosen_by="studio" if spec.precision_reason else "user",
+            reason=spec.precision_reason,
             resolved=resolved.get("plan", {}),
             audited=resolved.get("audit", {}),
         ),

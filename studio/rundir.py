@@ -50,6 +50,8 @@ class JobSpec(Described, BaseModel):
     """Rows as JSON lines, each `{"messages": [{"role", "content"}, ...]}`."""
     validation: Path | None
     """Rows of the same kind; None when a share of `train` is to be held back."""
+    precision_reason: str = ""
+    """Why the studio chose the recipe's precision; empty where a user did."""
     attempt: int = 1
     """How often the run has been launched, this time included."""
     dataset: DataFacts | None = None

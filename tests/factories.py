@@ -6,11 +6,12 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.db.states import RunStatus
-from studio.db.tables import Dataset, DatasetVersion, Model, Run
+from studio.db.tables import Dataset, DatasetVersion, Model, Run, Worker
 from studio.events import Progressed
+from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.dotted import merge
-from studio.services import attempts, experiments, runs, states
+from studio.services import attempts, experiments, runs, states, workers
 from studio.settings import Settings
 
 ROWS = [
@@ -59,8 +60,28 @@ def furnish(db: Session, settings: Settings) -> None:
 
 
 def make_recipe(**changes: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recipe
-    values = merge({"base_model": "starter", "dataset": "starter"}, changes)
+    values = merge({"base_model": "starter", "dataset": "starter", "precision": "bf16"}, changes)
     return RECIPES.validate_python(values)
+
+
+MACHINES = {
+    "plain": Hardware(processor="Old CPU", cores=2, memory_bytes=2**33, native_bf16=False),
+    "amx": Hardware(processor="New CPU", cores=2, memory_bytes=2**33, native_bf16=True),
+    "t4": Hardware(
+        processor="Old CPU",
+        cores=2,
+        memory_bytes=2**33,
+        native_bf16=False,
+        gpus=(Gpu(index=0, name="Tesla T4", memory_bytes=2**34, capability=(7, 5)),),
+        torch="2.13.0+cu130",
+    ),
+}
+
+
+def connect_worker(db: Session, machine: str) -> None:
+    """Have a worker on another machine be connected."""
+    facts = workers.HARDWARE.dump_python(MACHINES[machine], mode="json")
+    workers.beat(db, Worker(name=machine, pid=1, slots=1, hardware=facts))
 
 
 def make_run(db: Session, name: str = "first try", **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe

@@ -28,6 +28,15 @@ class Trouble(Shape):
     hint: str
 
 
+class Precision(Shape):
+    """The precision of a run, and who chose it."""
+
+    name: str
+    chosen_by: str
+    """user, or studio where the recipe left it out or said `auto`."""
+    reason: str
+
+
 class Run(Shape):
     id: int
     experiment_id: int
@@ -46,6 +55,7 @@ class Run(Shape):
     """The newest value of each; of one that is not finite, a float that is not."""
     error: Trouble | None
     recipe: dict[str, Any]
+    precision: Precision
     resolved: dict[str, Any]
     notes: str
     tags: list[str]

@@ -33,6 +33,8 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
     with unit_of_work(engine) as db:
         run = runs.submit(db, experiments.create(db, name, recipe))
     typer.echo(f"Run {run.id} is queued.")
+    if run.precision_reason:
+        typer.echo(f"Precision chosen by the studio. {run.precision_reason}")
     stop = threading.Event()
     worker = threading.Thread(target=_work, args=(engine, settings, stop))
     worker.start()

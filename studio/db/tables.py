@@ -24,6 +24,8 @@ class Experiment(SQLModel, table=True):
     notes: str = ""
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    precision_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    """Why the studio chose the recipe's precision; empty where a person did."""
     parent: str = Field(default="", sa_column_kwargs={"server_default": ""})
     """What its recipe was made from, as `run:12` or `experiment:3`; it may be gone by now."""
     owner_id: int | None = owner()
@@ -70,6 +72,8 @@ class Run(SQLModel, table=True):
     """Whether its sweep had it stopped early, because it looked hopeless."""
     name: str
     recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    precision_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    """Why the studio chose the recipe's precision; empty where a person did."""
     dataset_version_id: int | None = Field(
         default=None, foreign_key="dataset_version.id", index=True
     )
@@ -292,3 +296,5 @@ class Worker(SQLModel, table=True):
     pid: int
     slots: int
     beat_at: datetime = Field(default_factory=now, sa_type=Instant)
+    hardware: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
+    """What it trains on: `studio.hardware.Hardware`. It may be another machine than the pages'."""

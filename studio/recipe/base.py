@@ -14,7 +14,7 @@ from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
 from studio.recipe.knobs import Knob, Section
 from studio.recipe.numerics import Numerics
 from studio.recipe.optimisation import Optimisation
-from studio.recipe.precision import PRECISIONS, PrecisionName
+from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
 from studio.recipe.recovery import Recovery
 
 VERSION: Literal[1] = 1
@@ -31,8 +31,12 @@ class Recipe(Section):
     dataset: Annotated[str, Field(min_length=1, max_length=200), Knob("Data set")]
     """One of your data sets, by name."""
 
-    precision: Annotated[PrecisionName, Knob("Precision", related=("adapter.base_dtype",))] = "bf16"
-    """The number format the model computes in."""
+    precision: Annotated[
+        PrecisionChoice,
+        Knob("Precision", related=("adapter.base_dtype",), titles={AUTO: "Recommended"}),
+    ] = AUTO
+    """The number format the model computes in; `auto` takes what is recommended for the model and
+    the machine that trains it."""
 
     optimisation: Optimisation = Optimisation()
     adapter: Annotated[Lora | FullFineTune, Field(discriminator="kind")] = Lora()
@@ -48,5 +52,6 @@ class Recipe(Section):
     def packages(self) -> frozenset[str]:
         """The optional packages it cannot be trained without."""
         quantised = self.adapter.quantised
-        needed = {PRECISIONS[self.precision].package, quantised.package if quantised else ""}
+        mode = PRECISIONS.get(self.precision)
+        needed = {mode.package if mode else "", quantised.package if quantised else ""}
         return frozenset(needed - {""})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
-from studio.recipe.precision import PRECISIONS
+from studio.recipe.precision import AUTO, PRECISIONS
 
 _ADAMW = ("adamw_torch_fused", "adamw_torch")
 
@@ -20,7 +20,8 @@ class Conflict:
 
 def conflict(recipe: Recipe) -> Conflict | None:
     """Return the first thing in a recipe that no machine could do, or None."""
-    return next(_conflicts(recipe), None)
+    # What the studio will choose is chosen to go with the rest.
+    return None if recipe.precision == AUTO else next(_conflicts(recipe), None)
 
 
 def _conflicts(recipe: Recipe) -> Iterator[Conflict]:

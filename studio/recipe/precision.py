@@ -4,6 +4,7 @@ One row a mode. Everything else that depends on precision (the form's choices, t
 trainer's flags, the optimizer, the docs) reads this table and adds nothing to it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,6 +24,10 @@ PrecisionName = Literal[
     "bf16_kahan",
     "fp8",
 ]
+AUTO: Literal["auto"] = "auto"
+"""In a recipe: the studio chooses what it recommends for the model and the machine."""
+
+PrecisionChoice = Literal["auto", PrecisionName]
 
 ADA = (8, 9)
 AMPERE = (8, 0)
@@ -275,7 +280,7 @@ _TABLE = (
         trainer_flags={"bf16": True, "fp16": False},
     ),
 )
-PRECISIONS: dict[PrecisionName, Precision] = {mode.name: mode for mode in _TABLE}
+PRECISIONS: Mapping[str, Precision] = {mode.name: mode for mode in _TABLE}
 
 
 def _dotted(capability: tuple[int, int]) -> str:

@@ -1,7 +1,7 @@
 """What precision suits a model on this machine, and what to know of the one that was chosen."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -10,15 +10,16 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.hardware import Hardware
-from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.dotted import merge
+from studio.methods import AnyRecipe
 from studio.recipe.formats import DType
-from studio.recipe.precision import AMPERE, PRECISIONS, VOLTA, Precision
-from studio.services import cautions, models
+from studio.recipe.precision import AMPERE, AUTO, PRECISIONS, VOLTA, Precision
+from studio.services import cautions, models, workers
 from studio.services.refusals import refusals
 from studio.weights import facts as weights
 from studio.weights import families
 from studio.weights.facts import ModelFacts
+
+GUESS = "No worker is connected yet, so this is a guess from the machine that serves these pages."
 
 _NO_TENSOR_CORES = "GeForce GTX 16"
 """Cards that count as Turing without its float16 units, and were seen to give NaN."""
@@ -121,6 +122,28 @@ class Advice:
     """What to know of the recipe as it stands."""
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A recipe whose precision is a mode."""
+
+    recipe: AnyRecipe
+    reason: str
+    """Why the studio chose the mode; empty where the recipe names one."""
+
+
+def resolve(db: Session, recipe: AnyRecipe) -> Resolved:
+    """Put the recommended mode where a recipe leaves its precision to the studio.
+
+    Raises:
+        InvalidError: there is no such model, or its files cannot be read.
+
+    """
+    if recipe.precision != AUTO:
+        return Resolved(recipe, "")
+    advised = advise_for(db, recipe, facts_of(db, recipe.base_model))
+    return Resolved(_with_mode(recipe, advised.mode), advised.sentence)
+
+
 def facts_of(db: Session, name: str) -> ModelFacts:
     """Return what is known of a recipe's base model; of one on the hub, what is at hand of it.
 
@@ -146,9 +169,18 @@ def facts(folder: Path) -> ModelFacts:
 def advise(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> Advice:
     """Recommend a precision, and warn of what the chosen one will do."""
     mode, why = _recommended(recipe, facts, hardware)
+    chosen = _with_mode(recipe, mode) if recipe.precision == AUTO else recipe
     return Advice(
-        mode=mode, sentence=f"{mode.title}: {why}.", warnings=tuple(cautions.of(recipe, facts))
+        mode=mode, sentence=f"{mode.title}: {why}.", warnings=tuple(cautions.of(chosen, facts))
     )
+
+
+def advise_for(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Advice:
+    """Recommend a precision for the machine that will train."""
+    advised = advise(recipe, facts, workers.machine(db))
+    if workers.hardware(db) is not None:
+        return advised
+    return replace(advised, sentence=f"{advised.sentence} {GUESS}")
 
 
 @lru_cache(maxsize=128)
@@ -181,8 +213,7 @@ def _recommended(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> tu
     """Return the first of the candidates that nothing speaks against."""
     for compute, why in _candidates(recipe, facts, hardware):
         mode = next(one for one in PRECISIONS.values() if one.is_common and one.compute == compute)
-        changed = merge(recipe.model_dump(), {"precision": mode.name})
-        if not refusals(RECIPES.validate_python(changed), facts, hardware):
+        if not refusals(_with_mode(recipe, mode), facts, hardware):
             return mode, why
     return PRECISIONS["fp32"], "nothing else can hold these weights"
 
@@ -199,6 +230,10 @@ def _candidates(
     if "bfloat16" in fast:
         yield "bfloat16", _IN_RANGE.format(hardware=hardware.title) + seen
     yield "float32", f"{_lack(facts, hardware)}{seen}"
+
+
+def _with_mode(recipe: AnyRecipe, mode: Precision) -> AnyRecipe:
+    return recipe.model_copy(update={"precision": mode.name})
 
 
 def fast_formats(hardware: Hardware) -> frozenset[DType]:

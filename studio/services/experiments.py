@@ -8,7 +8,7 @@ from sqlmodel import Session, col, func, select
 from studio.db.tables import Experiment, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.methods import AnyRecipe
-from studio.services import owners
+from studio.services import advice, owners
 
 NAME_LIMIT = 200
 
@@ -25,8 +25,22 @@ class Changes:
 def create(
     db: Session, name: str, recipe: AnyRecipe, *, notes: str = "", parent: str = ""
 ) -> Experiment:
-    """Keep a recipe under a name. `parent` is what it was made from, as `run:12`."""
-    experiment = Experiment(name=clean_name(name), recipe=recipe, notes=notes, parent=parent)
+    """Save a recipe under a name. `parent` is what it was made from, as `run:12`.
+
+    A precision left to the studio is chosen now, so that the recipe saved names a mode.
+
+    Raises:
+        InvalidError: the name is no name, or there is no such model to recommend a precision for.
+
+    """
+    resolved = advice.resolve(db, recipe)
+    experiment = Experiment(
+        name=clean_name(name),
+        recipe=resolved.recipe,
+        precision_reason=resolved.reason,
+        notes=notes,
+        parent=parent,
+    )
     db.add(experiment)
     db.flush()
     return experiment

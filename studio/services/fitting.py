@@ -8,13 +8,12 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.adapters import FullFineTune
 from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import merge
 from studio.recipe.precision import PRECISIONS
-from studio.services import advice, estimates
+from studio.services import advice, estimates, workers
 from studio.services.estimates import Known
 from studio.services.refusals import refusals
 
@@ -47,10 +46,10 @@ class Fitting:
 def of(db: Session, recipe: AnyRecipe, by: Known) -> Fitting:
     """Find out how a recipe could fill the memory there is, and not more."""
     facts = advice.facts_of(db, recipe.base_model)
-    learnt = estimates.missed(db, recipe, facts, by)
+    learnt, hardware = estimates.missed(db, recipe, facts, by), workers.machine(db)
 
     def fits(changed: AnyRecipe) -> bool:
-        if conflict(changed) or refusals(changed, facts, detect()):
+        if conflict(changed) or refusals(changed, facts, hardware):
             return False
         need = estimates.needed(changed, facts, by, learnt)
         return need is not None and need.verdict == "fits"

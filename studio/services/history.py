@@ -64,6 +64,10 @@ class OnwardFrom(_Told):
     attempt: int | None = None
 
 
+class NewPrecision(_Told):
+    precision: str = ""
+
+
 class Seen(Reason):
     step: int | None = None
     module: str = ""
@@ -170,6 +174,11 @@ class Pruned(_Happened):
     data: AtStep
 
 
+class PrecisionChanged(_Happened):
+    kind: Literal["precision"]
+    data: NewPrecision
+
+
 class Other(_Happened):
     """A kind that this version does not know; a program passes over it."""
 
@@ -193,7 +202,8 @@ Known = Annotated[
     | Restarted
     | Resumed
     | Alarm
-    | Pruned,
+    | Pruned
+    | PrecisionChanged,
     Field(discriminator="kind"),
 ]
 Happened = Annotated[Known | Other, Field(union_mode="left_to_right")]
@@ -230,6 +240,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "restarted": lambda _: "Begun anew: the numbers and answers of before are gone.",
     "pruned": lambda it: f"Its sweep saw no hope for it{_at(it.step)}.",
     "resumed": lambda it: f"Went on from step {it.step}.",
+    "precision": lambda it: f"Precision set to {it.precision} for the machine of its worker.",
     "alarm": lambda it: f"{it.message or 'An alarm.'}{_seen(it.step)}",
 }
 

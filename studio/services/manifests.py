@@ -29,6 +29,7 @@ def _spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
     return JobSpec(
         run_id=run.id or 0,
         name=run.name,
+        precision_reason=run.precision_reason,
         attempt=run.attempt,
         model=run.recipe.base_model,
         train=folder.root,

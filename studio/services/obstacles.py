@@ -2,16 +2,15 @@
 
 from sqlmodel import Session
 
-from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.services import findings, refusals, spoken, stats
+from studio.services import findings, refusals, spoken, stats, workers
 from studio.services.refusals import Refusal
 from studio.weights.facts import ModelFacts
 
 
 def of(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
     """Return why a recipe cannot run, worst first; nothing if it can."""
-    return [*refusals.refusals(recipe, facts, detect()), *of_data(db, recipe)]
+    return [*refusals.refusals(recipe, facts, workers.machine(db)), *of_data(db, recipe)]
 
 
 def of_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:

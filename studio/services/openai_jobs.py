@@ -56,8 +56,6 @@ class Wish:
     """None leaves it to the studio, as the next two."""
     batch_size: int | None = None
     learning_rate_multiplier: float | None = None
-    precision: str
-    """The one to train in, unless `changes` says otherwise."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Values to lay over the recipe, nested as it is."""
     pairs: Mapping[str, str] = field(default_factory=dict)
@@ -77,7 +75,13 @@ def create(db: Session, folder: Path, wish: Wish, limits: Limits) -> Run:
     )
     recipe = _recipe(db, wish, training)
     experiment = experiments.create(db, wish.suffix or training.name, recipe)
-    run = Run(experiment_id=experiment.id or 0, name=experiment.name, recipe=recipe, is_held=True)
+    run = Run(
+        experiment_id=experiment.id or 0,
+        name=experiment.name,
+        recipe=experiment.recipe,
+        precision_reason=experiment.precision_reason,
+        is_held=True,
+    )
     db.add(run)
     db.flush()
     states.note(db, run, "queued")
@@ -260,7 +264,6 @@ def _recipe(db: Session, wish: Wish, training: Dataset) -> AnyRecipe:
     values = {
         "base_model": base,
         "dataset": training.name,
-        "precision": wish.precision,
         "checkpoints": {"keep_after_success": True},
     }
     try:

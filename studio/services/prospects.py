@@ -15,7 +15,7 @@ from studio.methods import AnyRecipe
 from studio.recipe import kinds
 from studio.recipe.dotted import flatten, merge, nest
 from studio.recipe.space import Range, Scalar, Several, Space, Values, size, spell
-from studio.services import estimates, precedents, runs, timing, versions, workers
+from studio.services import advice, estimates, precedents, runs, timing, versions, workers
 
 Strategy = Literal["grid", "random", "tpe"]
 Direction = Literal["minimise", "maximise"]
@@ -102,7 +102,7 @@ def of(db: Session, recipe: AnyRecipe, plan: Plan) -> Prospect:
             reasons.setdefault((why.message, why.hint), []).append(settings)
         else:
             sound.append(settings)
-            recipes.append(tried)
+            recipes.append(advice.resolve(db, tried).recipe)
         if len(sound) == wanted:
             break
     if not sound:

@@ -19,10 +19,11 @@ from studio.db.summaries import MetricSummary
 from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Run, Sample
 from studio.db.work import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.hardware import detect
+from studio.hardware import Hardware
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.conflicts import Conflict, conflict
 from studio.recipe.dotted import merge
+from studio.recipe.precision import AUTO
 from studio.services import (
     advice,
     datasets,
@@ -33,6 +34,7 @@ from studio.services import (
     refusals,
     states,
     versions,
+    workers,
 )
 from studio.services.refusals import Refusal
 
@@ -64,12 +66,18 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
 
     """
     owners.require(db, "experiments", [_id(experiment)])
-    recipe = with_overrides(experiment.recipe, overrides or {})
+    values = overrides or {}
+    if experiment.precision_reason and "precision" not in values:
+        # Another model or adapter may have another recommendation.
+        values = {**values, "precision": AUTO}
+    resolved = advice.resolve(db, with_overrides(experiment.recipe, values))
+    recipe = resolved.recipe
     check(db, recipe)
     run = Run(
         experiment_id=_id(experiment),
         name=experiment.name,
         recipe=recipe,
+        precision_reason=resolved.reason,
         estimate=estimates.keep(db, recipe),
         dataset_version_id=versions.require(db, recipe.dataset).id,
         owner_id=whose() or experiment.owner_id,
@@ -97,7 +105,26 @@ def again(
     experiment = experiments.own_or_copy(db, theirs, parent=f"run:{run_id}")
     made = submit(db, experiment, recipe.model_dump())
     made.name = run.name
+    if "precision" not in change:
+        made.precision_reason = run.precision_reason
     return made
+
+
+def confirm_precision(db: Session, run: Run, hardware: Hardware) -> None:
+    """Choose again what the studio chose, on the machine that is about to train the run.
+
+    It may have been chosen while no worker was connected. A run that resumes keeps its precision,
+    and so do the runs of a sweep: they are compared with each other.
+    """
+    if not run.precision_reason or run.resumes or run.attempt > 1 or run.sweep_id is not None:
+        return
+    facts = advice.facts_of(db, run.recipe.base_model)
+    advised = advice.advise(run.recipe, facts, hardware)
+    run.precision_reason = advised.sentence
+    if advised.mode.name != run.recipe.precision:
+        run.recipe = with_overrides(run.recipe, {"precision": advised.mode.name})
+        run.estimate = estimates.keep(db, run.recipe)
+        states.note(db, run, "precision", {"precision": advised.mode.name})
 
 
 def check(db: Session, recipe: AnyRecipe) -> None:
@@ -111,13 +138,13 @@ def judge(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
 
     What many of them have in common is asked of the database once.
     """
-    hardware = detect()
+    hardware = workers.machine(db)
     facts = cache(partial(advice.facts_of, db))
     known = cache(partial(datasets.require, db))
     told: dict[object, Sequence[Refusal]] = {}
 
-    def look(recipe: AnyRecipe) -> Iterator[Conflict | Refusal]:
-        model = facts(recipe.base_model)
+    def look(asked: AnyRecipe) -> Iterator[Conflict | Refusal]:
+        recipe, model = advice.resolve(db, asked).recipe, facts(asked.base_model)
         known(recipe.dataset)
         if found := conflict(recipe):
             yield found

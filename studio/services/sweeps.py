@@ -207,6 +207,8 @@ def _submit(db: Session, sweep: Sweep, settings: Settings) -> None:
             sweep.submitted += 1  # It had its turn; the next may be able to run.
         return
     run.sweep_id, run.trial = sweep.id, sweep.submitted
+    if "precision" not in settings:
+        run.precision_reason = experiment.precision_reason
     run.name = _name(sweep, settings)
     sweep.submitted += 1
 

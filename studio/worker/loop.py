@@ -186,7 +186,8 @@ class Loop:
         self._beat_at = time.monotonic()
         with unit_of_work(self.engine) as db:
             slots = self.launcher.slots()
-            workers.beat(db, Worker(name=self.name, pid=os.getpid(), slots=slots))
+            facts = workers.HARDWARE.dump_python(self.hardware, mode="json")
+            workers.beat(db, Worker(name=self.name, pid=os.getpid(), slots=slots, hardware=facts))
             attempts.extend(db, self.name)
             if time.monotonic() - self._emptied_at > EMPTY_SECONDS:
                 self._emptied_at = time.monotonic()
@@ -247,6 +248,7 @@ class Loop:
             with folders.room(), unit_of_work(self.engine) as db:
                 run = runs.get(db, run_id)
                 run.gpu = self._free_gpu()
+                runs.confirm_precision(db, run, self.hardware)
                 spec = prepare.ready(db, run, self._spec(run), self.settings)
                 handle = self.launcher.submit(spec)
                 owner = attempts.Owner(self.name, run.attempt)

@@ -46,6 +46,7 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
         code=consents.allowed(models.named(db, run.recipe.base_model)),
         train=train,
         validation=validation,
+        precision_reason=run.precision_reason,
         attempt=run.attempt,
         resume=run.resumes,
         dataset=manifests.facts_of(db, run),

@@ -8,7 +8,7 @@ from sqlmodel import Session
 
 from studio.db.session import reading
 from studio.methods import AnyRecipe
-from studio.services import calibrations, estimates, fitting, measurements, runs
+from studio.services import advice, calibrations, estimates, fitting, measurements, runs
 from studio.services.estimates import Needed
 from studio.services.fitting import Way
 from studio.services.rooms import Host
@@ -110,14 +110,15 @@ class Estimate(Out):
 def show(asked: Asked, request: Request) -> Estimate:
     """Say what a recipe would need. Starts nothing and writes nothing."""
     with reading(request.app.state.engine) as db:
-        return of(db, asked.recipe)
+        return of(db, advice.resolve(db, asked.recipe).recipe)
 
 
 @router.post("/calibration", status_code=202)
 def calibrate(asked: Asked, db: DB, config: Config) -> ChoreOut:
     """Train a few steps of a recipe, for its estimates to go by; nothing is kept of the model."""
-    runs.check(db, asked.recipe)
-    return chore_out(calibrations.ask(db, asked.recipe, config))
+    recipe = advice.resolve(db, asked.recipe).recipe
+    runs.check(db, recipe)
+    return chore_out(calibrations.ask(db, recipe, config))
 
 
 @router.post("/measurement", status_code=202)
@@ -126,8 +127,9 @@ def measure(asked: Asked, db: DB, config: Config) -> ChoreOut:
 
     Once it has been done, estimates of steps like it are exact; asking again returns the same.
     """
-    runs.check(db, asked.recipe)
-    return chore_out(measurements.ask(db, asked.recipe, config))
+    recipe = advice.resolve(db, asked.recipe).recipe
+    runs.check(db, recipe)
+    return chore_out(measurements.ask(db, recipe, config))
 
 
 def of(db: Session, recipe: AnyRecipe) -> Estimate:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import Field
 
+from studio.db.tables import Experiment
 from studio.methods import AnyRecipe
 from studio.recipe.dotted import merge, nest
 from studio.services import experiments, queue, runs
@@ -15,6 +16,7 @@ from studio.web.api.etags import Conditional, Marked
 from studio.web.api.shapes import (
     After,
     Body,
+    ChosenPrecision,
     Id,
     Limit,
     Listing,
@@ -23,6 +25,7 @@ from studio.web.api.shapes import (
     Out,
     RunOut,
     Source,
+    chosen_precision,
     page_of,
     run_out,
 )
@@ -65,6 +68,7 @@ class ExperimentOut(Out):
     notes: str
     tags: list[str]
     recipe: AnyRecipe
+    precision: ChosenPrecision
     parent: str
     """What the recipe was made from, as `run:12` or `experiment:3`; or nothing."""
     created_at: datetime
@@ -73,7 +77,7 @@ class ExperimentOut(Out):
 @router.get("")
 def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ExperimentOut]:
     rows = experiments.newest(db, limit=limit + 1, before=after)
-    return page_of(rows, limit, [ExperimentOut.model_validate(row) for row in rows])
+    return page_of(rows, limit, [_out(row) for row in rows])
 
 
 @router.post("", status_code=201)
@@ -81,14 +85,14 @@ def create(new: NewExperiment, db: DB) -> ExperimentOut:
     runs.check(db, new.recipe)
     experiment = experiments.create(db, new.name, new.recipe, notes=new.notes, parent=new.parent)
     experiment.tags = new.tags
-    return ExperimentOut.model_validate(experiment)
+    return _out(experiment)
 
 
 @router.get("/{experiment_id}")
 def show(experiment_id: Id, db: DB, etag: Marked) -> ExperimentOut:
     found = experiments.get(db, experiment_id)
     etag.tell(found.name, found.notes, found.tags)
-    return ExperimentOut.model_validate(found)
+    return _out(found)
 
 
 @router.patch("/{experiment_id}")
@@ -99,7 +103,7 @@ def change(
     etag.check(found.name, found.notes, found.tags)
     experiments.change(db, experiment_id, experiments.Changes(**changed.model_dump()))
     etag.tell(found.name, found.notes, found.tags)
-    return ExperimentOut.model_validate(found)
+    return _out(found)
 
 
 @router.delete("/{experiment_id}", status_code=204)
@@ -119,6 +123,12 @@ def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
     for run in made:
         queue.prioritise(db, run.id or 0, new.priority)
     return Listing(data=[run_out(db, run) for run in made], has_more=False, next_after=None)
+
+
+def _out(row: Experiment) -> ExperimentOut:
+    names = ExperimentOut.model_fields.keys() - {"precision"}
+    fields = {name: getattr(row, name) for name in names} | {"precision": chosen_precision(row)}
+    return ExperimentOut.model_validate(fields)
 
 
 def _seed(seed: int) -> dict[str, Any]:

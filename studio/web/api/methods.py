@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from studio.errors import NotFoundError
-from studio.hardware import detect
+from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services import advice, refusals
+from studio.services import advice, refusals, workers
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Listing, Out
 from studio.web.deps import DB
@@ -80,10 +80,10 @@ def method(name: str) -> MethodOut:
 def precisions(db: DB, model: ModelName = "", method: str = DEFAULT) -> Listing[PrecisionOut]:
     """Tell of each mode; with a model, also what the mode makes of it."""
     facts = advice.facts_of(db, model) if model else ModelFacts()
-    modes = [
-        _mode(_example(_known(method), model, mode), facts, is_about_model=bool(model))
-        for mode in PRECISIONS.values()
-    ]
+    hardware, known = workers.machine(db), _known(method)
+    modes = [_mode(_example(known, model, mode), facts, hardware) for mode in PRECISIONS.values()]
+    if not model:
+        modes = [mode.model_copy(update={"warnings": []}) for mode in modes]
     return Listing(data=modes, has_more=False, next_after=None)
 
 
@@ -110,18 +110,18 @@ def _example(one: Method, model: str, mode: Precision) -> AnyRecipe:
     return RECIPES.validate_python({"method": one.name} | names | adapter)
 
 
-def _mode(recipe: AnyRecipe, facts: ModelFacts, *, is_about_model: bool) -> PrecisionOut:
+def _mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:
     mode = PRECISIONS[recipe.precision]
-    advised = advice.advise(recipe, facts, detect())
-    reasons = [mode.refusal(detect())]
-    reasons += [one.message for one in refusals.refusals(recipe, facts, detect())]
+    advised = advice.advise(recipe, facts, hardware)
+    reasons = [mode.refusal(hardware)]
+    reasons += [one.message for one in refusals.refusals(recipe, facts, hardware)]
     reason = next(filter(None, reasons), "")
     told = {
         "available": not reason,
         "reason": reason,
-        "caution": mode.caution(detect()),
+        "caution": mode.caution(hardware),
         "recommended": advised.mode == mode,
-        "warnings": list(advised.warnings) if is_about_model else [],
+        "warnings": list(advised.warnings),
     }
     table = {name: getattr(mode, name) for name in PrecisionOut.model_fields.keys() - told}
     return PrecisionOut.model_validate(table | told)

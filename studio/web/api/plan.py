@@ -5,7 +5,6 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from studio.db.session import reading
-from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.services import advice, findings, obstacles, plans, stats
 from studio.web.api import estimate
@@ -87,13 +86,14 @@ def show(asked: Planned, request: Request) -> Answer:
     """Say what a recipe would do. Starts nothing and writes nothing."""
     with reading(request.app.state.engine) as db:
         facts = advice.facts_of(db, asked.recipe.base_model)
-        refused = obstacles.of(db, asked.recipe, facts)
-        noted = findings.noted(db, asked.recipe)
-        lost = list(stats.cautions(db, asked.recipe))
-        needed = estimate.of(db, asked.recipe)
-    advised = advice.advise(asked.recipe, facts, detect())
+        advised = advice.advise_for(db, asked.recipe, facts)
+        recipe = advice.resolve(db, asked.recipe).recipe
+        refused = obstacles.of(db, recipe, facts)
+        noted = findings.noted(db, recipe)
+        lost = list(stats.cautions(db, recipe))
+        needed = estimate.of(db, recipe)
     return Answer(
-        plan=PlanOut.model_validate(plans.plan(asked.recipe, facts)),
+        plan=PlanOut.model_validate(plans.plan(recipe, facts)),
         **needed.model_dump(),
         refusals=[RefusalOut.model_validate(one) for one in refused],
         warnings=[*lost, *advised.warnings, *([f"{noted.sentence}."] if noted else [])],

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session
 
 from studio.db.states import Ask, RunStatus
-from studio.db.tables import Run
+from studio.db.tables import Experiment, Run
 from studio.described import Described
 from studio.methods import AnyRecipe
 from studio.rundir import RunDir
@@ -121,12 +121,23 @@ class RunBrief(Out):
     error: ErrorOut | None
 
 
+class ChosenPrecision(Out):
+    """The precision of a recipe, and who chose it."""
+
+    name: str
+    chosen_by: Literal["user", "studio"]
+    """`studio` where the recipe left it out or said `auto`."""
+    reason: str
+    """Why the studio chose it; empty where a user did."""
+
+
 class RunOut(RunBrief):
     """Everything about a run but its curves."""
 
     experiment_id: int
     sweep_id: int | None
     recipe: AnyRecipe
+    precision: ChosenPrecision
     resolved: dict[str, Any]
     phases: Phases
     notes: str
@@ -161,6 +172,7 @@ def run_out(db: Session, run: Run) -> RunOut:
         "experiment_id": run.experiment_id,
         "sweep_id": run.sweep_id,
         "recipe": run.recipe,
+        "precision": chosen_precision(run),
         "resolved": run.resolved,
         "phases": progress.of(run),
         "notes": run.notes,
@@ -172,6 +184,14 @@ def run_out(db: Session, run: Run) -> RunOut:
         "finished_at": run.finished_at,
     }
     return RunOut.model_validate(_brief(db, run) | whole)
+
+
+def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
+    return ChosenPrecision(
+        name=row.recipe.precision,
+        chosen_by="studio" if row.precision_reason else "user",
+        reason=row.precision_reason,
+    )
 
 
 def run_explained(db: Session, run: Run, folder: RunDir) -> FailedRunOut:

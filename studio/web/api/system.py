@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 import studio
 from studio.errors import UnavailableError
-from studio.hardware import detect, versions
+from studio.hardware import versions
 from studio.recipe.precision import PRECISIONS
 from studio.services import workers
 from studio.web.api.calls import Call
@@ -50,8 +50,9 @@ def health(db: DB) -> Health:
 
 
 @router.get("/hardware")
-def hardware() -> HardwareOut:
-    found: Any = detect()
+def hardware(db: DB) -> HardwareOut:
+    """Describe the machine that trains: the worker's, or this one while none is connected."""
+    found: Any = workers.machine(db)
     fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
     told = {name: getattr(found, name) for name in fields}
     refusals = {mode.name: mode.refusal(found) for mode in PRECISIONS.values()}

@@ -16,7 +16,7 @@ LEAST: dict[str, Any] = {"base_model": "starter", "dataset": "starter"}
 def test_everything_left_out_takes_its_default() -> None:
     recipe = RECIPES.validate_python(LEAST)
 
-    assert (recipe.precision, recipe.adapter.kind, recipe.optimisation.seed) == ("bf16", "lora", 42)
+    assert (recipe.precision, recipe.adapter.kind, recipe.optimisation.seed) == ("auto", "lora", 42)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from studio.errors import InvalidError
 from studio.services import explanations, openai_jobs, openai_models, progress, queue
 from studio.services.openai_events import Befell, Saved
 from studio.web.api.openai.shapes import Body, Out, check, seconds
+from studio.web.api.shapes import ChosenPrecision, chosen_precision
 
 Auto = Literal["auto"]
 
@@ -92,6 +93,7 @@ class StudioOut(Out):
     """What a learning rate multiplier of 1 means."""
     recipe: dict[str, Any]
     """Everything the run was asked to do."""
+    precision: ChosenPrecision
     resolved: dict[str, Any]
     """What really ran: dtypes, counts, versions. Empty until the trainer is built."""
 
@@ -196,6 +198,7 @@ def job_out(db: Session, run: Run) -> JobOut:
             total_steps=run.total_steps,
             recommended_learning_rate=rate,
             recipe=run.recipe.model_dump(mode="json"),
+            precision=chosen_precision(run),
             resolved=run.resolved,
         ),
     )

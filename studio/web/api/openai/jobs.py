@@ -8,11 +8,8 @@ from fastapi import APIRouter, Header, Query, Request
 from sqlmodel import Session
 
 from studio.db.receipts import Receipt
-from studio.hardware import detect
-from studio.methods import RECIPES
 from studio.services import control, openai_events, openai_jobs, owners, receipts, runs
 from studio.services.openai_jobs import Wish
-from studio.web import choices
 from studio.web.api.openai.job_shapes import (
     CheckpointOut,
     EventOut,
@@ -138,7 +135,6 @@ def _key(request: Request, sent: bytes) -> str:
 
 def _wish(new: NewJob) -> Wish:
     chosen = hyperparameters_of(new)
-    wanted = RECIPES.validate_python({"base_model": new.model, "dataset": "-"}).precision
     changes: dict[str, Any] = new.x_studio or {}
     return Wish(
         model=new.model,
@@ -151,7 +147,6 @@ def _wish(new: NewJob) -> Wish:
         learning_rate_multiplier=None
         if chosen.learning_rate_multiplier == "auto"
         else chosen.learning_rate_multiplier,
-        precision=choices.usable(choices.precisions(detect()), wanted),
         changes=changes,
         pairs=new.metadata or {},
     )
