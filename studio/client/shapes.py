@@ -28,7 +28,7 @@ class Trouble(Shape):
     hint: str
 
 
-class Precision(Shape):
+class ChosenPrecision(Shape):
     """The precision of a run, and who chose it."""
 
     name: str
@@ -55,7 +55,7 @@ class Run(Shape):
     """The newest value of each; of one that is not finite, a float that is not."""
     error: Trouble | None
     recipe: dict[str, Any]
-    precision: Precision
+    precision: ChosenPrecision
     resolved: dict[str, Any]
     notes: str
     tags: list[str]

@@ -1,6 +1,5 @@
 """What forms offer: the precisions of this machine, the models and the data sets at hand."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlmodel import Session, col, select
@@ -32,12 +31,6 @@ def precisions(hardware: Hardware) -> list[Option]:
         Option(mode=mode, refusal=mode.refusal(hardware), caution=mode.caution(hardware))
         for mode in PRECISIONS.values()
     ]
-
-
-def usable(options: Sequence[Option], wanted: str) -> str:
-    """Return the wanted precision, or the first possible one where it is refused."""
-    possible = [option.mode.name for option in options if not option.refusal]
-    return wanted if wanted in possible or not possible else possible[0]
 
 
 def model_names(db: Session) -> list[str]:

@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError, StudioError
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
-from studio.services import datasets, experiments, lineage, runs, sight
+from studio.services import advice, datasets, experiments, lineage, runs, sight
 from studio.services.lineage import Parent
 from studio.settings import Settings
 from studio.web import changes, starting, words
@@ -56,7 +56,7 @@ def outline(db: Session, settings: Settings, draft: Draft, form: Fieldset, addre
     lacks, recipe = listed(form, problems), None if starting.problems_of(draft) else draft.recipe
     found, parent = changes.changes(form), lineage.parent(db, draft.parent)
     return Outline(
-        sentence=_sentence(recipe) if recipe else "",
+        sentence=_sentence(db, recipe) if recipe else "",
         parent=parent,
         began=parent.title if parent else _began(draft),
         changes=found,
@@ -108,8 +108,12 @@ def _began(draft: Draft) -> str:
     return titles.get(draft.preset, "the defaults")
 
 
-def _sentence(recipe: AnyRecipe) -> str:
-    return gettext(", ").join(_parts(recipe)) + gettext(".")
+def _sentence(db: Session, recipe: AnyRecipe) -> str:
+    try:
+        resolved = advice.resolve(db, recipe).recipe
+    except InvalidError:
+        return ""  # There is no such model to recommend a precision for.
+    return gettext(", ").join(_parts(resolved)) + gettext(".")
 
 
 def _parts(recipe: AnyRecipe) -> Iterator[str]:

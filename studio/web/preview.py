@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.dotted import flatten
+from studio.recipe.precision import AUTO
 from studio.services import (
     advice,
     estimates,
@@ -46,6 +46,8 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
+    mode: str = ""
+    """The precision we would choose; empty while nothing can be said."""
     sentence: str
     """What we would choose, and why; or why nothing can be said yet."""
     warnings: tuple[str, ...] = ()
@@ -79,11 +81,12 @@ def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
         return Preview(sentence=f"{error.message} {error.hint}".strip())
 
 
-def _of(db: Session, recipe: AnyRecipe) -> Preview:
-    facts = advice.facts_of(db, recipe.base_model)
-    advised = advice.advise(recipe, facts, detect())
+def _of(db: Session, asked: AnyRecipe) -> Preview:
+    facts, recipe = advice.facts_of(db, asked.base_model), advice.resolve(db, asked).recipe
+    advised = advice.advise_for(db, asked, facts)
     refused = obstacles.of(db, recipe, facts)
     return Preview(
+        mode=advised.mode.title,
         sentence=advised.sentence,
         warnings=(*stats.cautions(db, recipe), *advised.warnings),
         refusals=tuple(refused),
@@ -121,7 +124,7 @@ def _switch(recipe: AnyRecipe, advised: advice.Advice) -> Repair | None:
     """Offer the recommended precision to those who chose another."""
     if advised.mode.name == recipe.precision:
         return None
-    return _repair(f"Use {advised.mode.title}.", {"precision": advised.mode.name})
+    return _repair(f"Use {advised.mode.title}.", {"precision": AUTO})
 
 
 def _repair(hint: str, change: Mapping[str, Any]) -> Repair | None:

@@ -9,12 +9,11 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from studio.errors import InvalidError, NotFoundError
-from studio.hardware import detect
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method, Preset
 from studio.recipe.dotted import merge, nest
+from studio.recipe.precision import AUTO
 from studio.services import datasets, experiments, lineage
-from studio.web import choices
 from studio.web.fields import is_same
 from studio.web.forms import fieldset, problems_in, tidy
 from studio.web.pasting import pour
@@ -66,13 +65,11 @@ class Draft:
 
 
 def fresh(db: Session, method: Method, preset: str) -> Draft:
-    """Begin with a preset, in a precision that can be run here: it is ready to start."""
+    """Begin with a preset, in the precision that is recommended here."""
     start = _preset(method, preset) or method.presets[0]
     last = next(iter(experiments.newest(db, limit=1)), None)
     number = (last.id or 0) + 1 if last else 1
-    wanted = start.values.get("precision", method.recipe.model_fields["precision"].default)
-    precision = choices.usable(choices.precisions(detect()), wanted)
-    values = {**start.values, "precision": precision}
+    values = {"precision": AUTO, **start.values}
     name = f"{start.name}-{number}"
     return Draft(method=method, preset=start.name, name=name, values=values, base=values)
 
@@ -146,14 +143,13 @@ def method_of(name: str) -> Method:
 
 
 def _with_preset(db: Session, draft: Draft, name: str) -> Draft:
-    """Take all from a preset, but what no preset can know: the model and the data of one's own."""
+    """Take all from a preset, but the model, the data and the precision that a person chose."""
     begun, before = fresh(db, draft.method, name), _preset(draft.method, draft.preset)
-    old = before.values if before else {}
-    required = [name for name in _required(draft.method) if name in draft.values]
+    old = {"precision": AUTO, **(before.values if before else {})}
     kept = {
-        name: draft.values[name]
-        for name in required
-        if not is_same(str(draft.values[name]), str(old.get(name, "")))
+        name: value
+        for name, value in _own_choices(draft).items()
+        if not is_same(str(value), str(old.get(name, "")))
     }
     is_ours = draft.preset and re.fullmatch(re.escape(draft.preset) + r"-\d+", draft.name)
     return replace(
@@ -183,8 +179,8 @@ def _poured(draft: Draft) -> tuple[Draft, dict[str, str]]:
         found = pour(draft.paste, draft.method)
     except InvalidError as error:
         return draft, {"paste": f"{error.message} {error.hint}".strip()}
-    # A text without a model or data leaves those of the form: it could not start without.
-    kept = {name: draft.values[name] for name in _required(found.method) if name in draft.values}
+    # A text without a model or data leaves those of the form, and so a precision chosen there.
+    kept = _own_choices(draft)
     view = draft.view if draft.view == "simple" else "all"
     filled = replace(draft, method=found.method, values={**kept, **found.values}, view=view)
     problems = problems_of(filled)
@@ -193,8 +189,11 @@ def _poured(draft: Draft) -> tuple[Draft, dict[str, str]]:
     return filled if problems else replace(filled, paste=""), problems
 
 
-def _required(method: Method) -> list[str]:
-    return [name for name, info in method.recipe.model_fields.items() if info.is_required()]
+def _own_choices(draft: Draft) -> dict[str, Any]:
+    """Return the values that only a person can choose, as far as the draft has them."""
+    fields = draft.method.recipe.model_fields
+    required = [name for name, info in fields.items() if info.is_required()]
+    return {name: draft.values[name] for name in (*required, "precision") if name in draft.values}
 
 
 def _preset(method: Method, name: str) -> Preset | None:

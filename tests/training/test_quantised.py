@@ -94,7 +94,7 @@ def test_the_audit_found_the_quantised_plan(
 ) -> None:
     told, (kind, mode) = resolved(runs[case]), case
     plan, audit = told["plan"], told["audit"]
-    compute = PRECISIONS[mode].compute  # type: ignore[index] # one of the modes above
+    compute = PRECISIONS[mode].compute
 
     assert {name: audit[name] for name in plan} == plan
     assert [audit[name] for name in ("weights", "rest", "trained", "compute", "matmul")] == [

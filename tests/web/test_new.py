@@ -19,6 +19,7 @@ from studio.services import experiments, runs
 from tests.factories import make_done, make_recipe
 from tests.reading import Node, posted, problem_of, read, value_of
 
+FULL = {"adapter": {"kind": "full"}}
 RATE = "optimisation.learning_rate"
 
 
@@ -113,7 +114,7 @@ def test_the_button_names_what_is_missing(
 
 
 def test_a_pasted_recipe_fills_the_form(client: TestClient) -> None:
-    text = yaml.dump(make_recipe(optimisation={"seed": 7}, adapter={"kind": "full"}))
+    text = yaml.dump(make_recipe(precision="auto", optimisation={"seed": 7}, **FULL))
     page = drawn(client, "paste", form(client, "?preset=lora") | {"paste": text, "name": "mine"})
 
     form_ = page.one(id="form")
@@ -202,7 +203,9 @@ def test_the_yaml_is_the_recipe_that_the_form_starts(
     file = tmp_path / "recipe.yaml"
     file.write_text(texts(client)["yaml"], encoding="utf-8")
 
-    assert recipes.read(file, []) == first_run(engine).recipe
+    written, started = recipes.read(file, []), first_run(engine).recipe
+    assert written.precision == "auto"
+    assert written.model_copy(update={"precision": started.precision}) == started
 
 
 def test_the_curl_starts_the_run_that_the_form_starts(client: TestClient, engine: Engine) -> None:

@@ -74,7 +74,8 @@ def test_a_plan_says_what_will_be_loaded(client: TestClient, model: str) -> None
 def test_a_plan_of_a_quantised_model_says_what_stays_as_it_is(
     client: TestClient, model: str
 ) -> None:
-    plan = planned(client, base_model=model, adapter={"kind": "lora", "base_dtype": "nf4"})["plan"]
+    adapter = {"kind": "lora", "base_dtype": "nf4"}
+    plan = planned(client, base_model=model, precision="bf16", adapter=adapter)["plan"]
 
     assert (plan["weights"], plan["rest"], plan["compute"]) == ("nf4", "bfloat16", "bfloat16")
 

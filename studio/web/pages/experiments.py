@@ -5,9 +5,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from studio.hardware import detect
 from studio.recipe import yaml
-from studio.services import experiments, lineage, progress, runs
+from studio.services import experiments, lineage, progress, runs, workers
 from studio.web import changes, choices
 from studio.web.deps import DB
 from studio.web.render import go, page
@@ -24,7 +23,7 @@ def show(request: Request, experiment_id: int, db: DB) -> Response:
         "experiments/show.html",
         experiment=experiment,
         runs=runs.of_experiment(db, experiment_id),
-        precisions=choices.precisions(detect()),
+        precisions=choices.precisions(workers.machine(db)),
         recipe=yaml.dump(experiment.recipe),
         parent=parent,
         changes=changes.between(experiment.recipe, parent.recipe) if parent else [],

@@ -12,9 +12,9 @@ from sqlmodel import Session
 from studio.db.session import reading
 from studio.db.tables import Experiment
 from studio.errors import InvalidError
-from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.services import (
+    advice,
     calibrations,
     experiments,
     lengths,
@@ -152,7 +152,7 @@ def _experiment(db: Session, draft: Draft) -> Experiment:
 
 def _filled(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
     """Return the recipe of a form that could be started as it stands."""
-    recipe = _recipe(db, posted)
+    recipe = advice.resolve(db, _recipe(db, posted)).recipe
     runs.check(db, recipe)
     return recipe
 
@@ -181,10 +181,10 @@ def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Re
         preview=preview.of(db, draft.method, draft.values),
         outline=outline.outline(db, settings, draft, form, address),
         sight=None,
-        precisions=choices.precisions(detect()),
+        precisions=choices.precisions(workers.machine(db)),
         choices={"dataset": choices.dataset_names(db, form.input("dataset").value)},
         suggestions={"base_model": choices.model_names(db)},
         more={"base_model": ("/models", "Models here, and on the hub")},
         ahead=len(queue.waiting(db)) + max(0, len(runs.live(db)) - workers.slots(db) + 1),
-        machine=detect().title,
+        machine=workers.machine(db).title,
     )

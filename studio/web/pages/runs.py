@@ -10,7 +10,6 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.hardware import detect
 from studio.recipe import yaml
 from studio.rundir import RunDir
 from studio.services import (
@@ -27,6 +26,7 @@ from studio.services import (
     rescues,
     runs,
     trash,
+    workers,
 )
 from studio.web import answers, choices, facts, history, numerics, words
 from studio.web.deps import DB, Config, Posted
@@ -79,7 +79,7 @@ PAIRED = (
 def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
     run = runs.get(db, run_id)
     folder = RunDir(config.runs / str(run.id))
-    precisions = choices.precisions(detect())
+    precisions = choices.precisions(workers.machine(db))
     return page(
         request,
         "runs/show.html",

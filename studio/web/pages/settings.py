@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
-from studio.hardware import Gpu, Hardware, detect, versions
+from studio.hardware import Gpu, Hardware, versions
 from studio.services import channels, checks, deliveries, launcher, workers
 from studio.settings import Settings
 from studio.web import choices, words
@@ -26,9 +26,9 @@ def show(request: Request, db: DB, config: Keyed) -> Response:
     return page(
         request,
         "settings/show.html",
-        machine=[*_machine(detect()), ("Quick start", launcher.read(config).told)],
+        machine=[*_machine(workers.machine(db)), ("Quick start", launcher.read(config).told)],
         packages=versions(),
-        precisions=choices.precisions(detect()),
+        precisions=choices.precisions(workers.machine(db)),
         places=_places(config),
         checks=list(checks.of_home(config)),
         **_notices(db, config),

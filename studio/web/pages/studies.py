@@ -10,9 +10,8 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.hardware import detect
 from studio.recipe.precision import PRECISIONS
-from studio.services import experiments, reports, studies
+from studio.services import experiments, reports, studies, workers
 from studio.services.evidence import REFERENCE
 from studio.web import choices, handout, words
 from studio.web.api.studies import report_out
@@ -139,11 +138,12 @@ def _form(
     request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
 ) -> Response:
     experiment, recipe = studies.source(db, draft.source)
+    hardware = workers.machine(db)
     options = [
         choices.Option(
             mode=mode,
             refusal=studies.refusal(db, recipe, mode.name),
-            caution=mode.caution(detect()),
+            caution=mode.caution(hardware),
         )
         for mode in PRECISIONS.values()
     ]

@@ -29,7 +29,9 @@ def machine(
     )
 
 
-ANYWHERE: list[PrecisionName] = [name for name in PRECISIONS if name != "fp32_tf32"]
+ANYWHERE: list[PrecisionName] = [
+    mode.name for mode in PRECISIONS.values() if mode.name != "fp32_tf32"
+]
 NARROW: list[PrecisionName] = ["bf16_dual", "bf16_pure", "bf16_stochastic", "bf16_kahan"]
 
 

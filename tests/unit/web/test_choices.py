@@ -28,12 +28,6 @@ def test_a_precision_that_cannot_run_says_why() -> None:
     ]
 
 
-def test_a_refused_precision_gives_way_to_a_possible_one() -> None:
-    options = choices.precisions(T4)
-
-    assert [choices.usable(options, wanted) for wanted in ("bf16", "fp32")] == ["fp16", "fp32"]
-
-
 def test_data_sets_are_offered_with_their_size(db: Session) -> None:
     assert choices.dataset_names(db, "starter") == [("starter", "starter (40 rows)")]
 
