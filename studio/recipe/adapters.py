@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Le, Lt
 
 from studio.recipe.knobs import Knob, Section
+from studio.recipe.precision import Precision
 from studio.recipe.quantised import QUANTISED, Quantised
 
 
@@ -45,7 +46,9 @@ class Lora(Section, title="LoRA adapter"):
             | {name: row.title for name, row in QUANTISED.items()},
         ),
     ] = "native"
-    """As it was saved is best where it fits; 8 or 4 bits take half or a quarter of 16's memory."""
+    """As it was saved keeps the format of each weight in the file; in float32 modes, which compute
+    in the weights' own format, it is widened to float32. 8 or 4 bits take half or a quarter of the
+    memory of 16 bits."""
 
     @property
     def quantised(self) -> Quantised | None:
@@ -61,3 +64,12 @@ class FullFineTune(Section, title="Full fine-tune"):
     @property
     def quantised(self) -> None:
         """Nothing: rounded weights cannot take small steps."""
+
+
+def keeps_own_formats(adapter: Lora | FullFineTune, mode: Precision) -> bool:
+    """Whether each weight of the base model keeps the format it was saved in.
+
+    Where nothing is cast on the fly, weights are in the format that is computed in.
+    """
+    is_native = isinstance(adapter, Lora) and adapter.base_dtype == "native"
+    return is_native and mode.autocast is not None

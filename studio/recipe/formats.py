@@ -1,9 +1,11 @@
 """The floating-point formats: how their bits are spent, and what that buys."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
-DType = Literal["float32", "bfloat16", "float16"]
+from studio.weights import native
+
+DType: TypeAlias = native.DType
 """What a number may be kept in."""
 
 Operand = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
-from studio.services.plans import held, learns_in
+from studio.services.plans import held, learns_in, rounded
 from studio.services.refusals import listed
 from studio.weights import families
 from studio.weights.facts import ModelFacts
@@ -44,13 +44,21 @@ def _mixture(_recipe: AnyRecipe, facts: ModelFacts) -> str:
     return f"The weights are stored in several formats: {shares}."
 
 
-def _rounding_float64(recipe: AnyRecipe, facts: ModelFacts) -> str:
-    """Tell of the digits that float32 drops; what is narrower still is refused."""
-    is_wide = held(recipe, facts) == PRECISIONS[recipe.precision].compute == "float32"
-    if not facts.float64_layers or not is_wide:
+def _rounding(recipe: AnyRecipe, facts: ModelFacts) -> str:
+    """Say what loading rounds. A format too narrow for some layers is refused before."""
+    cast = rounded(recipe, facts)
+    if cast is None:
         return ""
-    layers = listed(facts.float64_layers)
-    return f"Weights in float64 will be rounded to float32: {layers}."
+    stored = " and ".join(cast.stored)
+    layers = f" ({listed(facts.float64_layers)})" if cast.stored == ("float64",) else ""
+    what = f"{cast.weights:,} weights stored in {stored}{layers} are rounded to {cast.to}"
+    if not cast.changed:
+        return f"{what} when they are loaded; none of a sample of {cast.sampled:,} changes."
+    return (
+        f"{what} when they are loaded: in a sample of {cast.sampled:,}, "
+        f"{100 * cast.changed:.3g} % change, by {100 * cast.mean_relative_change:.2g} % on average "
+        f"and {100 * cast.max_relative_change:.2g} % at most."
+    )
 
 
 def _broken(_recipe: AnyRecipe, facts: ModelFacts) -> str:
@@ -136,6 +144,6 @@ _CAUTIONS: tuple[Callable[[AnyRecipe, ModelFacts], str], ...] = (
     _quantising,
     _disagreement,
     _mixture,
-    _rounding_float64,
+    _rounding,
     _lost_digits,
 )

@@ -71,8 +71,8 @@ class Step:
 
     @property
     def held(self) -> int:
-        """Bytes of a number between the layers: as wide as the weights."""
-        return BYTES[plans.held(self.recipe, self.facts)]
+        """Bytes of a number between the layers: as wide as the table of tokens."""
+        return BYTES[plans.between_layers(self.recipe, self.facts)]
 
     @property
     def is_checkpointed(self) -> bool:

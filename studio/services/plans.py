@@ -1,11 +1,13 @@
 """What a run will really load, compute in and keep: formats and bytes, before anything starts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from studio.methods import AnyRecipe
-from studio.recipe.adapters import Lora
+from studio.recipe.adapters import Lora, keeps_own_formats
 from studio.recipe.formats import DType
 from studio.recipe.precision import PRECISIONS, Precision
+from studio.weights.casts import Cast
 from studio.weights.facts import ModelFacts
 
 BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -50,6 +52,8 @@ class Plan:
     gradients: DType
     optimizer_states: DType
     scaler: bool
+    rounded: Cast | None
+    """What loading the base model rounds; None where every weight stays as it was saved."""
     parameters: int | None
     """None where the model's files are not at hand."""
     trained_parameters: int | None
@@ -65,13 +69,14 @@ def plan(recipe: AnyRecipe, facts: ModelFacts) -> Plan:
     batch = recipe.optimisation.per_device_train_batch_size
     return Plan(
         precision=mode.name,
-        weights=quantised.name if quantised else held(recipe, facts),
+        weights=quantised.name if quantised else " and ".join(sorted(formats(recipe, facts))),
         rest=held(recipe, facts) if quantised else None,
         trained=learns_in(recipe, facts),
         compute=mode.compute,
         gradients="float32" if is_adapter else mode.gradients,
         optimizer_states="float32" if is_adapter else mode.optimizer_states,
         scaler=mode.scaler,
+        rounded=rounded(recipe, facts),
         parameters=facts.parameters if facts.has_weights else None,
         trained_parameters=_trained(recipe, facts) if facts.has_weights else None,
         sizes=_sizes(recipe, facts) if facts.has_weights else None,
@@ -81,16 +86,44 @@ def plan(recipe: AnyRecipe, facts: ModelFacts) -> Plan:
 
 
 def held(recipe: AnyRecipe, facts: ModelFacts) -> DType:
-    """Return the format the base model's weights are loaded in; quantised ones, what is not."""
+    """Return the format most of the base model is loaded in; quantised ones, what is not."""
     mode = PRECISIONS[recipe.precision]
     if recipe.adapter.quantised is not None:
         return mode.compute
     if mode.autocast is None or not isinstance(recipe.adapter, Lora):
         return mode.weights
+    if keeps_own(recipe):
+        # Without weights at hand, what the config says is all there is to go by.
+        most = next(iter(facts.as_saved), facts.native)
+        return next((one for one in BYTES if one == most), mode.weights)
     asked = recipe.adapter.base_dtype
-    # The loader goes by the config, whatever the tensors are.
-    wanted = facts.declared if asked == "native" else asked
-    return next((one for one in BYTES if one == wanted), mode.weights)
+    return next((one for one in BYTES if one == asked), mode.weights)
+
+
+def keeps_own(recipe: AnyRecipe) -> bool:
+    return keeps_own_formats(recipe.adapter, PRECISIONS[recipe.precision])
+
+
+def formats(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:
+    """Return how many weights are loaded in each format, before any is quantised."""
+    if keeps_own(recipe) and facts.as_saved:
+        return facts.as_saved
+    return {held(recipe, facts): facts.parameters}
+
+
+def between_layers(recipe: AnyRecipe, facts: ModelFacts) -> DType:
+    """Return the format of what goes from layer to layer: that of the table of tokens."""
+    own = facts.table_format if keeps_own(recipe) else None
+    return own or held(recipe, facts)
+
+
+def rounded(recipe: AnyRecipe, facts: ModelFacts) -> Cast | None:
+    """Return what loading the base model rounds, but for what is quantised of it."""
+    return facts.rounded(
+        held(recipe, facts),
+        keeps_own=keeps_own(recipe),
+        is_quantised=recipe.adapter.quantised is not None,
+    )
 
 
 def learns_in(recipe: AnyRecipe, facts: ModelFacts) -> DType:
@@ -136,7 +169,7 @@ def _frozen(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the bytes of the model beside an adapter."""
     row, width = recipe.adapter.quantised, BYTES[held(recipe, facts)]
     if row is None:
-        return facts.parameters * width
+        return sum(count * BYTES[one] for one, count in formats(recipe, facts).items())
     narrow = facts.linear_parameters * row.bytes_per_weight + facts.linear_rows * row.bytes_per_row
     return round(narrow) + (facts.parameters - facts.linear_parameters) * width
 
@@ -150,7 +183,9 @@ def _states(recipe: AnyRecipe) -> int:
 def _copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return what autocast keeps of the linear layers until the backward pass is through them."""
     mode = PRECISIONS[recipe.precision]
-    base = facts.linear_parameters * _copy(mode, held(recipe, facts))
+    own = facts.linear_as_saved if keeps_own(recipe) else {}
+    linear = own or {held(recipe, facts): facts.linear_parameters}
+    base = sum(count * _copy(mode, one) for one, count in linear.items())
     if not isinstance(recipe.adapter, Lora):
         return base
     return base + _trained(recipe, facts) * _copy(mode, "float32")

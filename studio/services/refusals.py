@@ -14,7 +14,7 @@ from studio.recipe.adapters import Lora
 from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services.plans import BYTES, held
+from studio.services.plans import BYTES, formats, held
 from studio.weights import families, samples
 from studio.weights.facts import FLOAT8_SIDES, ModelFacts
 
@@ -137,12 +137,11 @@ def _mixes_float64(case: _Case) -> str:
 
 def _halves_clash(case: _Case) -> str:
     source = families.MIXED_HALVES.get(case.facts.family)
-    weights, compute = held(case.recipe, case.facts), case.mode.compute
-    if source is None or {weights, compute} != {"float16", "bfloat16"}:
+    compute = case.mode.compute
+    other = {"float16": "bfloat16", "bfloat16": "float16"}.get(compute, "")
+    if source is None or other not in formats(case.recipe, case.facts):
         return ""
-    return (
-        f"{case.facts.family} models cannot compute in {compute} on {weights} weights ({source})."
-    )
+    return f"{case.facts.family} models cannot compute in {compute} on {other} weights ({source})."
 
 
 def _has_odd_sides(case: _Case) -> str:
@@ -177,6 +176,16 @@ def _is_quantised_already(case: _Case) -> str:
     )
 
 
+def _is_stored_packed(case: _Case) -> str:
+    layers = case.facts.packed_layers
+    if not layers or case.facts.quantised:
+        return ""
+    return (
+        f"Stored in 8 bits or fewer: {listed(layers)}. The config does not say how to read that; "
+        "choose the model it was made from."
+    )
+
+
 def _reads_packed(case: _Case) -> str:
     family = case.facts.family
     if family not in families.NO_ADAPTER or case.recipe.adapter.quantised is None:
@@ -201,6 +210,7 @@ def _keeps_experts(case: _Case) -> str:
 _RULES: tuple[_Rule, ...] = (
     _hardware_lacks,
     _is_quantised_already,
+    _is_stored_packed,
     _cannot_quantise,
     _reads_packed,
     _keeps_experts,
@@ -216,4 +226,4 @@ def _formats(case: _Case) -> list[Any]:
     """Return the formats the model's own weights pass through."""
     row = case.recipe.adapter.quantised
     passed = ["float16"] if row is not None and row.is_made_of_float16 else []
-    return [held(case.recipe, case.facts), case.mode.compute, *passed]
+    return [*formats(case.recipe, case.facts), case.mode.compute, *passed]

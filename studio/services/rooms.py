@@ -75,6 +75,7 @@ def host(recipe: AnyRecipe, facts: ModelFacts, load: Load, hardware: Hardware) -
 
 
 def _stays_in_files(recipe: AnyRecipe, facts: ModelFacts) -> bool:
-    """Whether weights are loaded in the format that all of them are stored in."""
-    is_quantised = recipe.adapter.quantised is not None
-    return not is_quantised and facts.stored.get(plans.held(recipe, facts), 0.0) == 1.0
+    """Whether weights are loaded in the formats that they are stored in."""
+    if recipe.adapter.quantised is not None:
+        return False
+    return plans.keeps_own(recipe) or facts.stored.get(plans.held(recipe, facts), 0.0) == 1.0

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError
-from studio.weights import bounds, families, headers, rounding, samples, shapes
+from studio.weights import bounds, casts, families, headers, native, rounding, samples, shapes
+from studio.weights.casts import Cast
 from studio.weights.headers import Tensor
+from studio.weights.native import DType
 from studio.weights.samples import Spread
 from studio.weights.shapes import Shape
 
@@ -36,6 +38,18 @@ class ModelFacts:
     parameters: int = 0
     stored: Mapping[str, float] = field(default_factory=dict)
     """Share of the parameters by the format they are stored in."""
+    as_saved: Mapping[DType, int] = field(default_factory=dict)
+    """Parameters by the format they are loaded in when each keeps its own."""
+    linear_as_saved: Mapping[DType, int] = field(default_factory=dict)
+    """Those of linear layers."""
+    table_format: DType | None = None
+    """The format the table of tokens is loaded in then: what goes from layer to layer has it."""
+    casts: Mapping[DType, Cast] = field(default_factory=dict)
+    """By format: what loading all weights in it would round."""
+    rest_casts: Mapping[DType, Cast] = field(default_factory=dict)
+    """The same of what is never quantised: all but the linear layers."""
+    packed_layers: tuple[str, ...] = ()
+    """Matrices stored in 8 bits or fewer, or as whole numbers."""
     float64_layers: tuple[str, ...] = ()
     odd_layers: tuple[str, ...] = ()
     """The linear layers, but for the output, with a side that products of 8 bits cannot take."""
@@ -71,6 +85,17 @@ class ModelFacts:
         """The layers that alone are stored in float64, in a model that otherwise is not."""
         return self.float64_layers if len(self.stored) > 1 else ()
 
+    def rounded(
+        self, to: DType, *, keeps_own: bool = False, is_quantised: bool = False
+    ) -> Cast | None:
+        """Return what loading in a format rounds, but for what is quantised of it.
+
+        Where each weight keeps its own format, only one that no run can hold is rounded: float64.
+        """
+        if keeps_own:
+            return self.casts.get("float32")
+        return (self.rest_casts if is_quantised else self.casts).get(to)
+
     def stalled(self, learning_rate: float) -> float:
         """Return the share of weights that bfloat16 would leave where they are.
 
@@ -95,10 +120,18 @@ def read(folder: Path) -> ModelFacts:
     tensors = [one for file in headers.files(folder) for one in headers.tensors(file)]
     weights = [one for one in tensors if one.is_float]
     linear = [one for one in weights if _is_linear(one, said)]
+    rest = [one for one in weights if not _is_linear(one, said)]
+    chosen = native.formats(tensors)
     return replace(
         _told(said),
         parameters=sum(one.size for one in weights),
         stored=_shares(weights),
+        as_saved=native.counts(weights, chosen),
+        linear_as_saved=native.counts(linear, chosen),
+        table_format=next((chosen[one.name] for one in weights if _is_table(one, said)), None),
+        casts=casts.casts(weights),
+        rest_casts=casts.casts(rest),
+        packed_layers=tuple(one.name for one in tensors if _is_packed(one)),
         float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
         odd_layers=tuple(one.name for one in linear if _is_odd(one)),
         linear_features=sum(sum(one.shape) for one in weights if _is_adapted(one, said)),
@@ -188,6 +221,17 @@ def _is_linear(tensor: Tensor, config: Mapping[str, Any]) -> bool:
         and tensor.name.endswith("weight")
         and tables.isdisjoint(tensor.shape)
     )
+
+
+def _is_table(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+    """Whether it is the table of tokens; the output may be another, and is named for its head."""
+    is_matrix = len(tensor.shape) == _MATRIX and tensor.shape[0] == config.get("vocab_size")
+    return is_matrix and "head" not in tensor.name
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    is_matrix = len(tensor.shape) >= _MATRIX and tensor.name.endswith("weight")
+    return is_matrix and tensor.dtype not in _TRAINABLE
 
 
 def _is_odd(tensor: Tensor) -> bool:

@@ -29,7 +29,8 @@ def errors(tensors: Sequence[Tensor]) -> Mapping[str, float]:
 
     A scale of int8 is that of a row, or of as much of a long row as is looked at.
     """
-    chosen = [one for one in tensors[:: -(-len(tensors) // TENSORS) or 1] if one.size]
+    readable = [one for one in tensors if one.size and samples.is_readable(one)]
+    chosen = readable[:: -(-len(readable) // TENSORS) or 1]
     found = [(samples.values(one, _EACH), one.shape[-1]) for one in chosen]
     size = math.fsum(value * value for values, _row in found for value in values)
     if not size or not math.isfinite(size):

@@ -95,10 +95,18 @@ def spread(tensors: Sequence[Tensor]) -> Spread:
     )
 
 
+def is_readable(tensor: Tensor) -> bool:
+    """Whether the values of a tensor can be read: formats of 8 bits and fewer are left out."""
+    return tensor.dtype in _BYTES
+
+
 def values(tensor: Tensor, most: int) -> tuple[float, ...]:
     """Return some neighbouring weights from the middle of a tensor."""
     with tensor.file.open("rb") as opened:
-        raw = _as_float32(tensor.dtype, _read(opened, tensor, most))
+        raw = _read(opened, tensor, most)
+    if tensor.dtype == "float64":
+        return struct.unpack(f"<{len(raw) // 8}d", raw)
+    raw = _as_float32(tensor.dtype, raw)
     return struct.unpack(f"<{len(raw) // 4}f", raw)
 
 

@@ -33,12 +33,28 @@ class SizesOut(Out):
     total: int
 
 
+class RoundedOut(Out):
+    """Weights loaded in a format that cannot hold all their values: measured on a sample."""
+
+    to: str
+    stored: list[str]
+    """The formats they are stored in."""
+    weights: int
+    """How many weights are stored in those formats."""
+    sampled: int
+    changed: float
+    """Share of the sample that is not the same afterwards."""
+    max_relative_change: float
+    mean_relative_change: float
+    """Over the sample, unchanged weights included."""
+
+
 class PlanOut(Out):
     """Which format each thing will be held in."""
 
     precision: str
     weights: str
-    """Of the base model."""
+    """Of the base model; two formats joined by "and" where it is saved in both and keeps them."""
     rest: str | None
     """Of what a quantised model keeps as it is: embeddings, norms, the output; else null."""
     trained: str
@@ -47,6 +63,8 @@ class PlanOut(Out):
     gradients: str
     optimizer_states: str
     scaler: bool
+    rounded: RoundedOut | None
+    """What loading the base model rounds; null where every weight stays as it was saved."""
     parameters: int | None
     """Null where the model's files are not on this machine."""
     trained_parameters: int | None
