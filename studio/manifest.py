@@ -39,6 +39,9 @@ class PrecisionFacts(_Part):
     """What was planned for this model, before it was loaded."""
     audited: dict[str, Any]
     """What was measured before the first step; equal to the plan, or the run would have ended."""
+    rounded: dict[str, Any] | None = None
+    """What loading the base model has rounded, measured on a sample; null where every weight
+    stayed as it was saved."""
 
 
 class FileFacts(_Part):
@@ -93,6 +96,7 @@ def of(
             reason=spec.precision_reason,
             resolved=resolved.get("plan", {}),
             audited=resolved.get("audit", {}),
+            rounded=resolved.get("rounded"),
         ),
         seed=recipe["optimisation"]["seed"],
         versions=resolved.get("versions", {}),

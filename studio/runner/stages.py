@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -20,7 +21,7 @@ from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
 from studio.rundir import MANIFEST, JobSpec, RunDir
-from studio.training import artifacts, card, memory, packs, quantised
+from studio.training import artifacts, card, memory, packs, quantised, stored
 from studio.training.checkpoints import Shelf
 from studio.training.guard import Guard, broken_weights, refuse_broken_weights
 from studio.training.health import Health
@@ -63,6 +64,7 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     """Load, tokenise and build whatever the first step needs."""
     with stop.at_once():
         recipe = recipe_of(run)
+        stored.fetch(JobSpec.model_validate_json(run.job.read_text(encoding="utf-8")).model)
         shelf = Shelf(run.checkpoints, recipe)
         start = _start(run, shelf, say, stop)
         # Loaded before the model, lest its packages count among what the run holds.
@@ -158,11 +160,18 @@ class Stages:
         chosen = self.job.validation.rows[: knobs.prompts]
         sampler = Sampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
         step = self.trainer.state.global_step
-        with wraps_kept(self.trainer.model):
+        with wraps_kept(self.trainer.model), self._computing():
             samples = list(sampler.answer(self._model, stage, step))
         for sample in samples:
             self.say(sample)
         return samples
+
+    def _computing(self) -> AbstractContextManager[object]:
+        """Answer as the model was loaded; weights in several formats meet only under autocast."""
+        if not self.job.is_mixed:
+            return nullcontext()
+        dtype = getattr(torch, self.job.mode.compute)
+        return torch.autocast(self.trainer.args.device.type, dtype=dtype)
 
     def save(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
         self.enter("saving")
@@ -256,6 +265,7 @@ def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe)
     return {
         **{name: found[name] for name in _FORMATS},
         **told,
+        **({"rounded": job.rounded} if job.rounded else {}),
         "device": args.device.type,
         "device_name": _device_name(args.device),
         "attention": trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name

@@ -5,7 +5,6 @@ looks at the model, at the optimizer, and at what a small forward pass computes 
 """
 
 import copy
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -20,12 +19,13 @@ from transformers.pytorch_utils import Conv1D
 
 from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
-from studio.recipe.formats import DType
 from studio.recipe.precision import PRECISIONS
 from studio.training import float8, matmuls, models, quantised
+from studio.training.stored import Formats
 from studio.training.undisturbed import undisturbed
 
 NONE = "none"
+_AND = " and "
 _PROBE_TOKENS = 8
 _OPTIMIZERS = {"adafactor": "Adafactor", "sgd": "SGD"}
 """What the recipe's optimizers are called, where that is not AdamW."""
@@ -40,7 +40,8 @@ class Numbers:
     """What a plan and an audit must agree on."""
 
     weights: str
-    """The frozen model's, or where all is trained, all. Of a quantised model its linear layers'."""
+    """The frozen model's, or where all is trained, all. Of a quantised model its linear layers'.
+    Of one that is saved in several formats and keeps them, all of these."""
     kept_in_float32: tuple[str, ...]
     """Parts of the model that its family never loads in 16 bits, by a part of their names."""
     rest: str
@@ -68,8 +69,9 @@ class Numbers:
         )
 
 
-def plan(recipe: Recipe, weights: DType, config: PreTrainedConfig) -> Numbers:
+def plan(recipe: Recipe, formats: Formats, config: PreTrainedConfig) -> Numbers:
     """Say what must be, from the mode's row and from what is read of the model before it loads."""
+    weights = formats.main
     mode = PRECISIONS[recipe.precision]
     lora = isinstance(recipe.adapter, Lora)
     optim = recipe.optimisation.optim
@@ -77,7 +79,7 @@ def plan(recipe: Recipe, weights: DType, config: PreTrainedConfig) -> Numbers:
     row = recipe.adapter.quantised
     is_read_in_int8 = row is not None and row.is_read_in_int8 and torch.cuda.is_available()
     return Numbers(
-        weights=row.name if row else weights,
+        weights=row.name if row else names(formats.held),
         kept_in_float32=models.kept_in_float32(config, weights),
         rest=weights if row else NONE,
         trained="float32" if lora else mode.weights,
@@ -137,7 +139,7 @@ def orphans(trainer: Trainer) -> list[str]:
 
 def strays(trainer: Trainer, planned: Numbers) -> list[str]:
     """Return the weights of a format that no plan speaks of, each with its format."""
-    usual = {planned.weights, planned.rest, planned.trained}
+    usual = {*planned.weights.split(_AND), planned.rest, planned.trained}
     wide = kept(trainer.model, planned)
     return [
         f"{name} is {names({p.dtype})}"
@@ -149,7 +151,11 @@ def strays(trainer: Trainer, planned: Numbers) -> list[str]:
 def kept(model: nn.Module, planned: Numbers) -> set[Tensor]:
     """Return the weights that the plan leaves in float32 whatever the others are."""
     named = model.named_parameters()
-    return {p for name, p in named if any(_is_in(name, part) for part in planned.kept_in_float32)}
+    return {
+        p
+        for name, p in named
+        if any(models.is_part(name, part) for part in planned.kept_in_float32)
+    }
 
 
 def states_of(
@@ -166,16 +172,15 @@ def states_of(
 
 def names(formats: Iterable[torch.dtype | str]) -> str:
     found = {str(dtype).removeprefix("torch.") for dtype in formats}
-    return " and ".join(sorted(found)) or NONE
+    return _AND.join(sorted(found)) or NONE
 
 
 def _word(value: object) -> str:
-    return " and ".join(value) or NONE if isinstance(value, tuple) else str(value)
+    return _AND.join(value) or NONE if isinstance(value, tuple) else str(value)
 
 
-def _is_in(name: str, part: str) -> bool:
-    """Whether upstream means this weight by a part of its name; an adapter has put a word in."""
-    return bool(re.search(part.replace("*", ".*"), name.replace(".base_layer", "")))
+def _is_in(name: str, parts: Iterable[str]) -> bool:
+    return any(models.is_part(name, part) for part in parts)
 
 
 def _kept_indeed(model: nn.Module, planned: Numbers) -> tuple[str, ...]:
@@ -183,7 +188,9 @@ def _kept_indeed(model: nn.Module, planned: Numbers) -> tuple[str, ...]:
     held = [*model.named_parameters(), *model.named_buffers()]
     narrow = [name for name, one in held if one.is_floating_point() and one.element_size() < 4]  # noqa: PLR2004 -- bytes
     return tuple(
-        part for part in planned.kept_in_float32 if not any(_is_in(name, part) for name in narrow)
+        part
+        for part in planned.kept_in_float32
+        if not any(models.is_part(name, part) for name in narrow)
     )
 
 

@@ -6,10 +6,10 @@ runs, from the trainer's constructor to its optimizer's step. Only its loop is l
 numbers that nobody has.
 """
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -89,6 +89,7 @@ def imagine(
     weights: DType,
     _row: Quantised | None = None,
     code: str = "",
+    own: Mapping[str, DType] = MappingProxyType({}),
 ) -> PreTrainedModel:
     """Make the model that would be loaded, of weights that nobody has read."""
     model = AutoModelForCausalLM.from_config(
@@ -97,10 +98,11 @@ def imagine(
         attn_implementation=models.attention(config),
         trust_remote_code=trust.is_allowed(name, code),
     )
-    kept = [part.replace("*", ".*") for part in models.kept_in_float32(config, weights)]
+    kept = models.kept_in_float32(config, weights)
     for called, weight in model.named_parameters():
-        if any(re.search(part, called) for part in kept):
+        if any(models.is_part(called, part) for part in kept):
             weight.data = weight.data.float()
+    models.set_formats(model, own)
     return model
 
 

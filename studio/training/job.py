@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from peft import LoraConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -12,7 +13,17 @@ from studio.recipe.base import Recipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
-from studio.training import audit, card, data, float8, models, packs, templates, tokenizers
+from studio.training import (
+    audit,
+    card,
+    data,
+    float8,
+    models,
+    packs,
+    stored,
+    templates,
+    tokenizers,
+)
 from studio.training.cache import Cache, key_of
 from studio.training.data import Examples
 from studio.training.memory import Gauge
@@ -31,6 +42,10 @@ class Job:
     mode: Precision
     plan: audit.Numbers
     """What must be, said before anything is loaded."""
+    is_mixed: bool
+    """Whether the model's weights are in several formats, which only autocast can compute with."""
+    rounded: dict[str, Any] | None
+    """What loading the model rounds; None where every weight stays as it was saved."""
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: LoraConfig | None
@@ -61,10 +76,10 @@ class Job:
         enter("loading")
         tokenizer = tokenizers.load(spec.model, spec.code)
         config = models.load_config(spec.model, spec.code)
-        weights = models.weights_format(config, mode, recipe.adapter)
-        planned = audit.plan(recipe, weights, config)
+        formats = stored.formats(spec.model, config, mode, recipe.adapter, spec.code)
+        planned = audit.plan(recipe, formats, config)
         gauge = Gauge()
-        model = load(spec.model, config, weights, row, spec.code)
+        model = load(spec.model, config, formats.main, row, spec.code, formats.own)
         if mode.is_float8:
             float8.convert(model, mode)
         enter("tokenising")
@@ -80,6 +95,8 @@ class Job:
             base=card.base_name(recipe.base_model, spec.model),
             mode=mode,
             plan=planned,
+            is_mixed=bool(formats.own),
+            rounded=stored.rounded(spec.model, formats.main, mode, recipe.adapter),
             model=model,
             tokenizer=tokenizer,
             adapter=models.adapter_config(recipe.adapter, config.model_type),

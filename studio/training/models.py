@@ -1,8 +1,10 @@
 """Loading a model in the number format a mode asks for."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import get_args
 
 import torch
@@ -45,19 +47,17 @@ def load_config(name: str, code: str = "") -> PreTrainedConfig:
     return config
 
 
-def weights_format(
-    config: PreTrainedConfig, mode: Precision, adapter: Lora | FullFineTune
-) -> DType:
+def weights_format(native: DType, mode: Precision, adapter: Lora | FullFineTune) -> DType:
     """Return the format to load weights in, or of quantised weights what is not quantised.
 
-    Where nothing is cast on the fly, the weights' format is the one computed in: the mode's own.
+    `native` is the one most weights are saved in. Where nothing is cast on the fly, the weights'
+    format is the one computed in: the mode's own.
     """
     if adapter.quantised is not None:
         return mode.compute
     if isinstance(adapter, FullFineTune) or mode.autocast is None:
         return mode.weights
-    stored, asked = str(config.dtype).removeprefix("torch."), adapter.base_dtype
-    wanted = stored if asked == "native" else asked
+    wanted = native if adapter.base_dtype == "native" else adapter.base_dtype
     return next((dtype for dtype in get_args(DType) if dtype == wanted), mode.weights)
 
 
@@ -67,19 +67,53 @@ def load_model(
     weights: DType,
     row: Quantised | None = None,
     code: str = "",
+    own: Mapping[str, DType] = MappingProxyType({}),
 ) -> PreTrainedModel:
-    """Load a folder or a hub model with weights in a format; of its code only what is allowed."""
-    model = AutoModelForCausalLM.from_pretrained(
-        name,
-        config=config,
-        quantization_config=None if row is None else quantised.config(row, weights),
-        dtype=getattr(torch, weights),
-        attn_implementation=attention(config),
-        use_safetensors=True,
-        trust_remote_code=trust.is_allowed(name, code),
-    )
+    """Load a folder or a hub model with weights in a format; of its code only what is allowed.
+
+    `own` names weights of the model that are loaded in another format.
+    """
+    with _keeping(own):
+        model = AutoModelForCausalLM.from_pretrained(
+            name,
+            config=config,
+            quantization_config=None if row is None else quantised.config(row, weights),
+            dtype=getattr(torch, weights),
+            attn_implementation=attention(config),
+            use_safetensors=True,
+            trust_remote_code=trust.is_allowed(name, code),
+        )
     quantised.settle(model)
     return model
+
+
+def set_formats(model: PreTrainedModel, own: Mapping[str, DType]) -> None:
+    """Make weights the format that is named for them. Of an empty model nothing is rounded."""
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        if name in own:
+            weight.data = weight.data.to(getattr(torch, own[name]))
+
+
+@contextmanager
+def _keeping(own: Mapping[str, DType]) -> Iterator[None]:
+    """Have upstream load some weights in formats of their own.
+
+    It casts each to the format that the still empty model has it in
+    (`core_model_loading.convert_and_load_state_dict_in_model`), and asks the empty model for its
+    parts in float32 just before: that is the moment to set those formats.
+    """
+    ask = PreTrainedModel._get_dtype_plan  # noqa: SLF001 -- no public name
+
+    def plan(model: PreTrainedModel, dtype: torch.dtype) -> dict[str, torch.dtype]:
+        set_formats(model, own)
+        answer: dict[str, torch.dtype] = ask(model, dtype)
+        return answer
+
+    PreTrainedModel._get_dtype_plan = plan if own else ask  # noqa: SLF001 -- no public name
+    try:
+        yield
+    finally:
+        PreTrainedModel._get_dtype_plan = ask  # noqa: SLF001 -- no public name
 
 
 def kept_in_float32(config: PreTrainedConfig, weights: DType) -> tuple[str, ...]:
@@ -88,6 +122,11 @@ def kept_in_float32(config: PreTrainedConfig, weights: DType) -> tuple[str, ...]
     # Asked of the class: it reads no more than two lists, and the model is yet to be loaded.
     kept = family._get_dtype_plan(family, getattr(torch, weights))  # noqa: SLF001 -- no public name
     return tuple(sorted(kept))
+
+
+def is_part(name: str, part: str) -> bool:
+    """Whether upstream means this weight by a part of its name; an adapter has put a word in."""
+    return bool(re.search(part.replace("*", ".*"), name.replace(".base_layer", "")))
 
 
 def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | None:

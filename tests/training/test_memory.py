@@ -67,7 +67,7 @@ def recipe(mode: str, adapter: dict[str, Any]) -> Any:  # noqa: ANN401 -- any me
 def kept(family: str, layers: int, asked: Any, load: Load) -> int:  # noqa: ANN401 -- any method's recipe
     """Count what autograd keeps of a batch, its weights and their copies left aside."""
     told, mode = small(family, layers), PRECISIONS[asked.precision]
-    weights = getattr(torch, models.weights_format(told, mode, asked.adapter))
+    weights = getattr(torch, models.weights_format("float32", mode, asked.adapter))
     how = models.attention(told)
     model = AutoModelForCausalLM.from_config(told, dtype=weights, attn_implementation=how)
     if not isinstance(asked.adapter, FullFineTune):
