@@ -23,7 +23,12 @@ from studio.recipe.base import Recipe
 from studio.rundir import MANIFEST, JobSpec, RunDir
 from studio.training import artifacts, card, memory, packs, quantised, stored
 from studio.training.checkpoints import Shelf
-from studio.training.guard import Guard, broken_weights, refuse_broken_weights
+from studio.training.guard import (
+    Guard,
+    broken_weights,
+    refuse_broken_base,
+    refuse_broken_weights,
+)
 from studio.training.health import Health
 from studio.training.interim import Interim
 from studio.training.job import Job
@@ -70,6 +75,7 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
         # Loaded before the model, lest its packages count among what the run holds.
         method = import_module(f"studio.methods.{recipe.method}.trainer")
         job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
+        refuse_broken_base(job.model, job.spec.model)
         trainer = method.build(recipe, job)
         if recipe.data.packing:
             with trainer.compute_loss_context_manager():

@@ -62,11 +62,19 @@ def _rounding(recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 
 def _broken(_recipe: AnyRecipe, facts: ModelFacts) -> str:
-    lost = facts.spread.not_finite
-    if not lost:
+    found = facts.broken.not_finite
+    if not found:
         return ""
-    seen = f"{lost:,} of {facts.spread.sampled:,} weights looked at"
-    return f"{seen} are NaN or infinite: the model is damaged."
+    count = sum(found.values())
+    where = f"{count:,} weights of this model are NaN or infinite, in {listed(tuple(found))}"
+    return f"{where}: a run ends before its first step. Get the model again, or choose another."
+
+
+def _blank(_recipe: AnyRecipe, facts: ModelFacts) -> str:
+    found = facts.broken.blank
+    if not found:
+        return ""
+    return f"All zeros: {listed(found)}. The file may not be whole; compare its size or hash."
 
 
 def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
@@ -137,6 +145,7 @@ def _percent(share: float) -> str:
 _CAUTIONS: tuple[Callable[[AnyRecipe, ModelFacts], str], ...] = (
     _unseen,
     _broken,
+    _blank,
     _stall,
     _float16_risk,
     _float16_loss,

@@ -8,7 +8,7 @@ schedule where it is. All such steps are counted here, and a run with too many o
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,7 @@ from studio.errors import TrainingError
 from studio.events import Alarmed
 from studio.recipe.formats import FORMATS
 from studio.recipe.precision import Precision
+from studio.training import stored
 from studio.training.health import Findings, Health
 
 Policy = Literal["warn", "stop", "rollback"]
@@ -38,6 +39,9 @@ LEAST_HEADROOM = 4.0
 _AT_WORK = 0.5
 """Updates are judged from this share of the full learning rate on: smaller ones are lost, rightly,
 while the rate warms up or fades out."""
+
+_NAMED = 3
+"""Broken tensors that a message names."""
 
 _LOOKS = 2
 """Looks in a row that must find updates lost before the run is ended."""
@@ -347,12 +351,7 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 
 def broken_weights(model: nn.Module) -> list[str]:
     """Name the trained tensors that hold something other than numbers."""
-    trained = [(name, p.detach()) for name, p in model.named_parameters() if p.requires_grad]
-    norms = torch._foreach_norm([weight for _, weight in trained], 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
-    finite = torch.stack(norms).isfinite().tolist()
-    suspects = [one for one, is_finite in zip(trained, finite, strict=True) if not is_finite]
-    # A norm may be too large for its format where no weight is.
-    return [name for name, weight in suspects if not weight.isfinite().all()]
+    return _not_finite((name, p) for name, p in model.named_parameters() if p.requires_grad)
 
 
 def refuse_broken_weights(model: nn.Module) -> None:
@@ -363,6 +362,41 @@ def refuse_broken_weights(model: nn.Module) -> None:
             f"Training has left weights that are no numbers, first {broken[0]}; none were saved.",
             hint="Lower the learning rate. In 16 bits, try a wider format.",
         )
+
+
+def refuse_broken_base(model: nn.Module, name: str) -> None:
+    """Refuse a model whose files hold NaN or infinity, before training can be blamed for it.
+
+    Quantising may turn NaN into any number, so of a quantised model the files are read.
+    """
+    named = dict(model.named_parameters())
+    if all(p.is_floating_point() for p in named.values()):
+        found = {one: int((~named[one].isfinite()).sum()) for one in _not_finite(named.items())}
+    else:
+        found = stored.not_finite(name)
+    if found:
+        raise TrainingError(
+            "corrupt_weights",
+            f"{sum(found.values()):,} weights of the base model are NaN or infinite, in "
+            f"{_listed(list(found))}. Nothing was trained.",
+            hint="Get the model again, or choose another.",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
+    named = [(name, one.detach()) for name, one in tensors if one.numel()]
+    if not named:
+        return []
+    norms = torch._foreach_norm([one for _, one in named], 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
+    finite = torch.stack(norms).isfinite().tolist()
+    suspects = [one for one, is_finite in zip(named, finite, strict=True) if not is_finite]
+    # A norm may be too large for its format where no weight is.
+    return [name for name, weight in suspects if not weight.isfinite().all()]
 
 
 def _is_sound(reading: Reading) -> bool:

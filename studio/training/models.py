@@ -1,7 +1,7 @@
 """Loading a model in the number format a mode asks for."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -74,17 +74,30 @@ def load_model(
     `own` names weights of the model that are loaded in another format.
     """
     with _keeping(own):
-        model = AutoModelForCausalLM.from_pretrained(
+        model, told = AutoModelForCausalLM.from_pretrained(
             name,
             config=config,
+            output_loading_info=True,
             quantization_config=None if row is None else quantised.config(row, weights),
             dtype=getattr(torch, weights),
             attn_implementation=attention(config),
             use_safetensors=True,
             trust_remote_code=trust.is_allowed(name, code),
         )
+    _refuse_missing_weights(sorted(told["missing_keys"]))
     quantised.settle(model)
-    return model
+    loaded: PreTrainedModel = model
+    return loaded
+
+
+def _refuse_missing_weights(names: Sequence[str]) -> None:
+    """Refuse files that lack weights: upstream would draw those at random, and only warn."""
+    if names:
+        raise TrainingError(
+            "corrupt_weights",
+            f"The base model's files lack {len(names):,} of its weights, first {names[0]}.",
+            hint="Get the model again: a file may be missing, or of another model.",
+        )
 
 
 def set_formats(model: PreTrainedModel, own: Mapping[str, DType]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import torch
 from huggingface_hub import try_to_load_from_cache
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
@@ -83,6 +84,18 @@ def formats(
     if not keeps_own_formats(adapter, mode) or len(counts) < 2:  # noqa: PLR2004 -- two make a mixture
         return Formats(main)
     return _by_name(_empty(name, config, main, code), chosen, main)
+
+
+def not_finite(name: str) -> dict[str, int]:
+    """Count the weights of a model's files that are NaN or infinite, by tensor."""
+    folder = _folder(name)
+    found: dict[str, int] = {}
+    for file in [] if folder is None else headers.files(folder):
+        with safe_open(file, framework="pt") as opened:
+            for key in opened.keys():  # noqa: SIM118 -- it is no mapping
+                count = int((~opened.get_tensor(key).isfinite()).sum())
+                found |= {key: count} if count else {}
+    return found
 
 
 def rounded(

@@ -9,8 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import InvalidError
-from studio.weights import bounds, casts, families, headers, native, rounding, samples, shapes
+from studio.weights import (
+    bounds,
+    casts,
+    families,
+    finite,
+    headers,
+    native,
+    rounding,
+    samples,
+    shapes,
+)
 from studio.weights.casts import Cast
+from studio.weights.finite import Broken
 from studio.weights.headers import Tensor
 from studio.weights.native import DType
 from studio.weights.samples import Spread
@@ -63,6 +74,7 @@ class ModelFacts:
     shape: Shape | None = None
     """None where the config does not say, or says what cannot be."""
     spread: Spread = field(default_factory=Spread)
+    broken: Broken = field(default_factory=Broken)
     rounding: Mapping[str, float] = field(default_factory=dict)
     """What a quantised format would change of the linear layers, relative to their size."""
 
@@ -139,6 +151,7 @@ def read(folder: Path) -> ModelFacts:
         linear_rows=sum(one.shape[0] for one in linear),
         expert_parameters=sum(one.size for one in weights if ".experts." in one.name),
         spread=samples.spread(weights),
+        broken=finite.scan(weights),
         rounding=rounding.errors(linear),
     )
 

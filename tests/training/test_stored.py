@@ -53,7 +53,7 @@ def saved(folder: Path, config: PreTrainedConfig, is_narrow: Which, declared: st
 
 def loaded(folder: Path, precision: str = "bf16") -> tuple[Any, stored.Formats]:
     config = models.load_config(str(folder))
-    formats = stored.formats(str(folder), config, PRECISIONS[precision], NATIVE)  # type: ignore[index] # a mode's name
+    formats = stored.formats(str(folder), config, PRECISIONS[precision], NATIVE)
     return models.load_model(str(folder), config, formats.main, own=formats.own), formats
 
 

@@ -18,6 +18,7 @@ from studio.services.refusals import Refusal, refusals
 from studio.weights import families
 from studio.weights.casts import Cast
 from studio.weights.facts import ModelFacts
+from studio.weights.finite import Broken
 from studio.weights.samples import Spread
 from tests.factories import make_recipe
 from tests.unit.weights import folders
@@ -379,8 +380,11 @@ def test_modes_that_repair_the_rounding_are_not_warned_of(precision: str) -> Non
             "The config says float16, the weights are float32: believe the weights.",
         ),
         (
-            ModelFacts(parameters=9, spread=Spread(sampled=9, largest=1.0, not_finite=2)),
-            "2 of 9 weights looked at are NaN or infinite: the model is damaged.",
+            ModelFacts(parameters=9, broken=Broken(not_finite={"a": 1, "b": 1})),
+            (
+                "2 weights of this model are NaN or infinite, in a, b: a run ends before its first "
+                "step. Get the model again, or choose another."
+            ),
         ),
         (
             model("float16"),

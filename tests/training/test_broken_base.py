@@ -1,0 +1,74 @@
+"""A base model whose files are broken: found before training, and never blamed on it."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from studio.events import Failed, Finished, Sampled
+from studio.weights.headers import WHOLE
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+UP = "model.layers.0.mlp.up_proj.weight"
+LORA: dict[str, Any] = {"adapter__kind": "lora", "precision": "bf16"}
+FULL: dict[str, Any] = {}
+
+
+def changed(folder: Path, **tensors: torch.Tensor) -> Path:
+    """Save the tiny model with some tensors in place of its own; None takes one away."""
+    tiny.write_model(folder, tiny.llama())
+    weights = load_file(folder / WHOLE) | tensors
+    save_file(weights, folder / WHOLE, metadata={"format": "pt"})
+    return folder
+
+
+def with_broken(folder: Path, value: float) -> Path:
+    tiny.write_model(folder, tiny.llama())
+    weight = load_file(folder / WHOLE)[UP]
+    weight[3, 5] = weight[4, 6] = value
+    return changed(folder, **{UP: weight})
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+@pytest.mark.parametrize(
+    "knobs", [LORA, FULL, LORA | {"adapter__base_dtype": "nf4"}], ids=["lora", "full", "nf4"]
+)
+def test_the_tensor_is_named_before_anything_is_trained(
+    tmp_path: Path, value: float, knobs: dict[str, Any]
+) -> None:
+    folder = with_broken(tmp_path / "model", value)
+    run = tiny.train(tmp_path / "run", folder, samples__prompts=1, **knobs)
+
+    failed = tiny.last(run)
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.message) == (
+        "corrupt_weights",
+        f"2 weights of the base model are NaN or infinite, in {UP}. Nothing was trained.",
+    )
+    assert tiny.said(run, Sampled) == []
+
+
+def test_a_tensor_that_the_model_does_not_use_may_be_broken(tmp_path: Path) -> None:
+    folder = changed(tmp_path / "model", **{"unused.weight": torch.full((4, 4), math.nan)})
+
+    assert isinstance(tiny.last(tiny.train(tmp_path / "run", folder)), Finished)
+
+
+def test_files_that_lack_a_weight_are_refused(tmp_path: Path) -> None:
+    folder = tiny.write_model(tmp_path / "model", tiny.llama())
+    weights = load_file(folder / WHOLE)
+    del weights[UP]
+    save_file(weights, folder / WHOLE, metadata={"format": "pt"})
+
+    failed = tiny.last(tiny.train(tmp_path / "run", folder))
+
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.message) == (
+        "corrupt_weights",
+        f"The base model's files lack 1 of its weights, first {UP}.",
+    )
