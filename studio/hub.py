@@ -66,7 +66,9 @@ class Hub:
     """The hub at one address, asked by one reader."""
 
     endpoint: str
-    token: str = ""
+    token: str = field(default="", repr=False)
+    seconds: float = SECONDS
+    """How long it may be silent."""
 
     @property
     def host(self) -> str:
@@ -93,7 +95,7 @@ class Hub:
                 f"{self.endpoint}/api/models",
                 params=query,
                 headers=self.headers(),
-                timeout=SECONDS,
+                timeout=self.seconds,
             )
             _raise_for(answer)
             return [_found(_info(told)) for told in answer.json()][:limit]
@@ -116,7 +118,7 @@ class Hub:
         api = HfApi(endpoint=self.endpoint, token=self.token or False)
         with self._in_words(name):
             told = api.model_info(
-                name, revision=revision or None, timeout=SECONDS, files_metadata=True
+                name, revision=revision or None, timeout=self.seconds, files_metadata=True
             )
             return _found(told)
 
@@ -145,7 +147,7 @@ class Hub:
         url = self.url(name, commit, file.name)
         with ExitStack() as opened:
             with self._in_words(name):
-                asked = get_session().stream("GET", url, headers=headers, timeout=SECONDS)
+                asked = get_session().stream("GET", url, headers=headers, timeout=self.seconds)
                 answer = opened.enter_context(asked)
                 _raise_for(answer)
             yield answer

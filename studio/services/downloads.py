@@ -84,7 +84,11 @@ def look(settings: Settings, repo: str, revision: str) -> Found:
         StudioError: there is no such model, it is not for us, or has no safetensors.
 
     """
-    asked = hub(settings)
+    return look_at(hub(settings), repo, revision)
+
+
+def look_at(asked: Hub, repo: str, revision: str = "") -> Found:
+    """Do what `look` does, of a hub that was chosen before."""
     found = asked.look(repo, revision)
     needed.refuse_hub(found.id, found.names)
     if found.gated:

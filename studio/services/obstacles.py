@@ -1,9 +1,9 @@
-"""Everything that keeps a recipe from starting: its precision, its model's template, its data."""
+"""Everything that keeps a recipe from starting: its model, precision, chat template and data."""
 
 from sqlmodel import Session
 
 from studio.methods import AnyRecipe
-from studio.services import findings, refusals, spoken, stats, workers
+from studio.services import base_models, findings, refusals, spoken, stats, workers
 from studio.services.refusals import Refusal
 from studio.weights.facts import ModelFacts
 
@@ -14,11 +14,12 @@ def of(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
 
 
 def of_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
-    """Return why it cannot learn from its data.
+    """Return why its model cannot be had, or cannot learn from its data.
 
     That goes by its method, model, data set and what it does to the rows, and by nothing else.
     """
     return [
+        *base_models.refusals(db, recipe),
         *spoken.refusals(db, recipe),
         *findings.refusals(db, recipe),
         *stats.refusals(db, recipe),

@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
 import studio
+from studio.services.base_models import HubAnswers
 from studio.services.oidc import Pending
 from studio.settings import Settings
 from studio.web import document, errors, files
@@ -70,6 +71,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.state.tries = Tries()
     app.state.pending = Pending()
     app.state.viewers = Viewers()
+    app.state.hub_answers = HubAnswers()
     app.state.look_again_seconds = LOOK_AGAIN_SECONDS
     errors.install(app)
     # To include a router is to analyse each of its routes again, a fifth of a second at the first

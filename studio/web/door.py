@@ -20,7 +20,7 @@ from studio.db.accounts import Deed
 from studio.db.owners import acting
 from studio.db.session import reading, unit_of_work
 from studio.errors import ForbiddenError, StudioError, UnknownPersonError
-from studio.services import deeds, owners
+from studio.services import base_models, deeds, owners
 from studio.settings import Settings
 from studio.web import errors, render, rights, who
 from studio.web.permissions import Asks
@@ -99,10 +99,15 @@ class _Visit:
 
     async def let_in(self, app: ASGIApp, receive: Receive, send: Send) -> None:
         known = self._who or who.LOCAL
-        pause: float = self._scope["app"].state.look_again_seconds
+        state = self._scope["app"].state
+        pause: float = state.look_again_seconds
         watched = _Watched(self.noted(send), self._still_holds, pause)
         try:
-            with acting(known.actor), rights.visiting(self._who, self._ways):
+            with (
+                acting(known.actor),
+                rights.visiting(self._who, self._ways),
+                base_models.asking_hub(self._settings, state.hub_answers),
+            ):
                 await app(self._scope, receive, watched.send)
         except (ClientDisconnect, OSError, ExceptionGroup):
             # However many layers have wrapped it by now: we have ended it ourselves.

@@ -16,6 +16,7 @@ from studio.recipe.dotted import flatten
 from studio.recipe.precision import AUTO
 from studio.services import (
     advice,
+    base_models,
     estimates,
     findings,
     fitting,
@@ -91,7 +92,7 @@ def _of(db: Session, asked: AnyRecipe) -> Preview:
         warnings=(*stats.cautions(db, recipe), *advised.warnings),
         refusals=tuple(refused),
         noted=findings.noted(db, recipe),
-        repair=_repair(refused[0].hint, refused[0].repair) if refused else _switch(recipe, advised),
+        repair=_mend(recipe, refused[0]) if refused else _switch(recipe, advised),
         plan=None if refused else plans.plan(recipe, facts),
         **({} if refused else _needs(db, recipe)),
     )
@@ -118,6 +119,13 @@ def _counting(db: Session, recipe: AnyRecipe) -> dict[str, str]:
 
 def _way(way: Way | None) -> Repair | None:
     return _repair(way.title, way.change) if way else None
+
+
+def _mend(recipe: AnyRecipe, refused: Refusal) -> Repair | None:
+    """Offer the change that lets it run; where the model could not be had, another try."""
+    if refused.link == base_models.PAGE:
+        return _repair("Try again", {"base_model": recipe.base_model})
+    return _repair(refused.hint, refused.repair)
 
 
 def _switch(recipe: AnyRecipe, advised: advice.Advice) -> Repair | None:

@@ -13,11 +13,12 @@ from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
 from studio.services import consents, manifests, models, secrets, versions
 from studio.settings import Settings
+from studio.worker import process
 from studio.worker.launch import LaunchSpec
 
 
 def ready(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> LaunchSpec:
-    """Write the run's folder, and add to its launch the one secret that few runs need.
+    """Write the run's folder, and add to its launch what fetches a model of the hub.
 
     Raises:
         StudioError: something that the recipe names is gone, or the secret cannot be read.
@@ -28,7 +29,8 @@ def ready(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> Launch
         return spec
     # Its trainer fetches the model from the hub itself, by the libraries' own ways.
     token = secrets.given(db, settings, ["hub_token"]).value("hub_token")
-    return replace(spec, secrets={"HF_TOKEN": token}) if token else spec
+    secret = {"HF_TOKEN": token} if token else {}
+    return replace(spec, secrets=process.hub_environment(settings) | secret)
 
 
 def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:

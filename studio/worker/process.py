@@ -19,7 +19,7 @@ import psutil
 from studio.births import born
 from studio.hardware import POLITE
 from studio.rundir import RunDir, WorkDir
-from studio.settings import without_secrets
+from studio.settings import Settings, without_secrets
 
 RUNNER = (sys.executable, "-m", "studio.runner")
 EXPORTER = (sys.executable, "-m", "studio.runner.export")
@@ -99,6 +99,11 @@ def environment(gpu: int | None) -> dict[str, str]:
     if gpu is not None:
         clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
     return POLITE | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
+
+
+def hub_environment(settings: Settings) -> dict[str, str]:
+    """Return what has the libraries of a training process ask the studio's own hub."""
+    return {"HF_ENDPOINT": settings.hub_endpoint.rstrip("/")}
 
 
 def found(pid: int | None, started: float | None, folder: RunDir | None = None) -> Process | None:

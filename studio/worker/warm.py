@@ -165,7 +165,8 @@ class Warm:
                     stdin=theirs.fileno(),
                     stdout=printed,
                     stderr=printed,
-                    env=process.environment(None),
+                    # The hub's client reads its address once, when it is imported.
+                    env=process.environment(None) | process.hub_environment(self.settings),
                     start_new_session=True,
                 )
         except OSError as error:
