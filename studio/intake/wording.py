@@ -42,11 +42,24 @@ _CONDITIONS: dict[Op, str] = {
 LESSONS: dict[Kind, str] = {
     "conversation": "Supervised training learns the assistant's turns; the others are only read.",
     "text": "Supervised training learns every word of a text: to go on writing like it.",
-    "preference": "Supervised training learns the better answer of each pair; the worse one is not "
-    "used. Methods that learn from preferences use both.",
-    "judged": "Supervised training learns the answers judged good; those judged bad are not used.",
+    "preference": "Supervised training learns the better answer of each pair.",
+    "judged": "Supervised training learns the answers judged good.",
 }
 """What is learnt of rows of each kind."""
+
+NOT_LEARNT: dict[ShapeName, str] = {
+    "preference": "The worse answers are not used: the model learns to write the better ones, and "
+    "nothing about what makes an answer worse.",
+    "ranked": "Only the best answer of each row is used. The other answers and the scores or ranks "
+    "are not: the model learns nothing about what makes an answer worse.",
+    "judged": "Answers judged bad are not used: the model learns to write the good ones, and "
+    "nothing about what makes an answer bad.",
+    "thread": "Every branch of a thread becomes a conversation of its own. Which of several "
+    "replies was preferred is not used: all of them are learnt alike.",
+    "regression": "Numbers are learnt as text: an answer that is nearly right counts as no "
+    "better than one that is far off.",
+}
+"""What of the rows of a shape supervised training does not use, and what that means."""
 
 DUPLICATES: dict[str, str] = {
     "none": "Keep all rows",

@@ -85,6 +85,7 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "words": wording.in_words(mapping) if mapping else "",
         "split_words": wording.split(mapping.split) if mapping else "",
         "lesson": wording.LESSONS[mapping.kind] if mapping else "",
+        "not_learnt": wording.NOT_LEARNT.get(mapping.shape, "") if mapping else "",
         "reasons": REASONS,
         "place": PLACES.get(dataset.format, "row"),
         "asked": asked,

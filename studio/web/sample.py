@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from studio.errors import InvalidError, StudioError
 from studio.intake import wording
 from studio.intake.convert import Source
+from studio.intake.lessons import lesson
 from studio.intake.mapping import Mapping
 from studio.intake.preview import Previewed, preview
 from studio.intake.rows import Limits
@@ -28,8 +29,16 @@ class Outcome:
     """Why rows are left out, the most frequent first, with their places."""
     lesson: str = ""
     """What training learns from such rows."""
+    not_learnt: str = ""
+    """What of such rows training does not use."""
+    judged_bad: int = 0
+    """How many of the rows that are kept teach nothing, because they are judged bad."""
     refused: StudioError | None = None
     """Why nothing can be said, where nothing can."""
+
+    @property
+    def learnt(self) -> int:
+        return self.kept - self.judged_bad
 
     @property
     def left_out(self) -> int:
@@ -55,4 +64,6 @@ def of(source: Source, mapping: Mapping, limits: Limits) -> Outcome:
         dropped=dropped[:SHOWN],
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
         lesson=wording.LESSONS[mapping.kind],
+        not_learnt=wording.NOT_LEARNT.get(mapping.shape, ""),
+        judged_bad=sum(one.row is not None and lesson(one.row) is None for one in kept),
     )

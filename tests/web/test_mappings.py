@@ -358,3 +358,34 @@ def test_a_file_of_images_is_refused_before_it_is_kept(
     assert answer.is_client_error
     assert "messages: image_url" in answer.text
     assert len(client.get(API).json()["data"]) == before
+
+
+@pytest.mark.parametrize(
+    ("row", "shape", "told"),
+    [
+        ({"prompt": "q", "chosen": "a", "rejected": "b"}, "preference", "worse answers are not"),
+        ({"prompt": "q", "answers": ["a", "b"], "scores": [1, 0]}, "ranked", "Only the best"),
+        ({"prompt": "q", "completion": "a", "label": True}, "judged", "judged bad are not used"),
+        ({"text": "how warm is it", "score": 0.25}, "regression", "learnt as text"),
+    ],
+)
+def test_what_is_not_learnt_is_said_before_a_file_is_used(
+    client: TestClient, row: dict[str, Any], shape: str, told: str
+) -> None:
+    rows = "".join(f"{json.dumps(row | {'prompt': f'q{i}'})}\n" for i in range(20))
+    number = draft(client, rows, "rows.jsonl")
+    seen = client.get(f"/api/v1/datasets/{number}/detection").json()
+    page = client.get(f"/datasets/{number}/mapping").text
+
+    assert seen["mapping"]["shape"] == shape
+    assert told in seen["not_learnt"]
+    assert page.index(told) < page.index("Use it")
+
+
+def test_answers_judged_bad_are_not_counted_as_learnt(client: TestClient) -> None:
+    rows = [{"prompt": f"q{i}", "completion": "a", "label": i % 4 != 0} for i in range(20)]
+    number = draft(client, "".join(f"{json.dumps(row)}\n" for row in rows), "rows.jsonl")
+    page = read(client.get(f"/datasets/{number}/mapping").text).one(id="preview").text
+
+    assert "Of all 20 rows, 15 are learnt" in page
+    assert "5 judged bad and not used" in page

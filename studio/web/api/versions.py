@@ -5,9 +5,10 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from studio.db.tables import DatasetVersion
+from studio.intake import wording
 from studio.intake.mapping import Kind, Mapping
 from studio.intake.pages import NumberedRow
 from studio.intake.preview import preview as previewed
@@ -37,8 +38,15 @@ class DetectionOut(Out):
     """What speaks for it, in sentences."""
     alternatives: list[Mapping]
     unused: list[str]
+    """Columns that play no role."""
     questions: list[str]
     """What a person should look at before the rows are used, in sentences."""
+
+    @computed_field  # type: ignore[prop-decorator] # as pydantic documents it
+    @property
+    def not_learnt(self) -> str:
+        """What of rows read so training does not use, and what that means; empty of most."""
+        return wording.NOT_LEARNT.get(self.mapping.shape, "")
 
 
 class WantedPreview(Body):
@@ -72,6 +80,8 @@ class VersionOut(Out):
     train_rows: int
     validation_rows: int
     problems: list[ProblemOut]
+    not_learnt: str
+    """What of these rows training does not use, and what that means; empty of most."""
     findings: list[ProblemOut] | None
     """What is suspicious in the rows; null until they have been looked through."""
     removed: dict[str, int]
@@ -243,9 +253,11 @@ def _row(one: NumberedRow, spotted: Spotted | None = None) -> RowOut:
 
 
 def _out(version: DatasetVersion, current: int | None, uses: dict[int, int]) -> VersionOut:
+    mapping = Mapping.model_validate(version.mapping)
     more = {
         "is_current": version.number == current,
         "runs": uses.get(version.number, 0),
         "findings": findings_of(version),
+        "not_learnt": wording.NOT_LEARNT.get(mapping.shape, ""),
     }
     return VersionOut.model_validate(version.model_dump() | more)
