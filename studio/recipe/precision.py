@@ -145,7 +145,7 @@ class Precision:
         if self.is_float8:
             return "processors emulate 8 bits: right numbers, but slow"
         if self.compute == "float16":
-            return "no processor computes float16 fast: right numbers, about 30 times the time"
+            return "no processor computes float16 fast: right numbers, but slower than float32"
         if self.compute == "bfloat16" and not hardware.native_bf16:
             return "this processor emulates bfloat16: right numbers, but slow"
         return ""

@@ -40,6 +40,13 @@ def test_every_mode_but_one_runs_on_a_processor(name: PrecisionName) -> None:
     assert PRECISIONS[name].refusal(machine()) == ""
 
 
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_no_caution_gives_a_ratio_that_was_not_measured(name: PrecisionName) -> None:
+    caution = PRECISIONS[name].caution(machine(native_bf16=False))
+
+    assert "times" not in caution
+
+
 def test_tf32_is_refused_on_a_processor() -> None:
     assert PRECISIONS["fp32_tf32"].refusal(machine()) == (
         "needs an NVIDIA GPU, Ampere or newer; here runs train on the processor"
