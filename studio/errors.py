@@ -11,7 +11,8 @@ StudioError
 ├── InvalidError        the input cannot be accepted, and never will be
 ├── TooLargeError       the input is bigger than the studio takes
 ├── UnavailableError    a resource is missing now: a GPU, the hub, the training packages
-│   └── DiskFullError   there is no room left where the studio keeps its data
+│   ├── DiskFullError   there is no room left where the studio keeps its data
+│   └── FilesLostError  the files of work that goes on were deleted
 └── TrainingError       a run began and could not finish
 """
 
@@ -71,6 +72,10 @@ class TooManyError(AccessError):
 
 class DiskFullError(UnavailableError):
     code = "disk_full"
+
+
+class FilesLostError(UnavailableError):
+    code = "files_lost"
 
 
 class TrainingError(StudioError):

@@ -223,6 +223,18 @@ _ROWS = (
         "Try again: it goes on from its newest checkpoint.",
     ),
     Kind(
+        "files_lost",
+        "Files deleted",
+        "The folder of the run, or the file of its events, was deleted while it ran.",
+        "Start it again. Delete runs on their page, and leave the files of those that run alone.",
+    ),
+    Kind(
+        "not_followed",
+        "Not followed",
+        "The worker met the same error each time it looked at the run, and ended it.",
+        "Look at the files in the run's folder and at the worker's log, then start it again.",
+    ),
+    Kind(
         "crashed",
         "It crashed",
         "An error the studio has no name for, or a crash in compiled code.",

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from sqlalchemy import JSON, Column, Index, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
 
@@ -289,12 +290,36 @@ class Model(SQLModel, table=True):
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 
+class FailingStep(BaseModel):
+    """A step of a worker's tick that failed the last time it was tried."""
+
+    model_config = ConfigDict(frozen=True)
+
+    step: str
+    """One of `studio.services.workers.STEPS`."""
+    subject: str
+    """What it was for, as `run 3`; empty for the worker itself."""
+    error: str
+    """The class of the error. Its message may hold a path; it is in the worker's log."""
+    since: datetime
+
+
+_FAILING = TypeAdapter(list[FailingStep])
+
+
 class Worker(SQLModel, table=True):
     """A worker and the last time it was heard of."""
 
     name: str = Field(primary_key=True)
     pid: int
     slots: int
+    failing: list[FailingStep] = Field(
+        default_factory=list,
+        sa_column=Column(Validated(_FAILING), nullable=False, server_default="[]"),
+    )
+    """What it cannot do at present; it goes on with the rest."""
+    failures: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
+    """How many steps have failed since it started."""
     beat_at: datetime = Field(default_factory=now, sa_type=Instant)
     hardware: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """What it trains on: `studio.hardware.Hardware`. It may be another machine than the pages'."""

@@ -29,6 +29,10 @@ class Census:
     """Of runs that may start; 0 when none waits."""
     worker_silence_seconds: float | None
     """Since any worker was heard of; None when there is none."""
+    worker_failing: int
+    """How many steps of the workers' ticks fail at present."""
+    worker_failures: int
+    """How many have failed since they started."""
     durations: tuple[int, ...]
     """How many finished runs took at most so long, for each of DURATIONS."""
     duration_count: int
@@ -52,6 +56,8 @@ def take(db: Session, now: datetime | None = None) -> Census:
         slots_used=int(db.exec(used).one()),
         oldest_wait_seconds=_oldest_wait(db, now),
         worker_silence_seconds=_silence(db, now),
+        worker_failing=sum(len(one.failing) for one in workers.heard_of(db)),
+        worker_failures=sum(one.failures for one in workers.heard_of(db)),
         durations=within,
         duration_count=count,
         duration_seconds=seconds,

@@ -4,6 +4,7 @@ import re
 import signal
 from dataclasses import dataclass
 
+from studio.errors import FilesLostError, StudioError
 from studio.events import NO_ROOM, NO_ROOM_EXIT, Failed
 
 
@@ -55,6 +56,38 @@ def of(end: End, work: str, where: str = "") -> Why:
 def told(why: Why, times: int = 1) -> Failed:
     again = f" It was tried {times} times." if times > 1 else ""
     return Failed(code=why.code, message=why.message + again, hint=why.hint)
+
+
+def lost_folder() -> FilesLostError:
+    return FilesLostError(
+        "Its folder was deleted or moved while it ran, so it was ended.",
+        hint="Start it again. Checkpoints that were in the folder are gone.",
+    )
+
+
+def lost_events(name: str) -> FilesLostError:
+    return FilesLostError(
+        f"Its file {name} was deleted or cut off while it ran, so it was ended.",
+        hint="Start it again, and leave the files in its folder alone until it ends.",
+    )
+
+
+def unfollowed(error: Exception, work: str) -> Failed:
+    """Return why work was ended whose process could not be followed: `work` is "run", "export"."""
+    if isinstance(error, StudioError):
+        return Failed(code=error.code, message=error.message, hint=error.hint)
+    return Failed(
+        code="not_followed",
+        message=f"The worker could not follow this {work}, so it was ended: {_reason(error)}.",
+        hint="Look at the files in its folder and at the worker's log, then start it again.",
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        name = str(error.filename or "").rpartition("/")[2]
+        return f"{error.strerror} ({name})" if name else error.strerror
+    return type(error).__name__
 
 
 def signal_name(exit_code: int | None) -> str:

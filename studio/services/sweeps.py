@@ -9,6 +9,7 @@ from studio.db.states import RunStatus, SweepStatus
 from studio.db.sweeps import Sweep
 from studio.db.tables import Experiment, Metric, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.events import Failed
 from studio.methods import AnyRecipe
 from studio.services import control, experiments, owners, prospects, queue, runs, states
 from studio.services.prospects import Plan, Prospect, Settings
@@ -174,6 +175,13 @@ def stop(db: Session, sweep_id: int) -> Sweep:
         elif run.status in _TRAINING:
             control.keep(db, run.id or 0)
     return sweep
+
+
+def fail(db: Session, sweep_id: int, why: Failed) -> None:
+    """End a sweep that cannot be gone on with. Its runs that train or wait stay as they are."""
+    sweep = get(db, sweep_id)
+    sweep.error = f"{why.message} {why.hint}".strip()
+    _end(sweep, SweepStatus.FAILED)
 
 
 def delete(db: Session, sweep_id: int) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pydantic import TypeAdapter, ValidationError
 from sqlmodel import Session, col, delete, select
 
-from studio.db.tables import Worker
+from studio.db.tables import FailingStep, Worker
 from studio.db.work import Loaded
 from studio.hardware import Hardware, detect
 
@@ -53,3 +53,35 @@ def machine(db: Session) -> Hardware:
 def slots(db: Session) -> int:
     """Return how many slots the living workers have."""
     return sum(worker.slots for worker in heard_of(db))
+
+
+STEPS = {
+    "adopt": "The worker cannot take over what an earlier worker left",
+    "desk": "The worker cannot start what shows rows as a model sees them",
+    "end": "The worker cannot end what it cannot follow",
+    "fail": "The worker cannot say why a run did not start",
+    "follow": "The worker cannot follow what runs",
+    "heartbeat": "The worker cannot report that it is alive",
+    "kill": "The worker cannot end the process of a run",
+    "launcher": "The worker cannot keep its launcher",
+    "leave": "The worker cannot leave in order",
+    "messages": "The worker cannot send messages",
+    "rest": "The worker cannot watch the database",
+    "speaker": "The worker cannot start models that answer",
+    "start": "The worker cannot start what waits",
+    "sweeps": "The worker cannot continue a sweep",
+    "tidy": "The worker cannot clean up finished tasks",
+    "trash": "The worker cannot empty the trash",
+}
+"""The steps of a worker's tick, by name, and what is wrong while one fails."""
+
+
+def explain(failing: FailingStep) -> str:
+    """Say what a worker cannot do at present."""
+    about = f"{failing.subject}: {failing.error}" if failing.subject else failing.error
+    return f"{STEPS[failing.step]} ({about})"
+
+
+def failing(db: Session) -> list[str]:
+    """Say what the workers cannot do at present; they go on with the rest."""
+    return [explain(step) for worker in heard_of(db) for step in worker.failing]

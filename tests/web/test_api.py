@@ -1,6 +1,7 @@
 """The rest of the REST surface, and what holds for all of it."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.tables import Worker
+from studio.db.tables import FailingStep, Worker
 from studio.recipe.precision import PRECISIONS
 from studio.services import workers
 from tests.factories import make_done, make_run, make_running
@@ -34,6 +35,28 @@ def test_health_needs_a_worker(client: TestClient, engine: Engine) -> None:
         "No worker is running.",
     )
     assert (present.status_code, present.json()["status"]) == (200, "ok")
+
+
+def test_health_says_what_the_worker_cannot_do(client: TestClient, engine: Engine) -> None:
+    failing = FailingStep(
+        step="follow", subject="run 3", error="PermissionError", since=datetime.now(UTC)
+    )
+    with unit_of_work(engine) as db:
+        worker = Worker(name="w", pid=os.getpid(), slots=1, failing=[failing], failures=7)
+        workers.beat(db, worker)
+    degraded = client.get("/api/v1/health")
+    metrics = client.get("/metrics").text
+    with unit_of_work(engine) as db:
+        workers.beat(db, Worker(name="w", pid=os.getpid(), slots=1))
+    recovered = client.get("/api/v1/health")
+
+    assert (degraded.status_code, degraded.json()["status"]) == (200, "degraded")
+    assert degraded.json()["reasons"] == [
+        "The worker cannot follow what runs (run 3: PermissionError)"
+    ]
+    assert "studio_worker_failing_steps 1" in metrics
+    assert "studio_worker_step_failures 7" in metrics
+    assert (recovered.json()["status"], recovered.json()["reasons"]) == ("ok", [])
 
 
 def test_hardware_names_the_processor(client: TestClient) -> None:

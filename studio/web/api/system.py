@@ -1,6 +1,6 @@
 """Whether the studio is well, and what its machine can do."""
 
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 
@@ -17,7 +17,10 @@ router = APIRouter(route_class=Call, prefix="/api/v1", tags=["system"])
 
 
 class Health(Out):
-    status: str
+    status: Literal["ok", "degraded"]
+    """Degraded: it works, except for what the reasons say."""
+    reasons: list[str]
+    """What the worker cannot do at present, in sentences; empty if all is well."""
     version: str
 
 
@@ -46,7 +49,9 @@ def health(db: DB) -> Health:
     """Answer 503 with the reason when no worker is there to train."""
     if not workers.heard_of(db):
         raise UnavailableError("No worker is running.", hint="Start one: studio worker")
-    return Health(status="ok", version=studio.__version__)
+    reasons = workers.failing(db)
+    status = "degraded" if reasons else "ok"
+    return Health(status=status, reasons=reasons, version=studio.__version__)
 
 
 @router.get("/hardware")

@@ -44,6 +44,14 @@ def _counted(found: Census) -> Iterator[Family]:
     if found.worker_silence_seconds is not None:
         silence = found.worker_silence_seconds
         yield gauge("studio_worker_heartbeat_age_seconds", "Since a worker was heard of.", silence)
+    yield gauge(
+        "studio_worker_failing_steps", "Steps of the worker that fail now.", found.worker_failing
+    )
+    yield gauge(
+        "studio_worker_step_failures",
+        "Steps that have failed since the worker started.",
+        found.worker_failures,
+    )
     took = buckets(census.DURATIONS, found.durations, found.duration_count, found.duration_seconds)
     about = "From the claim to the end of runs that are kept; deleting a run takes it out."
     yield Family("studio_run_duration_seconds", "histogram", about, [*took])
