@@ -109,7 +109,8 @@ class RunDir(WorkDir):
 
     def exit_of(self, pid: int) -> int | None:
         """Return the code with which a process ended, or None if nobody has left it here."""
-        with suppress(FileNotFoundError):
+        # A file of another's making, or a folder in its place, tells as little as none.
+        with suppress(OSError, ValueError, KeyError, TypeError):
             left: dict[str, int] = json.loads(self._exit.read_text(encoding="utf-8"))
             return left["code"] if left["pid"] == pid else None
         return None

@@ -6,6 +6,7 @@ that is missing, damaged or of another mind is made again from them.
 """
 
 import random
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -78,11 +79,12 @@ def _mirrored(sweep: Sweep, trials: Sequence[Trial], path: Path) -> optuna.Study
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         study = _opened(sweep, path)
-    except (ValueError, KeyError, AssertionError):  # what reading a damaged journal ends in
-        path.unlink()
+    # What reading a damaged journal ends in, or one that a folder has taken the place of.
+    except (ValueError, KeyError, AssertionError, OSError):
+        _discard(path)
         study = _opened(sweep, path)
     if not _agrees(study, trials):
-        path.unlink()
+        _discard(path)
         study = _opened(sweep, path)
     distributions = {name: _distribution(one) for name, one in sweep.space.items()}
     known = study.get_trials(deepcopy=False)
@@ -92,6 +94,12 @@ def _mirrored(sweep: Sweep, trials: Sequence[Trial], path: Path) -> optuna.Study
         elif not noted.state.is_finished():
             _report(study, noted, trial)
     return study
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
 
 
 def _opened(sweep: Sweep, path: Path) -> optuna.Study:

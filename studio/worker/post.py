@@ -50,6 +50,9 @@ class Post:
     _listener: socket.socket | None = None
     _lifeline: socket.socket | None = None
     _next_at: float = field(default=float("-inf"))
+    _look_at: float = field(default=float("-inf"))
+    _file: tuple[int, int] = (0, 0)
+    """Names the socket's file: another in its place is another's."""
 
     @property
     def name(self) -> str:
@@ -70,9 +73,10 @@ class Post:
         now = time.monotonic()
         if now < self._next_at:
             return False
+        if self._listener is None or now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._reopen()
         if self._listener is None:
-            self._next_at = now + LOOK_SECONDS
-            self._listen()
             return False
         return not self.is_staffed and bool(select.select([self._listener], [], [], 0)[0])
 
@@ -134,11 +138,25 @@ class Post:
         """Let the process go, and the socket with it."""
         if self._listener is not None:
             self._listener.close()
-            self.where.unlink(missing_ok=True)
             self._listener = None
+            with suppress(OSError):
+                if _named(self.where) == self._file:
+                    self.where.unlink()
         self.let_go()
         if self.child is not None:
             self.child.wait()
+
+    def _reopen(self) -> None:
+        """Listen, or listen again where the socket's file was deleted: nobody finds it then."""
+        with suppress(FileNotFoundError):
+            if self._listener is not None and _named(self.where) == self._file:
+                return
+        if self._listener is not None:
+            log.warning("post_lost", extra={"post": self.name})
+            self._listener.close()
+            self._listener = None
+            self.let_go()
+        self._listen()
 
     def _listen(self) -> None:
         try:
@@ -151,7 +169,11 @@ class Post:
                 listener.bind(where)
             self.where.chmod(0o600)
             listener.listen(WAITING)
-            self._listener = listener
-            self._next_at = float("-inf")
+            self._listener, self._file = listener, _named(self.where)
         except OSError as error:
             log.warning("post_not_opened", extra={"post": self.name, "why": str(error)})
+
+
+def _named(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_dev, about.st_ino

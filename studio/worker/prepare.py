@@ -36,6 +36,9 @@ def ready(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> Launch
 def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     """Write the run's folder: the recipe, and what its names mean on this machine."""
     folder.root.mkdir(parents=True, exist_ok=True)
+    # Of a folder that was deleted there are no events before those that come.
+    written = folder.events.path.stat().st_size if folder.events.path.exists() else 0
+    run.events_offset = min(run.events_offset, written)
     folder.ask.unlink(missing_ok=True)
     if not run.resumes:
         # What a run that begins anew has saved before is not of this course.
@@ -58,12 +61,18 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
 
 
-def told(error: OSError) -> StudioError:
+def told(error: Exception) -> StudioError:
     """Say why a run could not be launched."""
-    if error.errno == errno.ENOSPC:
+    if isinstance(error, StudioError):
+        return error
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         hint = "Delete old runs or models, then run again."
         return DiskFullError("The disk is full, so the run could not be started.", hint=hint)
-    return UnavailableError(f"The training process could not be started: {error.strerror}.")
+    reason = error.strerror if isinstance(error, OSError) else type(error).__name__
+    return UnavailableError(
+        f"The training process could not be started: {reason}.",
+        hint="The worker's log says more.",
+    )
 
 
 def _rows(db: Session, run: Run) -> DatasetVersion:

@@ -146,10 +146,15 @@ def _holder(folder: RunDir) -> tuple[int, float] | None:
             words = lock.read().split()
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return int(words[0]), float(words[1])
-    except OSError:
+        # Whoever has just taken hold may not have written who it is.
+        return (int(words[0]), float(words[1])) if len(words) == _NAME_PARTS else None
+    except (OSError, ValueError):
         return None
     return None
+
+
+_NAME_PARTS = 2
+"""A process is named by its number and when it began."""
 
 
 def _same(pid: int, started: float) -> bool:
