@@ -3,11 +3,13 @@
 import logging
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from studio.db.states import Ask
+from studio.events import Failed
 from studio.rundir import RunDir, WorkDir
-from studio.services import artifacts
+from studio.services import artifacts, obituaries
 from studio.services.attempts import Owner
 from studio.services.obituaries import End
 from studio.settings import Settings
@@ -30,26 +32,25 @@ class Followed:
     folder: RunDir
     gpu: int | None = None
     is_hung: bool = False
+    broken: Failed | None = None
+    """Why it cannot be followed any more: it is only ended then."""
+    kills: int = 0
+    """How often its end was insisted on."""
     _asked: Ask | None = None
     _asked_at: float = 0.0
     _size: int = -1
     _heard_at: float = field(default_factory=time.monotonic)
 
-    def has_news(self, offset: int) -> bool:
-        """Whether the file of events goes on after a place."""
-        path = self.folder.events.path
-        return path.exists() and path.stat().st_size > offset
-
     def ask(self, ask: Ask, launcher: Launcher, settings: Settings) -> None:
         """Ask once for each word; insist when the time given for it is over."""
         now = time.monotonic()
         if ask is not self._asked:
-            self._asked, self._asked_at = ask, now
             word = Ask.PAUSE if ask is Ask.DRAIN else ask
             written = self.folder.ask.with_suffix(".new")
             written.write_text(word.value, encoding="ascii")
             written.replace(self.folder.ask)
             launcher.stop(self.handle)
+            self._asked, self._asked_at = ask, now
             return
         is_quick = ask is Ask.CANCEL
         grace = settings.stop_grace_seconds if is_quick else settings.save_grace_seconds
@@ -73,12 +74,31 @@ class Followed:
             launcher.dump(self.handle)
 
 
+def has_news(folder: WorkDir, offset: int) -> bool:
+    """Whether the process has written events after a byte offset.
+
+    Raises:
+        FilesLostError: the folder is gone, or the events before the offset are.
+
+    """
+    if not folder.root.is_dir():
+        raise obituaries.lost_folder()
+    path = folder.events.path
+    size = path.stat().st_size if path.exists() else 0
+    if size < offset:
+        raise obituaries.lost_events(path.name)
+    return size > offset
+
+
 def witnessed(folder: WorkDir, end: End) -> End:
-    """Add to how a process ended what its folder and its last words tell."""
-    printed = artifacts.log_part(folder.log, None, _LAST_LINES).lines
+    """Add to how a process ended what its folder and its last words tell, as far as they can."""
+    printed: list[str] = []
+    with suppress(OSError):
+        printed = artifacts.log_part(folder.log, None, _LAST_LINES).lines
+    there = next(path for path in (folder.root, *folder.root.parents) if path.is_dir())
     return replace(
         end,
-        disk_full=shutil.disk_usage(folder.root).free < _NO_ROOM,
+        disk_full=shutil.disk_usage(there).free < _NO_ROOM,
         last_words=next((line for line in reversed(printed) if line.strip()), "").strip(),
     )
 

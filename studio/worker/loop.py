@@ -9,25 +9,38 @@ import os
 import secrets
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DatabaseError
 
 from studio import desk
 from studio.db.changes import Changes, watched
 from studio.db.session import reading, unit_of_work
 from studio.db.states import Ask, RunStatus
-from studio.db.tables import Run, Worker
-from studio.errors import StudioError
+from studio.db.tables import FailingStep, Run, Worker
+from studio.errors import NotFoundError
 from studio.events import Failed
 from studio.hardware import Hardware, detect
 from studio.rundir import RunDir
-from studio.services import attempts, control, folders, models, queue, runs, trash, workers
+from studio.services import (
+    attempts,
+    control,
+    folders,
+    models,
+    obituaries,
+    queue,
+    runs,
+    trash,
+    workers,
+)
 from studio.services.attempts import LeaseLostError
 from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.worker import cgroups, prepare
-from studio.worker.followed import Followed
+from studio.worker.followed import Followed, has_news
+from studio.worker.isolation import Isolation, is_shortage
 from studio.worker.launch import Launcher, LaunchSpec
 from studio.worker.local import Local
 from studio.worker.messenger import Messenger
@@ -47,6 +60,12 @@ BEAT_SECONDS = 5.0
 EMPTY_SECONDS = 3600.0
 """How often what has been in the trash for long enough is looked for."""
 
+REPORT_SECONDS = 1.0
+"""How soon a step that begins or ceases to fail is reported; seldom enough to write each time."""
+
+KILLS = 25
+"""After so many ticks the slot of a run that was killed is freed, whatever its process does."""
+
 
 def _name() -> str:
     return f"worker-{os.getpid()}-{secrets.token_hex(2)}"
@@ -61,16 +80,18 @@ class Loop:
     commands: Commands = field(default_factory=Commands)
     name: str = field(default_factory=_name)
     followed: dict[int, Followed] = field(default_factory=dict)
+    isolation: Isolation = field(default_factory=Isolation)
     trades: Trades = field(init=False)
     sweeper: Sweeper = field(init=False)
     speaker: Speaker = field(init=False)
     _unlaunched: dict[int, Failed] = field(default_factory=dict)
+    _reported: list[FailingStep] = field(default_factory=list)
     _beat_at: float = float("-inf")
     _emptied_at: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self.trades = Trades(self.engine, self.settings, self.commands)
-        self.sweeper = Sweeper(self.engine, self.settings.cache / "sweeps")
+        self.trades = Trades(self.engine, self.settings, self.isolation, self.commands)
+        self.sweeper = Sweeper(self.engine, self.settings.cache / "sweeps", self.isolation)
         self.speaker = Speaker(self.settings)
 
     @classmethod
@@ -91,25 +112,29 @@ class Loop:
 
     def run(self, stop: threading.Event) -> None:
         """Work until told to stop; then leave what trains to the next worker, or drain it."""
+        step = self.isolation.step
         self.adopt(alone=True)
-        self.launcher.begin()
+        with step("launcher"):
+            self.launcher.begin()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
-        messenger = Messenger(self.engine, self.settings)
+        messenger = Messenger(self.engine, self.settings, self.isolation)
         shown = Post(desk.path(self.settings.home), desk.MODULE)
         with watched(self.engine) as changes:
             while not stop.is_set():
-                messenger.tend(stop)
-                shown.tend()
-                self._tend_speaker()
-                self._try_tick(takes=True)
-                _rest(stop, changes)
-        shown.end()
-        self.speaker.end()
-        if self.settings.on_stop == "drain":
-            self._drain()
-        self.launcher.end()
-        with unit_of_work(self.engine) as db:
-            workers.retire(db, self.name)
+                with step("messages"):
+                    messenger.tend(stop)
+                with step("desk"):
+                    shown.tend()
+                with step("speaker"):
+                    self._tend_speaker()
+                self.tick()
+                with step("rest"):
+                    _rest(stop, changes)
+                if self.isolation.error("rest"):
+                    stop.wait(TICK_SECONDS)
+        for end in (shown.end, self.speaker.end, self._drain, self.launcher.end, self._retire):
+            with step("leave"):
+                end()
         log.info("worker_stopped", extra={"left_running": len(self.followed)})
 
     def adopt(self, *, alone: bool = False) -> None:
@@ -117,31 +142,55 @@ class Loop:
 
         A worker that is alone on its folder need not wait for the leases of those before it.
         """
-        with unit_of_work(self.engine) as db:
-            for run in attempts.abandoned(db, self.name, alone=alone):
-                owner = attempts.take_over(run, self.name)
-                spec = self._spec(run)
-                run.handle = self.launcher.adopt(spec, run.handle)
-                if run.handle:
-                    self.followed[_id(run)] = Followed(owner, run.handle, spec.folder, run.gpu)
-                    log.info("run_adopted", extra={"run_id": run.id, "handle": run.handle})
-                else:
-                    attempts.give_back(db, run)
+        with self.isolation.step("adopt"):
+            with reading(self.engine) as db:
+                left = [_id(run) for run in attempts.abandoned(db, self.name, alone=alone)]
+            for run_id in left:
+                with self.isolation.step("adopt", _subject(run_id)):
+                    self._adopt(run_id, alone=alone)
         if alone:
             self.trades.adopt()
 
+    def _adopt(self, run_id: int, *, alone: bool) -> None:
+        with unit_of_work(self.engine) as db:
+            left = attempts.abandoned(db, self.name, alone=alone)
+            run = next((one for one in left if _id(one) == run_id), None)
+            if run is None:
+                return  # Another worker was quicker.
+            owner, spec = attempts.take_over(run, self.name), self._spec(run)
+            followed = Followed(owner, run.handle, spec.folder, run.gpu)
+            try:
+                run.handle = followed.handle = self.launcher.adopt(spec, run.handle)
+            except Exception as error:
+                if is_shortage(error):
+                    raise
+                log.exception("run_not_adopted", extra={"run_id": run_id})
+                followed.broken = obituaries.unfollowed(error, "run")
+            if not run.handle and not followed.broken:
+                attempts.give_back(db, run)
+                return
+            self.followed[run_id] = followed
+            log.info("run_adopted", extra={"run_id": run_id, "handle": run.handle})
+
     def tick(self, *, takes: bool = True) -> None:
-        """Do once all that is to be done now."""
-        self._beat()
-        self._fail_unlaunched()
-        self.launcher.tend()
+        """Do once all that is to be done now; an error in one step keeps no other from its turn."""
+        step = self.isolation.step
+        if self._is_beat_due():
+            self._beat()
+        for run_id in list(self._unlaunched):
+            with step("fail", _subject(run_id)):
+                self._fail_unlaunched(run_id)
+        with step("launcher"):
+            self.launcher.tend()
         for run_id, followed in list(self.followed.items()):
-            self._follow(run_id, followed)
+            self._look_after(run_id, followed)
         self.trades.follow()
-        self.speaker.notice.tend(self.engine, self.name)
-        while takes and self._take_next():
-            pass
+        with step("speaker"):
+            self.speaker.notice.tend(self.engine, self.name)
         if takes:
+            with step("start"):
+                while self._take_next():
+                    pass
             self.trades.take(self._free_slots, self._free_gpu)
             self.sweeper.tend()
 
@@ -162,45 +211,81 @@ class Loop:
                 if wanted and queue.used(db, self.name) + wanted > self._slots:
                     self.speaker.make_room()
 
-    def _try_tick(self, *, takes: bool) -> None:
-        try:
-            self.tick(takes=takes)
-        except (
-            Exception
-        ):  # the queue must go on, whatever befell one run; the next tick tries again
-            log.exception("tick_failed")
-
     def _drain(self) -> None:
         """Have each run write a checkpoint and leave, and wait in the queue for a next worker."""
+        if self.settings.on_stop != "drain":
+            return
         with unit_of_work(self.engine) as db:
             for run_id in self.followed:
                 control.drain(db, run_id)
         pause, end = threading.Event(), time.monotonic() + self.settings.save_grace_seconds
         while self.followed and time.monotonic() < end:
-            self._try_tick(takes=False)
+            self.tick(takes=False)
             pause.wait(TICK_SECONDS)
 
-    def _beat(self) -> None:
-        if time.monotonic() - self._beat_at < BEAT_SECONDS:
-            return
-        self._beat_at = time.monotonic()
+    def _retire(self) -> None:
         with unit_of_work(self.engine) as db:
-            slots = self.launcher.slots()
-            facts = workers.HARDWARE.dump_python(self.hardware, mode="json")
-            workers.beat(db, Worker(name=self.name, pid=os.getpid(), slots=slots, hardware=facts))
+            workers.retire(db, self.name)
+
+    def _is_beat_due(self) -> bool:
+        is_news = self.isolation.failing() != self._reported
+        return time.monotonic() - self._beat_at >= (REPORT_SECONDS if is_news else BEAT_SECONDS)
+
+    def _beat(self) -> None:
+        self._beat_at = time.monotonic()
+        failing = self.isolation.failing()
+        with self.isolation.step("heartbeat"), unit_of_work(self.engine) as db:
+            worker = Worker(name=self.name, pid=os.getpid(), slots=self.launcher.slots())
+            worker.hardware = workers.HARDWARE.dump_python(self.hardware, mode="json")
+            worker.failing, worker.failures = failing, self.isolation.failures
+            workers.beat(db, worker)
             attempts.extend(db, self.name)
-            if time.monotonic() - self._emptied_at > EMPTY_SECONDS:
-                self._emptied_at = time.monotonic()
+            self._reported = failing
+        if time.monotonic() - self._emptied_at > EMPTY_SECONDS:
+            self._emptied_at = time.monotonic()
+            with self.isolation.step("trash"), unit_of_work(self.engine) as db:
                 trash.empty(db, self.settings.runs)
         self.adopt()
+
+    def _look_after(self, run_id: int, followed: Followed) -> None:
+        """Follow a run, or end it once that has failed for its own sake."""
+        subject = _subject(run_id)
+        if followed.broken is None:
+            with self.isolation.step("follow", subject):
+                self._follow(run_id, followed)
+            if error := self.isolation.hopeless("follow", subject):
+                followed.broken = obituaries.unfollowed(error, "run")
+        if followed.broken is not None:
+            with self.isolation.step("end", subject):
+                self._end(run_id, followed, followed.broken)
+        if run_id not in self.followed:
+            self.isolation.forget(subject)
+
+    def _end(self, run_id: int, followed: Followed, why: Failed) -> None:
+        """Kill a run that cannot be followed, and then fail it in words, which frees its slot."""
+        followed.kills += 1
+        end: End | None = None
+        with self.isolation.step("kill", _subject(run_id)):
+            self.launcher.kill(followed.handle)
+            end = self.launcher.observe(followed.handle)
+        if end is None and followed.kills < KILLS:
+            return  # Its process is about to be gone.
+        with suppress(NotFoundError, LeaseLostError), unit_of_work(self.engine) as db:
+            run = attempts.owned(db, run_id, followed.owner)
+            if not followed.folder.root.is_dir():
+                run.checkpoint_step = None
+            attempts.fail(db, run, why)
+            attempts.settle(db, run, end or End())
+        del self.followed[run_id]
+        log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": why.message})
 
     def _follow(self, run_id: int, followed: Followed) -> None:
         # Asked before reading: what a process says last is in the file before it is gone.
         end = self.launcher.observe(followed.handle)
-        if end is None and not self._has_news(run_id, followed):
-            followed.watch(self.launcher, self.settings.hang_seconds)
-            return
         try:
+            if end is None and not self._has_news(run_id, followed):
+                followed.watch(self.launcher, self.settings.hang_seconds)
+                return
             run = self._read_on(run_id, followed, end)
         except LeaseLostError as error:
             log.warning("lease_lost", extra={"run_id": run_id, "reason": str(error)})
@@ -215,15 +300,14 @@ class Loop:
     def _has_news(self, run_id: int, followed: Followed) -> bool:
         """Whether the file has grown or a person asked for something; no write lock is taken."""
         with reading(self.engine) as db:
-            run = runs.get(db, run_id)
-        is_ours = (run.worker, run.attempt) == (self.name, followed.owner.attempt)
-        is_asked = run.status is RunStatus.STOPPING
-        return is_asked or not is_ours or followed.has_news(run.events_offset)
+            run = attempts.owned(db, run_id, followed.owner)
+        return has_news(followed.folder, run.events_offset) or run.status is RunStatus.STOPPING
 
     def _read_on(self, run_id: int, followed: Followed, end: End | None) -> Run:
         with unit_of_work(self.engine) as db:
             run = attempts.owned(db, run_id, followed.owner)
             was, events = run.status, followed.folder.events
+            has_news(followed.folder, run.events_offset)  # or the events before are gone
             attempts.follow(db, run, *events.read(run.events_offset))
             if end is not None:
                 attempts.settle(db, run, followed.witness(end))
@@ -254,25 +338,28 @@ class Loop:
                 owner = attempts.Owner(self.name, run.attempt)
                 self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)
                 attempts.launched(run, handle)
-        except (StudioError, OSError) as error:
+        except Exception as error:
+            log.exception("run_not_launched", extra={"run_id": run_id})
             self._give_up(run_id, error)
 
-    def _give_up(self, run_id: int, error: StudioError | OSError) -> None:
-        told = error if isinstance(error, StudioError) else prepare.told(error)
-        log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
+    def _give_up(self, run_id: int, error: Exception) -> None:
+        is_unwritten = isinstance(error.__cause__ or error, DatabaseError)
+        if is_unwritten and run_id in self.followed:
+            return  # It trains; should this worker go, the next finds it by its folder.
+        told = prepare.told(error)
         if started := self.followed.pop(run_id, None):
             self.launcher.kill(started.handle)
         self._unlaunched[run_id] = Failed(code=told.code, message=told.message, hint=told.hint)
-        self._fail_unlaunched()
+        with self.isolation.step("fail", _subject(run_id)):
+            self._fail_unlaunched(run_id)
 
-    def _fail_unlaunched(self) -> None:
-        """Tell why runs were not launched; on a full disk, again and again until it is written."""
-        for run_id, why in list(self._unlaunched.items()):
-            with unit_of_work(self.engine) as db:
-                run = runs.get(db, run_id)
-                attempts.fail(db, run, why)
-                attempts.settle(db, run, End())
-            del self._unlaunched[run_id]
+    def _fail_unlaunched(self, run_id: int) -> None:
+        """Tell why a run was not launched; on a full disk, again and again until it is written."""
+        with suppress(NotFoundError), unit_of_work(self.engine) as db:
+            run = runs.get(db, run_id)
+            attempts.fail(db, run, self._unlaunched[run_id])
+            attempts.settle(db, run, End())
+        del self._unlaunched[run_id]
 
     def _free_gpu(self) -> int | None:
         used = {one.gpu for one in self.followed.values()} | self.trades.gpus | self.speaker.gpus
@@ -295,6 +382,10 @@ def _rest(stop: threading.Event, changes: Changes) -> None:
     until = time.monotonic() + TICK_SECONDS
     while time.monotonic() < until and not stop.wait(LOOK_SECONDS) and not changes.happened():
         pass
+
+
+def _subject(run_id: int) -> str:
+    return f"run {run_id}"
 
 
 def _id(run: Run) -> int:

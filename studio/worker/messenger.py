@@ -13,6 +13,7 @@ from studio.services import channels, deliveries, secrets
 from studio.services.deliveries import Answer
 from studio.settings import Settings
 from studio.worker import mail, webhook
+from studio.worker.isolation import Isolation
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,11 @@ LOOK_SECONDS = 1.0
 class Messenger:
     """Sends messages one after the other until told to stop."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, isolation: Isolation | None = None
+    ) -> None:
         self._engine = engine
+        self._isolation = isolation or Isolation()
         self._settings = settings
         self._thread: threading.Thread | None = None
         self._trouble = ""
@@ -39,8 +43,9 @@ class Messenger:
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.is_set():
-            while not stop.is_set() and self._send_next():
-                pass
+            with self._isolation.step("messages", "outbox"):
+                while not stop.is_set() and self._send_next():
+                    pass
             stop.wait(LOOK_SECONDS)
 
     def _send_next(self) -> bool:
@@ -71,7 +76,7 @@ def send_next(
     if taken is None:
         return True
     delivery, tried = taken
-    answer = _send(delivery, settings, now)
+    answer = _try(delivery, settings, now)
     with unit_of_work(engine) as db:
         settled = deliveries.settle(db, tried, answer, now)
     facts = {"key": delivery.key, "channel": delivery.channel, "run_id": delivery.run_id}
@@ -80,6 +85,15 @@ def send_next(
         extra=facts | {"status": settled.status, "number": tried.number, "answer": answer.words},
     )
     return True
+
+
+def _try(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
+    """Send a message; an error of the studio's own must not keep the next from being sent."""
+    try:
+        return _send(delivery, settings, now)
+    except Exception as error:
+        log.exception("message_not_sent", extra={"key": delivery.key})
+        return Answer(is_ok=False, words=f"The studio could not send it: {type(error).__name__}.")
 
 
 def _send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:

@@ -9,8 +9,9 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.sweeps import Sweep
-from studio.services import sweeps, trials
+from studio.services import obituaries, sweeps, trials
 from studio.services.trials import Trial
+from studio.worker.isolation import Isolation
 
 if TYPE_CHECKING:
     from studio.services import proposals
@@ -23,16 +24,28 @@ class Sweeper:
     engine: Engine
     folder: Path
     """Where Optuna keeps its journals."""
+    isolation: Isolation = field(default_factory=Isolation)
     _stood: dict[int, tuple[object, ...]] = field(default_factory=dict)
 
     def tend(self) -> None:
         """Do for each sweep what is to be done now."""
-        with reading(self.engine) as db:
-            found = [(sweep, sweeps.stand(db, sweep)) for sweep in sweeps.running(db)]
-        for sweep, stands in found:
-            if self._stood.get(sweep.id or 0) != stands:
-                self._advance(sweep)
-                self._stood[sweep.id or 0] = stands
+        with self.isolation.step("sweeps"):
+            with reading(self.engine) as db:
+                found = [(sweep, sweeps.stand(db, sweep)) for sweep in sweeps.running(db)]
+            for sweep, stands in found:
+                if self._stood.get(sweep.id or 0) != stands:
+                    self._try(sweep, stands)
+
+    def _try(self, sweep: Sweep, stands: tuple[object, ...]) -> None:
+        """Go on with one sweep, or end it in words once that has failed for its own sake."""
+        sweep_id, subject = sweep.id or 0, f"sweep {sweep.id}"
+        with self.isolation.step("sweeps", subject):
+            self._advance(sweep)
+            self._stood[sweep_id] = stands
+        if error := self.isolation.hopeless("sweeps", subject):
+            with self.isolation.step("end", subject), unit_of_work(self.engine) as db:
+                sweeps.fail(db, sweep_id, obituaries.unfollowed(error, "sweep"))
+                self.isolation.forget(subject)
 
     def _advance(self, sweep: Sweep) -> None:
         with reading(self.engine) as db:

@@ -16,6 +16,7 @@ from studio.rundir import ExportDir, RunDir
 from studio.services import chores, endings, exports, secrets, stats
 from studio.settings import Settings
 from studio.worker import process
+from studio.worker.isolation import Isolation
 from studio.worker.workshop import Workshop
 
 LIGHT = 2
@@ -90,9 +91,13 @@ class Commands:
 class Trades:
     """Every kind of work besides runs."""
 
-    def __init__(self, engine: Engine, settings: Settings, commands: Commands) -> None:
-        self.exports = Workshop(engine, settings, Exporting(settings), commands.export)
-        self.chores = Workshop(engine, settings, Choring(settings), commands.chore, (FILES,))
+    def __init__(
+        self, engine: Engine, settings: Settings, isolation: Isolation, commands: Commands
+    ) -> None:
+        self.isolation = isolation
+        about = (engine, settings)
+        self.exports = Workshop(*about, Exporting(settings), isolation, commands.export)
+        self.chores = Workshop(*about, Choring(settings), isolation, commands.chore, (FILES,))
 
     @property
     def gpus(self) -> set[int | None]:
@@ -111,7 +116,7 @@ class Trades:
         """Take over from an earlier worker; it is alone on its folder, so it may tidy up, too."""
         self.exports.adopt()
         self.chores.adopt()
-        with unit_of_work(self.chores.engine) as db:
+        with self.isolation.step("tidy"), unit_of_work(self.chores.engine) as db:
             stats.tidy(db)
             chores.tidy(db, self.chores.settings.chores)
 
@@ -122,10 +127,12 @@ class Trades:
     def take(self, has_slot: Callable[[], int], gpu: Callable[[], int | None]) -> None:
         """Start what there is room for. Training goes first: here is what no run waits for."""
         for shop in (self.exports, self.chores):
-            while has_slot() and shop.take_next(gpu(), on_device=True):
+            with self.isolation.step("start", f"{shop.noun}s on a device"):
+                while has_slot() and shop.take_next(gpu(), on_device=True):
+                    pass
+        with self.isolation.step("start", "tasks"):
+            while self._light < LIGHT and self.chores.take_next(on_device=False):
                 pass
-        while self._light < LIGHT and self.chores.take_next(on_device=False):
-            pass
 
     @property
     def _light(self) -> int:

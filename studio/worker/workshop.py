@@ -2,25 +2,27 @@
 
 import logging
 import shutil
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from pydantic import BaseModel
 from sqlalchemy import Engine
+from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, select
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
-from studio.db.work import Work
+from studio.db.work import Export, Work
 from studio.errors import StudioError, UnavailableError
 from studio.events import Event, Failed
 from studio.rundir import WorkDir
-from studio.services import folders, work
+from studio.services import folders, obituaries, work
 from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.worker import process
-from studio.worker.followed import witnessed
+from studio.worker.followed import has_news, witnessed
+from studio.worker.isolation import Isolation, is_shortage
 from studio.worker.process import Process
 
 log = logging.getLogger(__name__)
@@ -60,7 +62,11 @@ class Trade(Protocol[W]):
         """Tell whom it concerns if it ends meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
+KILLS = 25
+"""After so many ticks work that was killed is closed, whatever its process does."""
+
+
+@dataclass(slots=True)
 class Followed:
     """Work whose process this worker watches."""
 
@@ -68,6 +74,10 @@ class Followed:
     folder: WorkDir
     gpu: int | None
     on_device: bool
+    broken: Failed | None = None
+    """Why it cannot be followed any more: it is only ended then."""
+    kills: int = 0
+    """How often its end was insisted on."""
 
 
 @dataclass(slots=True)
@@ -75,6 +85,7 @@ class Workshop(Generic[W]):
     engine: Engine
     settings: Settings
     trade: Trade[W]
+    isolation: Isolation
     command: tuple[str, ...]
     keeps: tuple[str, ...] = ()
     """What another try finds of the one before, by name."""
@@ -91,25 +102,77 @@ class Workshop(Generic[W]):
 
     def adopt(self) -> None:
         """Take over what an earlier worker left: live processes, and those that are gone."""
+        with self.isolation.step("adopt"):
+            with reading(self.engine) as db:
+                left = [_id(one) for one in work.live(db, self.trade.table)]
+            for work_id in left:
+                with self.isolation.step("adopt", self._subject(work_id)):
+                    self._adopt(work_id)
+
+    def _adopt(self, work_id: int) -> None:
         with unit_of_work(self.engine) as db:
-            for one in work.live(db, self.trade.table):
-                alive = process.found(one.pid, one.pid_started)
-                if alive:
-                    self._watch(one, alive)
-                else:
-                    self._catch_up(db, one, End())
+            one = db.get_one(self.trade.table, work_id)
+            if alive := process.found(one.pid, one.pid_started):
+                self._watch(one, alive)
+                return
+            try:
+                self._catch_up(db, one, End())
+            except (StudioError, OSError) as error:
+                if is_shortage(error):
+                    raise
+                self._fail(db, one, obituaries.unfollowed(error, self.trade.name(one)))
 
     def follow(self) -> None:
-        """Bring all work up to date, and end what was deleted or called off."""
+        """Bring work up to date; end what was deleted, called off, or cannot be followed."""
         for work_id, followed in list(self.followed.items()):
-            # Asked before reading: what a process says last is in the file before it is gone.
-            alive = followed.process.is_alive
-            with reading(self.engine) as db:
-                one = db.get(self.trade.table, work_id)
-            if one is None or one.status is WorkStatus.CANCELLED:
-                self._end(work_id, followed)
-            elif not alive or _has_news(one, followed.folder):
-                self._update(work_id, followed, alive=alive)
+            subject = self._subject(work_id)
+            if followed.broken is None:
+                with self.isolation.step("follow", subject):
+                    self._follow(work_id, followed)
+                if error := self.isolation.hopeless("follow", subject):
+                    followed.broken = obituaries.unfollowed(error, self.noun)
+            if followed.broken is not None:
+                with self.isolation.step("end", subject):
+                    self._give_up(work_id, followed, followed.broken)
+            if work_id not in self.followed:
+                self.isolation.forget(subject)
+
+    @property
+    def noun(self) -> str:
+        return "export" if self.trade.table is Export else "task"
+
+    def _subject(self, work_id: int) -> str:
+        return f"{self.noun} {work_id}"
+
+    def _follow(self, work_id: int, followed: Followed) -> None:
+        # Asked before reading: what a process says last is in the file before it is gone.
+        alive = followed.process.is_alive
+        with reading(self.engine) as db:
+            one = db.get(self.trade.table, work_id)
+        if one is None or one.status is WorkStatus.CANCELLED:
+            self._end(work_id, followed)
+        elif has_news(followed.folder, one.events_offset) or not alive:
+            self._update(work_id, followed, alive=alive)
+
+    def _give_up(self, work_id: int, followed: Followed, why: Failed) -> None:
+        """Kill work that cannot be followed, and then fail it in words."""
+        followed.kills += 1
+        if followed.process.is_alive and followed.kills < KILLS:
+            followed.process.kill()
+            return
+        with unit_of_work(self.engine) as db:
+            if one := db.get(self.trade.table, work_id):
+                # Whom it concerns must not keep its slot taken.
+                is_stuck = self.isolation.error("end", self._subject(work_id)) is not None
+                self._fail(db, one, why, tells=not is_stuck)
+        del self.followed[work_id]
+
+    def _fail(self, db: Session, one: W, why: Failed, *, tells: bool = True) -> None:
+        log.error("work_ended_by_worker", extra=self._about(one) | {"reason": why.message})
+        with self.trade.told(db, one) if tells else nullcontext():
+            one.pid = one.pid_started = None
+            if not one.status.is_final:
+                work.fail(one, why)
 
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
         """Start the next work that waits for a device, or for none. Return whether there was."""
@@ -142,9 +205,11 @@ class Workshop(Generic[W]):
                 command=self.command,
                 besides=self.settings.environment | self.trade.secrets(db, one),
             )
-        except (StudioError, OSError) as error:
-            told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
+        except Exception as error:
+            if isinstance(error.__cause__, DatabaseError):
+                raise
             log.exception("work_not_launched", extra=self._about(one))
+            told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
             why = Failed(code=told.code, message=told.message, hint=told.hint)
             with self.trade.told(db, one):
                 work.fail(one, why)
@@ -202,11 +267,6 @@ class Workshop(Generic[W]):
 
     def _about(self, one: W) -> dict[str, object]:
         return {"work": self.trade.name(one), "id": one.id, "status": one.status.value}
-
-
-def _has_news(one: Work, folder: WorkDir) -> bool:
-    events = folder.events.path
-    return events.exists() and events.stat().st_size > one.events_offset
 
 
 def _id(one: Work) -> int:
