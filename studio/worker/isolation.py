@@ -44,13 +44,12 @@ class Isolation:
     @contextmanager
     def step(self, name: str, subject: str = "") -> Iterator[None]:
         """Keep an error inside one step, of the worker itself or of one `subject`."""
-        try:
+        with caught() as errors:
             yield
-        except Exception as error:  # noqa: BLE001 -- the next step must go on, and it is logged
-            self._record(name, subject, error)
-        else:
-            if self._failing.pop((name, subject), None):
-                log.info("step_recovered", extra={"step": name, "subject": subject})
+        if errors:
+            self._record(name, subject, errors[0])
+        elif self._failing.pop((name, subject), None):
+            log.info("step_recovered", extra={"step": name, "subject": subject})
 
     def error(self, name: str, subject: str = "") -> Exception | None:
         """Return what a step raised the last time, or None if it succeeded."""
@@ -85,6 +84,16 @@ class Isolation:
         if failing.times & (failing.times - 1) == 0:
             facts = {"step": name, "subject": subject, "times": failing.times}
             log.error("step_failed", extra=facts, exc_info=error)
+
+
+@contextmanager
+def caught() -> Iterator[list[Exception]]:
+    """Keep any error inside; afterwards it is in the list, for the caller to tell."""
+    errors: list[Exception] = []
+    try:
+        yield errors
+    except Exception as error:  # noqa: BLE001 -- the queue must go on, whatever one part raised
+        errors.append(error)
 
 
 def is_shortage(error: Exception) -> bool:

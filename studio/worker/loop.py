@@ -40,7 +40,7 @@ from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.worker import cgroups, prepare
 from studio.worker.followed import Followed, has_news
-from studio.worker.isolation import Isolation, is_shortage
+from studio.worker.isolation import Isolation, caught, is_shortage
 from studio.worker.launch import Launcher, LaunchSpec
 from studio.worker.local import Local
 from studio.worker.messenger import Messenger
@@ -159,12 +159,12 @@ class Loop:
                 return  # Another worker was quicker.
             owner, spec = attempts.take_over(run, self.name), self._spec(run)
             followed = Followed(owner, run.handle, spec.folder, run.gpu)
-            try:
+            with caught() as errors:
                 run.handle = followed.handle = self.launcher.adopt(spec, run.handle)
-            except Exception as error:
+            for error in errors:
                 if is_shortage(error):
-                    raise
-                log.exception("run_not_adopted", extra={"run_id": run_id})
+                    raise error
+                log.error("run_not_adopted", extra={"run_id": run_id}, exc_info=error)
                 followed.broken = obituaries.unfollowed(error, "run")
             if not run.handle and not followed.broken:
                 attempts.give_back(db, run)
@@ -328,18 +328,17 @@ class Loop:
         return run is not None
 
     def _launch(self, run_id: int) -> None:
-        try:
-            with folders.room(), unit_of_work(self.engine) as db:
-                run = runs.get(db, run_id)
-                run.gpu = self._free_gpu()
-                runs.confirm_precision(db, run, self.hardware)
-                spec = prepare.ready(db, run, self._spec(run), self.settings)
-                handle = self.launcher.submit(spec)
-                owner = attempts.Owner(self.name, run.attempt)
-                self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)
-                attempts.launched(run, handle)
-        except Exception as error:
-            log.exception("run_not_launched", extra={"run_id": run_id})
+        with caught() as errors, folders.room(), unit_of_work(self.engine) as db:
+            run = runs.get(db, run_id)
+            run.gpu = self._free_gpu()
+            runs.confirm_precision(db, run, self.hardware)
+            spec = prepare.ready(db, run, self._spec(run), self.settings)
+            handle = self.launcher.submit(spec)
+            owner = attempts.Owner(self.name, run.attempt)
+            self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)
+            attempts.launched(run, handle)
+        for error in errors:
+            log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
             self._give_up(run_id, error)
 
     def _give_up(self, run_id: int, error: Exception) -> None:

@@ -13,7 +13,7 @@ from studio.services import channels, deliveries, secrets
 from studio.services.deliveries import Answer
 from studio.settings import Settings
 from studio.worker import mail, webhook
-from studio.worker.isolation import Isolation
+from studio.worker.isolation import Isolation, caught
 
 log = logging.getLogger(__name__)
 
@@ -89,11 +89,10 @@ def send_next(
 
 def _try(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
     """Send a message; an error of the studio's own must not keep the next from being sent."""
-    try:
+    with caught() as errors:
         return _send(delivery, settings, now)
-    except Exception as error:
-        log.exception("message_not_sent", extra={"key": delivery.key})
-        return Answer(is_ok=False, words=f"The studio could not send it: {type(error).__name__}.")
+    log.error("message_not_sent", extra={"key": delivery.key}, exc_info=errors[0])
+    return Answer(is_ok=False, words=f"The studio could not send it: {type(errors[0]).__name__}.")
 
 
 def _send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:

@@ -22,7 +22,7 @@ from studio.services.obituaries import End
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.followed import has_news, witnessed
-from studio.worker.isolation import Isolation, is_shortage
+from studio.worker.isolation import Isolation, caught, is_shortage
 from studio.worker.process import Process
 
 log = logging.getLogger(__name__)
@@ -197,25 +197,23 @@ class Workshop(Generic[W]):
         return next((one for one in free if self.trade.needs_device(one) is on_device), None)
 
     def _launch(self, db: Session, one: W, gpu: int | None) -> None:
-        try:
-            folder = self._prepare(one)
+        with caught() as errors:
             started = process.start(
-                folder,
+                self._prepare(one),
                 gpu=gpu,
                 command=self.command,
                 besides=self.settings.environment | self.trade.secrets(db, one),
             )
-        except Exception as error:
+            one.pid, one.pid_started, one.gpu = started.pid, started.started, gpu
+            self._watch(one, started)
+        for error in errors:
             if isinstance(error.__cause__, DatabaseError):
-                raise
-            log.exception("work_not_launched", extra=self._about(one))
+                raise error
+            log.error("work_not_launched", extra=self._about(one), exc_info=error)
             told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
             why = Failed(code=told.code, message=told.message, hint=told.hint)
             with self.trade.told(db, one):
                 work.fail(one, why)
-            return
-        one.pid, one.pid_started, one.gpu = started.pid, started.started, gpu
-        self._watch(one, started)
         db.flush()
 
     def _watch(self, one: W, started: Process) -> None:

@@ -94,7 +94,7 @@ def test_only_three_places_catch_everything() -> None:
         and ast.unparse(node.type or ast.Name("")) == "Exception"
     ]
 
-    assert len(broad) <= 3, "The runner, the worker's loop, the web's last handler; no other."
+    assert len(broad) <= 3, "The runner, the speaker, the worker's isolation; no other."
 
 
 @pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=name_of)
