@@ -1,0 +1,253 @@
+"""Validation errors in sentences: which field it is, what it must be, and the range it may have.
+
+Pydantic names the branches of a union on the way to a field (`messages.0.content.constrained-str`)
+and tells only the bound that was broken. Here the types of the model say which parts are fields.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import SimpleNamespace
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+_LABEL = re.compile(
+    r"(str|int|float|bool|none|dict|list|bytes|datetime)|(constrained|tagged|function|model)-.*"
+    r"|.*\[.*"
+)
+"""What pydantic calls a branch that is no model."""
+_MAPS = (dict, Mapping)
+_LISTS = (list, tuple, set, frozenset, Sequence)
+_RANGE = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
+_DATABASE_LIMIT = 2**53
+"""Beyond it bounds are those of storage, and mean nothing to a reader."""
+_NAMED = frozenset({"missing", "extra_forbidden"})
+"""Errors whose last part names a field that is not there."""
+_MUST = "Must be "
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    param: str
+    """The field by its dotted name, as `messages.0.content`; nothing for the whole."""
+    message: str
+    """One or two sentences."""
+
+    def __str__(self) -> str:
+        return f"{self.param}: {self.message}" if self.param else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an error is: the fields on the way, and what may stand there by its types."""
+
+    path: tuple[str, ...]
+    types: tuple[Any, ...]
+    siblings: tuple[str, ...]
+    """Names of the fields beside it."""
+
+
+def field_errors(errors: Iterable[ErrorDetails], model: Any = None) -> list[FieldError]:  # noqa: ANN401 -- any annotation
+    """Return one error a field, in the order of the fields.
+
+    `model` is the annotation that the input was validated against, or one for each name; without
+    it no range is told.
+    Where every branch of a union failed, only those are kept that got furthest.
+    """
+    fields: dict[tuple[str, ...], list[str]] = {}
+    for error in errors:
+        place = _place(error["loc"], model, is_new=error["type"] in _NAMED)
+        path = place.path + _discriminator(error)
+        fields.setdefault(path, []).append(_sentence(error, place))
+    return [
+        FieldError(".".join(path), _joined(messages))
+        for path, messages in fields.items()
+        if not any(len(other) > len(path) and other[: len(path)] == path for other in fields)
+    ]
+
+
+def _joined(messages: Sequence[str]) -> str:
+    """Join what each branch of a union asks for."""
+    unlike = list(dict.fromkeys(messages))
+    if len(unlike) == 1 or not all(message.startswith(_MUST) for message in unlike):
+        return unlike[0]
+    wanted = [message.removeprefix(_MUST).rstrip(".") for message in unlike]
+    return f"{_MUST}{' or '.join(wanted)}."
+
+
+def _discriminator(error: ErrorDetails) -> tuple[str, ...]:
+    is_tag = error["type"] in {"union_tag_invalid", "union_tag_not_found"}
+    return (error["ctx"]["discriminator"].strip("'"),) if is_tag else ()
+
+
+def _place(loc: Sequence[int | str], model: Any, *, is_new: bool) -> _Place:  # noqa: ANN401 -- any annotation
+    path: tuple[str, ...] = ()
+    siblings: tuple[str, ...] = ()
+    types = tuple(_unfolded(model))
+    for number, part in enumerate(loc):
+        inner = tuple(_inside(types, part))
+        is_field = bool(inner) or (not types and not _LABEL.fullmatch(str(part)))
+        if is_field or (is_new and number == len(loc) - 1):
+            siblings = tuple(name for kind in types for name in _names(kind))
+            path, types = (*path, str(part)), inner
+    return _Place(path, types, siblings)
+
+
+def _names(kind: Any) -> Iterable[str]:  # noqa: ANN401 -- any annotation
+    if isinstance(kind, Mapping):
+        yield from map(str, kind)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield from (info.alias or name for name, info in kind.model_fields.items())
+
+
+def _inside(types: Iterable[Any], part: int | str) -> Iterator[Any]:
+    """Yield what may stand under a part of the way, by each type that has one of this name."""
+    for kind in types:
+        origin, args = get_origin(kind) or kind, get_args(kind)
+        if kind is Any:
+            yield kind
+        elif isinstance(kind, Mapping):
+            yield from _unfolded(kind.get(part))
+        elif isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _of_model(kind, part)
+        elif isinstance(part, int) and origin in _LISTS:
+            yield from _unfolded(args[0] if args else Any)
+        elif isinstance(part, str) and origin in _MAPS and not _LABEL.fullmatch(part):
+            yield from _unfolded(args[1] if args else Any)
+
+
+def _of_model(model: type[BaseModel], part: int | str) -> Iterator[Any]:
+    for name, info in model.model_fields.items():
+        if part in {name, info.alias}:
+            yield from _unfolded(info)
+
+
+def _unfolded(kind: Any) -> Iterator[Any]:  # noqa: ANN401 -- any annotation
+    """Yield each alternative of a type, and beside it the bounds it is annotated with."""
+    if kind is None:
+        return
+    if isinstance(kind, FieldInfo):
+        yield from kind.metadata
+        yield from _unfolded(kind.annotation)
+    elif get_origin(kind) is Annotated:
+        inner, *metadata = get_args(kind)
+        yield from (one for item in metadata for one in getattr(item, "metadata", [item]))
+        yield from _unfolded(inner)
+    elif get_args(kind) and get_origin(kind) not in (*_MAPS, *_LISTS):
+        for branch in get_args(kind):
+            yield from _unfolded(branch)
+    else:
+        yield kind
+
+
+def is_list(kind: Any) -> bool:  # noqa: ANN401 -- any annotation
+    """Whether several values are taken."""
+    return any((get_origin(one) or one) in _LISTS for one in _unfolded(kind))
+
+
+def allowed_range(types: Iterable[Any], what: str = "") -> str:
+    """Say which numbers are allowed, or nothing if all are; `what` says what kind of number."""
+    bounds = {
+        name: _number(limit)
+        for kind in types
+        for name in _BOUNDS
+        if isinstance(limit := getattr(kind, name, None), int | float)
+        and abs(limit) < _DATABASE_LIMIT
+    }
+    low, high = (next((name for name in side if name in bounds), "") for side in _SIDES)
+    template = (_KINDS_IN_RANGE if what else _IN_RANGE).get((low, high), "")
+    return template.format(what=what, low=bounds.get(low), high=bounds.get(high))
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+_SIDES = (("gt", "ge"), ("lt", "le"))
+_BOUNDS = ("gt", "ge", "lt", "le")
+_IN_RANGE = {
+    ("ge", "le"): "Must be between {low} and {high}.",
+    ("ge", "lt"): "Must be at least {low} and less than {high}.",
+    ("gt", "le"): "Must be more than {low} and at most {high}.",
+    ("gt", "lt"): "Must be more than {low} and less than {high}.",
+    ("ge", ""): "Must be at least {low}.",
+    ("gt", ""): "Must be more than {low}.",
+    ("", "le"): "Must be at most {high}.",
+    ("", "lt"): "Must be less than {high}.",
+}
+_KINDS_IN_RANGE = {
+    ("ge", "le"): "Must be {what} between {low} and {high}.",
+    ("ge", "lt"): "Must be {what}, at least {low} and less than {high}.",
+    ("gt", "le"): "Must be {what}, more than {low} and at most {high}.",
+    ("gt", "lt"): "Must be {what}, more than {low} and less than {high}.",
+    ("ge", ""): "Must be {what}, at least {low}.",
+    ("gt", ""): "Must be {what}, more than {low}.",
+    ("", "le"): "Must be {what}, at most {high}.",
+    ("", "lt"): "Must be {what}, less than {high}.",
+    ("", ""): "Must be {what}.",
+}
+
+
+def _sentence(error: ErrorDetails, place: _Place) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    if error.get("input") == "" or context.get("min_length") == 1:
+        return _SENTENCES["missing"]
+    if kind in _RANGE:
+        broken = SimpleNamespace(**{name: context[name] for name in _BOUNDS if name in context})
+        return allowed_range(place.types) or allowed_range([broken])
+    if kind == "extra_forbidden":
+        near = _suggestion(error["loc"][-1], place.siblings)
+        return " ".join(filter(None, ("There is no such field.", near)))
+    if written := _SENTENCES.get(kind):
+        return written.format(**context)
+    if what := _NUMBERS.get(kind):
+        return allowed_range(place.types, what)
+    return _plain(error["msg"])
+
+
+def _suggestion(name: int | str, siblings: Sequence[str]) -> str:
+    near = get_close_matches(str(name), siblings, n=1, cutoff=0.6)
+    return f"Did you mean {near[0]}?" if near else ""
+
+
+def _plain(message: str) -> str:
+    """Reword a message of pydantic's own, or of a validator of ours, which is a sentence."""
+    text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    for theirs, ours in (("Input should be ", _MUST), ("Value should ", "Must ")):
+        text = text.replace(theirs, ours)
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+_NUMBERS = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size"), "a whole number"),
+    "int_from_float": "a whole number",
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "finite_number": "a finite number",
+}
+_SENTENCES = {
+    "missing": "A value is needed.",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "Must be true or false."),
+    "string_type": "Must be text.",
+    "string_unicode": "Must be text in UTF-8.",
+    "string_too_long": "Must have at most {max_length} characters.",
+    "string_too_short": "Must have at least {min_length} characters.",
+    "string_pattern_mismatch": "Must match the pattern {pattern}",
+    **dict.fromkeys(("literal_error", "enum"), "Must be {expected}."),
+    "union_tag_invalid": "Must be one of {expected_tags}.",
+    "union_tag_not_found": "A value is needed.",
+    **dict.fromkeys(("list_type", "tuple_type", "set_type"), "Must be a list."),
+    "dict_type": "Must be an object with fields.",
+    "mapping_type": "Must be an object with fields.",
+    "model_type": "Must be an object with fields.",
+    "model_attributes_type": "Must be an object with fields.",
+    "too_short": "Must have at least {min_length} entries.",
+    "too_long": "Must have at most {max_length} entries.",
+    "json_invalid": "This is not JSON: {error}.",
+    "none_required": "Must be null.",
+    "multiple_of": "Must be a multiple of {multiple_of}.",
+}
+"""What the API says of each kind of error; see https://docs.pydantic.dev/latest/errors/."""

@@ -1,0 +1,157 @@
+"""Validation errors in sentences: the field by its name, what it must be, the range it may have."""
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+
+from studio.methods import RECIPES, AnyRecipe
+from studio.validation import allowed_range, field_errors, is_list
+
+
+class Part(BaseModel):
+    type: Literal["text"]
+    text: Annotated[str, Field(max_length=5)]
+
+
+class Turn(BaseModel):
+    content: Annotated[str, Field(min_length=1)] | list[Part]
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: Annotated[int, Field(ge=1, le=9)] = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+
+
+class Everything(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    turns: list[Turn] = []
+    epochs: Literal["auto"] | Annotated[int, Ge(1), Le(50)] = "auto"
+    pet: Annotated[Cat | Dog, Field(discriminator="kind")] = Cat()
+    rates: dict[str, Annotated[float, Gt(0), Lt(1)]] = {}
+    size: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    even: Annotated[int, Field(multiple_of=2)] = 2
+    names: Annotated[list[str], Field(min_length=1, max_length=2)] = ["a"]
+    on: bool = True
+    long_name: Annotated[int, Field(alias="from")] = 1
+
+    @field_validator("even")
+    @classmethod
+    def is_lucky(cls, value: int) -> int:
+        if value == 4:
+            raise ValueError("Four brings no luck.")
+        return value
+
+
+def errors_of(given: Any, model: Any = Everything) -> list[str]:  # noqa: ANN401 -- any input
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(model).validate_python(given)
+    return [str(error) for error in field_errors(caught.value.errors(), model)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"epochs": "x"}, "epochs: Must be 'auto' or a whole number between 1 and 50."),
+        ({"turns": [{"content": 3}]}, "turns.0.content: Must be text or a list."),
+        ({"turns": [{"content": ""}]}, "turns.0.content: A value is needed."),
+        (
+            {"turns": [{"content": [{"type": "text"}]}]},
+            "turns.0.content.0.text: A value is needed.",
+        ),
+        (
+            {"turns": [{"content": [{"type": "text", "text": "longer"}]}]},
+            "turns.0.content.0.text: Must have at most 5 characters.",
+        ),
+        ({"pet": {"kind": "cow"}}, "pet.kind: Must be one of 'cat', 'dog'."),
+        ({"pet": {}}, "pet.kind: A value is needed."),
+        ({"pet": {"kind": "cat", "lives": 10}}, "pet.lives: Must be between 1 and 9."),
+        ({"rates": {"a": 2.0}}, "rates.a: Must be more than 0 and less than 1."),
+        ({"size": 0}, "size: Must be at least 1."),
+        ({"size": "0"}, "size: Must be a whole number, at least 1."),
+        ({"even": 3}, "even: Must be a multiple of 2."),
+        ({"even": 4}, "even: Four brings no luck."),
+        ({"names": []}, "names: A value is needed."),
+        ({"names": ["a", "b", "c"]}, "names: Must have at most 2 entries."),
+        ({"names": "a"}, "names: Must be a list."),
+        ({"on": "yes"}, "on: Must be true or false."),
+        ({"from": "x"}, "from: Must be a whole number."),
+        ({"form": 1}, "form: There is no such field. Did you mean from?"),
+        ([], "Must be an object with fields."),
+        ("x", "Must be an object with fields."),
+    ],
+)
+def test_an_error_is_a_sentence_with_the_fields_own_name(given: object, expected: str) -> None:
+    assert errors_of(given) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            {"optimisation": {"learning_rate": "fast"}},
+            "optimisation.learning_rate: Must be a number, more than 0 and at most 1.",
+        ),
+        (
+            {"optimisation": {"learning_rate": float("nan")}},
+            "optimisation.learning_rate: Must be a finite number, more than 0 and at most 1.",
+        ),
+        (
+            {"optimisation": {"lerning_rate": 1.0}},
+            "optimisation.lerning_rate: There is no such field. Did you mean learning_rate?",
+        ),
+        ({"adapter": {"kind": "lora", "r": 2000}}, "adapter.r: Must be between 1 and 1,024."),
+        ({"adapter": {"kind": "prefix"}}, "adapter.kind: Must be one of 'lora', 'full'."),
+    ],
+)
+def test_a_recipes_error_tells_the_whole_range(change: dict[str, Any], expected: str) -> None:
+    recipe = {"base_model": "starter", "dataset": "starter"}
+
+    assert errors_of(recipe | change, AnyRecipe) == [expected]
+    with pytest.raises(ValidationError):
+        RECIPES.validate_python(recipe | change)
+
+
+def test_without_the_model_only_the_broken_bound_is_known() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Everything.model_validate({"pet": {"kind": "cat", "lives": 10}})
+
+    assert str(field_errors(caught.value.errors())[0]) == "pet.cat.lives: Must be at most 9."
+
+
+def test_every_error_is_told_once_and_in_order() -> None:
+    found = errors_of({"on": 1, "size": 0, "names": [1, 2]})
+
+    assert found == [
+        "size: Must be at least 1.",
+        "names.0: Must be text.",
+        "names.1: Must be text.",
+        "on: Must be true or false.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ([], ""),
+        ([Ge(1)], "Must be at least 1."),
+        ([Gt(0), Lt(1)], "Must be more than 0 and less than 1."),
+        ([Ge(0), Le(2**60)], "Must be at least 0."),
+        ([Ge(1e-12), Le(10_000_000)], "Must be between 1e-12 and 10,000,000."),
+    ],
+)
+def test_a_range_is_written_out(bounds: list[Any], expected: str) -> None:
+    assert allowed_range(bounds) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(list[int], True), (str | None, False), (list[str] | None, True)]
+)
+def test_a_list_may_be_given_several_times(kind: object, expected: bool) -> None:  # noqa: FBT001 -- a table of cases
+    assert is_list(kind) == expected
