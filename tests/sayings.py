@@ -30,7 +30,7 @@ SPEAKING = (
     *("studio/methods", "studio/training", "studio/runner"),
     *(
         f"studio/{name}.py"
-        for name in ("chores", "failures", "hardware", "hub", "outside", "sources")
+        for name in ("chores", "failures", "hardware", "hub", "outside", "sources", "validation")
     ),
 )
 """Parts of the package that say something a page shows."""

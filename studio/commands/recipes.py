@@ -9,6 +9,7 @@ from studio.errors import InvalidError
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.dotted import merge, nest
+from studio.validation import field_errors
 
 
 def read(file: Path, changes: Sequence[str]) -> AnyRecipe:
@@ -21,5 +22,5 @@ def read(file: Path, changes: Sequence[str]) -> AnyRecipe:
     try:
         return RECIPES.validate_python(changed, strict=False)
     except ValidationError as error:
-        told = [f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+        told = [f"  {field}" for field in field_errors(error.errors(), AnyRecipe)]
         raise InvalidError(f"{file} is not a recipe:\n" + "\n".join(told)) from error

@@ -48,7 +48,9 @@ class Evaluation(Section):
 
     upstream: ClassVar[str] = "trl.SFTConfig"
 
-    eval_steps: Annotated[float, Gt(0), Knob("Validate every", "steps or share")] = 0.1
+    eval_steps: Annotated[
+        float, Gt(0), Knob("Validate every", "steps or share", usable=(1e-6, 10_000_000))
+    ] = 0.1
     """Below 1 it is a share of the run (0.1 validates ten times), from 1 on a number of steps."""
 
     per_device_eval_batch_size: Annotated[
@@ -68,9 +70,9 @@ class EarlyStopping(Section):
     early_stopping_patience: Annotated[int | None, Ge(1), Le(1000), Knob("Patience")] = None
     """Validations without improvement before the run ends. Leave empty to train to the end."""
 
-    early_stopping_threshold: Annotated[float, Ge(0), Knob("Least improvement", advanced=True)] = (
-        0.0
-    )
+    early_stopping_threshold: Annotated[
+        float, Ge(0), Knob("Least improvement", advanced=True, usable=(0, 1000))
+    ] = 0.0
     """A smaller fall of the validation loss counts as none."""
 
 

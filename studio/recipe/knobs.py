@@ -22,6 +22,8 @@ class Knob:
     """What choices are called on a page, where their names do not say enough."""
     ours: bool = False
     """Whether it is the studio's own, in a section that otherwise bears upstream's names."""
+    usable: tuple[float, float] | None = None
+    """The least and greatest number that a run can use, where the type allows others."""
     related: tuple[str, ...] = ()
     """Knobs of other sections to think of with this one, by dotted name."""
 

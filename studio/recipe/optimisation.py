@@ -13,11 +13,14 @@ class Optimisation(Section):
     upstream: ClassVar[str] = "trl.SFTConfig"
 
     learning_rate: Annotated[
-        float, Gt(0), Le(1), Knob("Learning rate", related=("precision", "adapter.lora_alpha"))
+        float,
+        Gt(0),
+        Le(1),
+        Knob("Learning rate", usable=(1e-12, 1), related=("precision", "adapter.lora_alpha")),
     ] = 2e-4
     """Step size. Halve it if the loss jumps about; double it if the loss barely moves."""
 
-    num_train_epochs: Annotated[float, Gt(0), Le(1000), Knob("Epochs")] = 3.0
+    num_train_epochs: Annotated[float, Gt(0), Le(1000), Knob("Epochs", usable=(1e-6, 1000))] = 3.0
     """How many times the model reads the whole data set."""
 
     max_steps: Annotated[
@@ -54,13 +57,17 @@ class Optimisation(Section):
     ] = "cosine"
     """How the learning rate falls over the run. Cosine is a good default."""
 
-    warmup_steps: Annotated[float, Ge(0), Knob("Warm-up", "steps or share", advanced=True)] = 0.03
+    warmup_steps: Annotated[
+        float, Ge(0), Knob("Warm-up", "steps or share", advanced=True, usable=(0, 10_000_000))
+    ] = 0.03
     """Start gently: below 1 it is a share of the run, from 1 on a number of steps."""
 
     weight_decay: Annotated[float, Ge(0), Le(1), Knob("Weight decay", advanced=True)] = 0.0
     """Pulls weights towards zero. Try 0.01 when a full fine-tune overfits."""
 
-    max_grad_norm: Annotated[float, Gt(0), Knob("Gradient clipping", advanced=True)] = 1.0
+    max_grad_norm: Annotated[
+        float, Gt(0), Knob("Gradient clipping", advanced=True, usable=(1e-9, 1_000_000))
+    ] = 1.0
     """Longest gradient allowed in one update. Lower it if the loss spikes."""
 
     optim: Annotated[

@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from studio.errors import InvalidError
 from studio.services import locks
+from studio.validation import field_errors
 
 MANIFEST = "manifest.json"
 DATABASE = "studio.db"
@@ -137,10 +138,8 @@ def _manifest(path: Path, opened: Opened) -> Manifest:
         with opened(MANIFEST) as file:
             manifest = Manifest.model_validate_json(file.read(_MANIFEST_LIMIT))
     except ValidationError as error:
-        first = error.errors()[0]
         raise InvalidError(
-            f"{path} is no backup of this studio: {'.'.join(map(str, first['loc']))} "
-            f"{first['msg']}.",
+            f"{path} is no backup of this studio. {field_errors(error.errors(), Manifest)[0]}",
             hint="A newer studio may have made it.",
         ) from error
     if DATABASE not in manifest.files:

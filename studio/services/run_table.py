@@ -1,7 +1,8 @@
 """The table of runs: those that a query finds, in an order of one's choice, page after page."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, or_
@@ -9,6 +10,7 @@ from sqlmodel import Session, col, func, select
 
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
+from studio.errors import InvalidError
 from studio.services import fields, finding, summaries
 from studio.services.fields import Field
 
@@ -115,10 +117,21 @@ def columns(view: View, told: Collection[str]) -> list[Field]:
 
 
 def order(view: View, told: Collection[str]) -> Order:
-    """Return the order of a view; the newest first where it names none, or what is unknown."""
-    field = fields.find(view.sort.removeprefix("-"), told)
+    """Return the order of a view.
+
+    Raises:
+        InvalidError: runs cannot be sorted by what it names.
+
+    """
+    name = view.sort.removeprefix("-") or NEWEST.removeprefix("-")
+    field = fields.find(name, told)
     if field is None or field.kind == "curve":
-        return order(replace(view, sort=NEWEST), told)
+        near = get_close_matches(name, fields.names(told), n=1, cutoff=0.6)
+        raise InvalidError(
+            f"Runs cannot be sorted by {name}.",
+            hint=f"Did you mean {near[0]}?" if near else "GET /api/v1/fields lists what they can.",
+            param="sort",
+        )
     return Order(field=field, falls=view.sort.startswith("-"))
 
 

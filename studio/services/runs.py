@@ -24,6 +24,7 @@ from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.conflicts import Conflict, conflict
 from studio.recipe.dotted import merge
 from studio.recipe.precision import AUTO
+from studio.recipe.ranges import unusable
 from studio.services import (
     advice,
     datasets,
@@ -37,6 +38,7 @@ from studio.services import (
     workers,
 )
 from studio.services.refusals import Refusal
+from studio.validation import field_errors
 
 ALARM = "alarm"
 """The kind of happening that says that a run's numbers break."""
@@ -148,6 +150,7 @@ def judge(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
         known(recipe.dataset)
         if found := conflict(recipe):
             yield found
+        yield from unusable(recipe)
         yield from refusals.refusals(recipe, model, hardware)
         shared = (recipe.method, recipe.base_model, recipe.dataset, recipe.data)
         if shared not in told:
@@ -178,9 +181,8 @@ def with_overrides(
     try:
         return RECIPES.validate_python(merge(recipe.model_dump(), overrides), strict=strict)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        raise InvalidError(f"{name}: {first['msg']}.", param=name) from error
+        first = field_errors(error.errors(), AnyRecipe)[0]
+        raise InvalidError(str(first), param=first.param) from error
 
 
 def get(db: Session, run_id: int) -> Run:

@@ -1,12 +1,17 @@
 """Where the studio's errors meet HTTP: for people a page in words, for programs one JSON shape."""
 
 import logging
+from collections.abc import Iterator
+from dataclasses import asdict
 from http import HTTPStatus
+from itertools import groupby
 from typing import Any
 
 from fastapi import FastAPI, Request
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from studio.errors import (
@@ -22,6 +27,7 @@ from studio.errors import (
     UnavailableError,
     UnknownPersonError,
 )
+from studio.validation import FieldError, field_errors
 from studio.web import envelope
 from studio.web.render import asked_by_htmx, block, page
 from studio.web.safety import HEADERS
@@ -54,6 +60,23 @@ UNEXPECTED = StudioError(
     "Something went wrong in the studio itself.",
     hint="Nothing was changed. The studio's log has the details.",
 )
+
+
+_HTTP = {
+    HTTPStatus.BAD_REQUEST: (
+        "The body of this request could not be read.",
+        "Send JSON in UTF-8 with Content-Type: application/json, or a complete form.",
+    ),
+    HTTPStatus.NOT_FOUND: (
+        "There is nothing at {path}.",
+        "The address may be misspelt, or what was there deleted.",
+    ),
+    HTTPStatus.METHOD_NOT_ALLOWED: (
+        "{path} does not take {method}.",
+        "The Allow header lists what it takes; /docs describes every call.",
+    ),
+}
+"""What errors of the HTTP layer say: a message and a hint."""
 
 
 def install(app: FastAPI) -> None:
@@ -92,25 +115,37 @@ def told(request: Request, error: StudioError) -> Response:
 async def _malformed(request: Request, error: Exception) -> Response:
     """Tell of each bad field. The input is not echoed: it may hold what JSON cannot say."""
     assert isinstance(error, RequestValidationError)  # noqa: S101 -- registered for nothing else
-    fields = [
-        {"param": ".".join(map(str, item["loc"][1:])), "message": item["msg"]}
-        for item in error.errors()
-    ]
+    fields = list(_field_errors(request, error))
     first = fields[0]
-    told = InvalidError(
-        f"{first['param'] or 'The body'}: {first['message']}.", param=first["param"]
-    )
+    told = InvalidError(f"{first.param or 'The body'}: {first.message}", param=first.param)
     if request.url.path.startswith("/api/"):
-        return JSONResponse(body(told, fields), 422)
+        return JSONResponse(body(told, [asdict(field) for field in fields]), 422)
     return _answer(request, told, 422)
+
+
+def _field_errors(request: Request, error: RequestValidationError) -> Iterator[FieldError]:
+    """Yield the errors of each part of a request: its path, query, headers and body."""
+    route = request.scope.get("route")
+    models = accepted(route) if isinstance(route, APIRoute) else {}
+    for part, errors in groupby(error.errors(), lambda item: item["loc"][0]):
+        inner = [item | {"loc": item["loc"][1:]} for item in errors]
+        yield from field_errors(inner, models.get(part))
+
+
+def accepted(route: APIRoute) -> dict[str, Any]:
+    """Return what each part of a request to a route may hold, as `field_errors` takes it."""
+    given = {field.alias: field.field_info for field in get_flat_params(route.dependant)}
+    body_info = route.body_field.field_info if route.body_field else None
+    return dict.fromkeys(("path", "query", "header", "cookie"), given) | {"body": body_info}
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 -- registered for nothing else
-    told = StudioError(f"{HTTPStatus(error.status_code).phrase}: {request.scope['path']}.")
-    told.code = HTTPStatus(error.status_code).name.lower()
-    if error.status_code == HTTPStatus.NOT_FOUND:
-        told.hint = "The address may be misspelt, or the thing deleted."
+    status, path = HTTPStatus(error.status_code), request.scope["path"]
+    message, hint = _HTTP.get(status, ("{phrase}: {path}.", ""))
+    written = message.format(phrase=status.phrase, path=path, method=request.method)
+    told = StudioError(written, hint=hint)
+    told.code = status.name.lower()
     return _answer(request, told, error.status_code, error.headers)
 
 

@@ -14,19 +14,10 @@ from pydantic.fields import FieldInfo
 
 from studio.described import texts
 from studio.recipe.knobs import knob_of
+from studio.validation import field_errors
 from studio.web.fields import Fieldset, Input, Widget
 
 Problems = Mapping[str, str]
-
-_SAID = {
-    "missing": "A value is needed.",
-    "string_too_short": "A value is needed.",
-    "int_parsing": "This is not a whole number.",
-    "int_from_float": "This is not a whole number.",
-    "float_parsing": "This is not a number.",
-    "finite_number": "This is not a finite number.",
-}
-"""Pydantic's messages that a person would not write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +71,10 @@ def tidy(section: type[BaseModel], posted: Mapping[str, Any]) -> dict[str, Any]:
 
 def problems_in(error: ValidationError, section: type[BaseModel]) -> dict[str, str]:
     """Map each bad field's dotted name to what is wrong with it."""
+    # A kind is chosen by the switch of its group, which has the group's name.
     return {
-        _dotted(item["loc"], section): _SAID["missing"]
-        if item["input"] == ""
-        else _SAID.get(item["type"], item["msg"])
-        for item in error.errors(include_url=False)
+        field.param.removesuffix(".kind"): field.message
+        for field in field_errors(error.errors(), section)
     }
 
 
@@ -100,18 +90,6 @@ def _meant(info: FieldInfo | None, value: object) -> object:
     known = {name for section in sections for name in section.model_fields}
     foreign = known - chosen.model_fields.keys()
     return tidy(chosen, {name: one for name, one in value.items() if name not in foreign})
-
-
-def _dotted(loc: tuple[int | str, ...], section: type[BaseModel]) -> str:
-    """Name the field at `loc`, without the union branches that pydantic puts on the way."""
-    names: list[str] = []
-    level = [section]
-    for part in map(str, loc):
-        owner = next((model for model in level if part in model.model_fields), None)
-        if owner is not None:
-            names.append(part)
-            level = _sections_in(owner.model_fields[part].annotation)
-    return ".".join(names)
 
 
 def _part(info: FieldInfo, intro: str, given: _Given, prefix: str) -> Fieldset:

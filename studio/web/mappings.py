@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from studio.intake.glance import Glance
 from studio.intake.mapping import KINDS, Mapping, Split
 from studio.intake.roles import Role, roles_of
+from studio.validation import field_errors
 
 COLUMNS = 60
 """Columns that can be chosen on a page; a file with more is read over REST."""
@@ -200,10 +201,7 @@ def with_classes(form: MappingForm, seen: Glance) -> MappingForm:
 
 def problems_of(error: ValidationError) -> dict[str, str]:
     """Map each field that holds what it may not to what is wrong with it."""
-    return {
-        ".".join(map(str, item["loc"])): item["msg"].removeprefix("Value error, ")
-        for item in error.errors(include_url=False)
-    }
+    return {field.param: field.message for field in field_errors(error.errors(), Mapping)}
 
 
 def title(name: str) -> str:

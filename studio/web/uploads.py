@@ -24,6 +24,7 @@ from studio.intake.rows import Limits
 from studio.services import folders
 from studio.services.drafts import Upload
 from studio.settings import Settings
+from studio.validation import field_errors
 from studio.web import once
 from studio.web.deps import Config
 from studio.web.incoming import Arrived, Incoming
@@ -247,10 +248,9 @@ def _mapping(written: str) -> Mapping | None:
     try:
         return Mapping.model_validate_json(written)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
+        first = field_errors(error.errors(), Mapping)[0]
         raise InvalidError(
-            f"The mapping cannot be read: {name or 'all of it'}: {first['msg']}.",
+            f"The mapping cannot be read. {first}",
             hint="It is JSON, as GET /api/v1/datasets/{id}/detection gives it.",
             param="mapping",
         ) from error

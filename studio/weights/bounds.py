@@ -42,6 +42,18 @@ LARGEST: dict[str, int] = {
 }
 """By the names that families use, at the top of a config or in one of its parts."""
 
+POSITIVE = frozenset(
+    {
+        *("num_hidden_layers", "n_layer", "n_layers"),
+        *("num_attention_heads", "num_key_value_heads", "n_head"),
+        *("hidden_size", "d_model", "n_embd", "head_dim", "vocab_size"),
+    }
+)
+"""Sizes that are divided by, or without which nothing is left of a model."""
+
+SMALLEST = {"max_position_embeddings": -1, "n_positions": -1}
+"""Families without a longest text say so with -1."""
+
 DEPTH = 4
 """How deep parts of parts are looked into: text_config is one deep."""
 
@@ -66,8 +78,7 @@ def check(config: Mapping[str, Any]) -> None:
         # Families with a number for each layer or each part list them: left to the loader.
         if isinstance(value, list | dict | None):
             continue
-        # Families without a longest text say so with -1.
-        smallest = -1 if "position" in name else 0
+        smallest = 1 if name in POSITIVE else SMALLEST.get(name, 0)
         # Booleans are numbers to Python, and not here.
         if type(value) not in {int, float} or not smallest <= value <= LARGEST[name]:
             said = f"config.json says {name} is {str(value)[:40]}"

@@ -227,3 +227,75 @@ def test_hardware_says_why_a_precision_is_out_of_reach(client: TestClient) -> No
 
     assert told["fp32"] == ""
     assert told.keys() >= {"bf16", "fp16", "fp32_tf32"}
+
+
+@pytest.mark.parametrize(
+    ("address", "param", "message"),
+    [
+        ("/runs?sort=password", "sort", "Runs cannot be sorted by password."),
+        ("/runs?sort=-eval_los", "sort", "Runs cannot be sorted by eval_los."),
+        ("/runs?sort=loss.curve", "sort", "Runs cannot be sorted by loss.curve."),
+        ("/runs?limit=1&limit=2", "limit", "limit: It is given more than once; give one value."),
+        ("/runs?tag=a&tag=b", "tag", "tag: It is given more than once; give one value."),
+        ("/compare?runs=1&runs=2", "runs", "runs: It is given more than once; give one value."),
+        ("/runs?lmit=1", "lmit", "lmit: There is no such field. Did you mean limit?"),
+        ("/runs?limit=0", "limit", "limit: Must be between 1 and 500."),
+        ("/runs/x", "run_id", "run_id: Must be a whole number, at least 1."),
+    ],
+)
+def test_a_wrong_address_is_refused_in_a_sentence(
+    client: TestClient, address: str, param: str, message: str
+) -> None:
+    answer = client.get(f"/api/v1{address}")
+    error = answer.json()["error"]
+
+    assert (answer.status_code, error["param"], error["message"]) == (422, param, message)
+
+
+@pytest.mark.parametrize(
+    ("method", "content", "status", "message"),
+    [
+        ("POST", b"\xff\xfe{", 400, "The body of this request could not be read."),
+        ("POST", b"[]", 422, "The body: Must be an object with fields."),
+        ("POST", b"", 422, "The body: A value is needed."),
+        ("PUT", b"{}", 405, "/api/v1/runs does not take PUT."),
+    ],
+)
+def test_a_wrong_body_is_refused_in_a_sentence(
+    client: TestClient, method: str, content: bytes, status: int, message: str
+) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = client.request(method, "/api/v1/runs", content=content, headers=headers)
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, message)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        (
+            "/fine_tuning/jobs",
+            {"model": "starter", "training_file": "f", "hyperparameters": {"n_epochs": "x"}},
+            "hyperparameters.n_epochs",
+            "hyperparameters.n_epochs: Must be 'auto' or a whole number between 1 and 50.",
+        ),
+        (
+            "/chat/completions",
+            {"model": "starter", "messages": [{"role": "user", "content": 3}]},
+            "messages.0.content",
+            "messages.0.content: Must be text or a list.",
+        ),
+        (
+            "/completions",
+            {"model": "starter", "prompt": 3},
+            "prompt",
+            "prompt: Must be text or a list.",
+        ),
+    ],
+)
+def test_openais_clients_read_sentences_too(
+    client: TestClient, path: str, body: dict[str, Any], param: str, message: str
+) -> None:
+    error = client.post(f"/v1{path}", json=body).json()["error"]
+
+    assert (error["param"], error["message"]) == (param, message)

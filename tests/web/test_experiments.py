@@ -117,7 +117,7 @@ def test_a_bad_knob_comes_back_beside_its_field(client: TestClient) -> None:
         answer.status_code,
         value_of(page.one(id="form"), "optimisation.learning_rate"),
         problem_of(page, "optimisation.learning_rate"),
-    ) == (422, "-1", "Input should be greater than 0")
+    ) == (422, "-1", "Must be more than 0 and at most 1.")
 
 
 def test_a_refused_form_keeps_all_that_was_typed(client: TestClient) -> None:

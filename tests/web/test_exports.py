@@ -81,7 +81,7 @@ def test_a_whole_model_is_exported_unless_said_otherwise(client: TestClient) -> 
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
-        ({"dtype": "int8"}, 422, "dtype: Input should be 'float32', 'bfloat16' or 'float16'."),
+        ({"dtype": "int8"}, 422, "dtype: Must be 'float32', 'bfloat16' or 'float16'."),
         ({"dtype": "float16", "kind": "full"}, 422, "Run 1 has nothing of the kind full."),
     ],
 )

@@ -123,7 +123,9 @@ def test_a_stranger_may_choose_the_language(engine: Engine, settings: Settings) 
 
 
 def test_an_address_with_nothing_behind_it_is_called_so(client: TestClient) -> None:
-    assert "未找到：/nowhere" in client.get("/nowhere", headers={"Accept-Language": "zh"}).text
+    assert (
+        "/nowhere 处没有任何内容" in client.get("/nowhere", headers={"Accept-Language": "zh"}).text
+    )
 
 
 def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: Engine) -> None:
@@ -152,7 +154,7 @@ def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: En
         ("Warm-up (steps or share)", "预热（步数或比例）"),
         ("Nobody has ever said this.", "Nobody has ever said this."),
         ("g s", "g s"),
-        ("Not Found: /nowhere.", "未找到：/nowhere。"),
+        ("There is nothing at /nowhere.", "/nowhere 处没有任何内容。"),
         ("native on AMD EPYC, with float32's range.", "AMD EPYC 原生支持，范围与 float32 相同。"),
         ("", ""),
     ],

@@ -154,7 +154,7 @@ def test_a_form_that_is_refused_keeps_all_that_was_typed(client: TestClient) -> 
     again = form_of(page)
     assert (answer.status_code, again["sample"], again["role.1"]) == (422, "many", "")
     assert again["system"] == "Two lines"
-    assert problem_of(page, "sample").startswith("Input should be a valid integer")
+    assert problem_of(page, "sample").startswith("Must be a whole number")
     assert client.get(f"{API}/{number}").json()["status"] == "draft"
 
 

@@ -130,7 +130,7 @@ def test_a_recipe_that_does_not_fit_loses_nothing(client: TestClient) -> None:
 
     form_ = page.one(id="form")
     assert [value_of(form_, name) for name in ("paste", RATE, "name")] == [text, "fast", "mine"]
-    assert problem_of(page, RATE) == "This is not a number."
+    assert problem_of(page, RATE) == "Must be a number, more than 0 and at most 1."
     assert problem_of(page, "paste") == (
         "There is no setting called optimisation.sped. Did you mean seed?"
     )

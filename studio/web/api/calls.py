@@ -1,6 +1,7 @@
 """What holds for every call of the API: no unknown field in its address, and made only once."""
 
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from fastapi import Request, Response
@@ -8,6 +9,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+from studio.validation import is_list
 from studio.web import once
 
 CREATED, ACCEPTED = 201, 202
@@ -27,10 +29,10 @@ class Call(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        known = frozenset(one.alias for one in get_flat_params(self.dependant))
+        known = {one.alias: is_list(one.field_info) for one in get_flat_params(self.dependant)}
 
         async def answer(request: Request) -> Response:
-            _refuse_unknown(request, known)
+            _check_query(request, known)
             if self.is_making:
                 return await once.answered(request, handle)
             return await handle(request)
@@ -38,10 +40,22 @@ class Call(APIRoute):
         return answer
 
 
-def _refuse_unknown(request: Request, known: frozenset[str]) -> None:
-    """Refuse a misspelt filter: without it, a script would get everything and not know."""
-    unknown = [name for name in request.query_params if name not in known]
-    if unknown:
-        raise RequestValidationError(
-            [{"loc": ("query", name), "msg": "There is no such field"} for name in unknown]
-        )
+def _check_query(request: Request, known: Mapping[str, bool]) -> None:
+    """Refuse a misspelt filter, and one given twice: a script would get others than it asked for.
+
+    `known` tells of each name whether it may be given several times.
+    """
+    counts = Counter(name for name, _value in request.query_params.multi_items())
+    unknown = [_error("extra_forbidden", name) for name in counts if name not in known]
+    twice = [
+        _error("given_twice", name)
+        for name, count in counts.items()
+        if count > 1 and not known.get(name, True)
+    ]
+    if unknown or twice:
+        raise RequestValidationError(unknown + twice)
+
+
+def _error(kind: str, name: str) -> dict[str, Any]:
+    message = "It is given more than once; give one value."
+    return {"type": kind, "loc": ("query", name), "msg": message, "input": None}

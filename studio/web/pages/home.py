@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
+from studio.errors import InvalidError
 from studio.services import (
     fields,
     finding,
@@ -19,7 +20,7 @@ from studio.services import (
     terms,
     views,
 )
-from studio.services.run_table import Line, View
+from studio.services.run_table import NEWEST, Line, View
 from studio.services.terms import QueryError
 from studio.web import run_table as shown
 from studio.web.deps import DB
@@ -35,10 +36,13 @@ PAGE = 50
 @router.get("/")
 def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response:
     view = asked.view
+    wrong: InvalidError | None = None
     try:
-        found, wrong = _found(db, view, asked), None
+        found = _found(db, view, asked)
     except QueryError as error:
         found, wrong = _found(db, View(query="is:trashed -is:trashed"), Asked()), error
+    except InvalidError as error:
+        found, wrong = _found(db, replace(view, sort=NEWEST), asked), error
     answer = page(
         request,
         "runs/list.html",

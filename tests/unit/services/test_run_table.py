@@ -29,7 +29,6 @@ def losses(db: Session) -> list[float | None]:
         ("-eval_loss", [6, 4, 1, 3, 5, 2]),
         ("eval_loss.best", [3, 6, 1, 4, 2, 5]),
         ("-precision", [5, 3, 1, 6, 4, 2]),
-        ("nonsense", [6, 5, 4, 3, 2, 1]),
     ],
 )
 def test_pages_follow_each_other_in_any_order(

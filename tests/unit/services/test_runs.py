@@ -34,7 +34,7 @@ def test_a_wrong_override_is_named(db: Session) -> None:
         runs.submit(db, experiment, {"optimisation": {"learning_rate": -1.0}})
 
     assert (refused.value.message, refused.value.param) == (
-        "optimisation.learning_rate: Input should be greater than 0.",
+        "optimisation.learning_rate: Must be more than 0 and at most 1.",
         "optimisation.learning_rate",
     )
 

@@ -177,8 +177,8 @@ def test_problems_bear_the_names_of_their_fields() -> None:
     found = problems(leaf="mint", minutes="-1", extra={"kind": "sugar", "spoons": "0"})
 
     assert found == {
-        "minutes": "Input should be greater than 0",
-        "extra.spoons": "Input should be greater than or equal to 1",
+        "minutes": "Must be more than 0.",
+        "extra.spoons": "Must be at least 1.",
     }
 
 
@@ -187,8 +187,8 @@ def test_problems_are_told_in_words() -> None:
 
     assert found == {
         "leaf": "A value is needed.",
-        "minutes": "This is not a number.",
-        "cups": "This is not a whole number.",
+        "minutes": "Must be a number, more than 0.",
+        "cups": "Must be a whole number, at least 1.",
     }
 
 

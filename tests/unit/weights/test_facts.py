@@ -204,6 +204,10 @@ def bfloat16(value: float) -> float:
     "told",
     [
         {"num_hidden_layers": 10**9},
+        {"num_attention_heads": 0},
+        {"hidden_size": 0},
+        {"vocab_size": 0},
+        {"text_config": {"num_key_value_heads": 0}},
         {"vocab_size": 1e10},
         {"hidden_size": -64},
         {"hidden_size": True},
