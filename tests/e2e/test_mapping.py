@@ -84,7 +84,7 @@ def test_a_row_is_left_out_and_the_version_before_is_used_again(page: Page) -> N
     bring(page)
     page.get_by_role("button", name="Use it").click()
     page.wait_for_url(re.compile(r"/datasets/\d+$"))
-    page.get_by_role("button", name="Leave row 2 out").click()
+    page.get_by_role("button", name="Leave out row 2").click()
     expect(page.locator(".versions .chosen")).to_contain_text("Row 3 left out.")
     page.get_by_role("button", name="Use this again").click()
 
