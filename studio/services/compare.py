@@ -10,9 +10,11 @@ from sqlmodel import Session, col, select
 from studio.db.tables import Run, Sample
 from studio.errors import InvalidError
 from studio.recipe.dotted import flatten
-from studio.services import differences, noise, runs
+from studio.services import common_steps, differences, noise, runs
+from studio.services.common_steps import Reading
 from studio.services.differences import Difference
 from studio.services.noise import Judgement, Noise, Repeats
+from studio.services.run_labels import run_labels
 
 MOST_RUNS = 50
 
@@ -31,8 +33,17 @@ LOWER_IS_BETTER = {
 }
 """Metrics with a direction. Any other is neither better nor worse when it changes."""
 
-STEADY = frozenset({"learning_rate", "loss_scale", "skipped_steps", "tokens"})
-"""Numbers that are what they are at every step: smoothing them would show what never was."""
+WITHOUT_NOISE = frozenset({"peak_memory_bytes", "skipped_steps"})
+"""Counts that a repeat does not change much: any difference is one."""
+PER_STEP = frozenset({"step_seconds"})
+"""Metrics that say something only between runs whose steps read as many examples."""
+BATCH = (
+    "optimisation.per_device_train_batch_size",
+    "optimisation.gradient_accumulation_steps",
+    "data.max_length",
+    "data.packing",
+)
+"""What makes steps of two runs unlike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +52,21 @@ class Cell:
 
     value: float | None
     delta: float | None = None
-    """This minus the baseline's; None for the baseline itself, or where either is missing."""
+    """This minus the baseline's, as `reading` has them; None for the baseline itself, or where
+    either is missing."""
     verdict: str = ""
-    """better, worse, or nothing when the metric has no direction or did not change."""
+    """better or worse; nothing where the metric has no direction or chance explains the delta."""
     noise: Judgement = ""
     """Where the delta lies against what seeds alone do; nothing where there is no delta."""
     repeats: Repeats | None = None
     """The metric over the run and its repeats, where there are at least two."""
+    reading: Reading | None = None
+    """What was compared, where it is not the final number of each."""
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether runs cannot be told apart by it, for want of repeats or within their scatter."""
+        return bool(self.delta) and not self.verdict and self.noise in {"unknown", "within"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +80,8 @@ class Comparison:
     differences: list[Difference]
     metrics: dict[str, list[Cell]]
     noise: Noise
+    labels: dict[int, str]
+    """A name for each run; see `run_labels`."""
 
 
 def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comparison:
@@ -82,8 +103,9 @@ def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comp
         settings=settings,
         differing=tuple(key for key, values in settings.items() if len(set(map(repr, values))) > 1),
         differences=differences.of(found),
-        metrics=_metrics(found, base or found[0], known),
+        metrics=_metrics(db, found, base or found[0], known),
         noise=known,
+        labels=run_labels(found),
     )
 
 
@@ -102,11 +124,6 @@ def chosen(db: Session, ids: Sequence[int]) -> list[Run]:
     return [runs.get(db, run_id) for run_id in unique]
 
 
-def is_noisy(metric: str) -> bool:
-    """Whether a curve jumps about so that a smoothed one tells more. Validations are too few."""
-    return metric not in STEADY and not metric.startswith(("eval_", "best_", "nonfinite_"))
-
-
 def samples(db: Session, run_ids: Sequence[int]) -> list[Sample]:
     """Return the answers of runs, by prompt, in the order in which they were written."""
     # Of those of one step, "after" comes last: going down the alphabet, it does.
@@ -120,24 +137,36 @@ def _settings(found: Sequence[Run]) -> dict[str, list[Any]]:
     return {name: [recipe.get(name) for recipe in flat] for name in names}
 
 
-def _metrics(found: Sequence[Run], base: Run, known: Noise) -> dict[str, list[Cell]]:
+def _metrics(db: Session, found: Sequence[Run], base: Run, known: Noise) -> dict[str, list[Cell]]:
     names = dict.fromkeys(name for run in found for name in run.metrics)
-    return {name: [_cell(name, run, base, known) for run in found] for name in names}
+    told = common_steps.readings(db, found, base)
+    return {
+        name: [_cell(name, run, base, told.get((run.id or 0, name)), known) for run in found]
+        for name in names
+    }
 
 
-def _cell(name: str, run: Run, base: Run, known: Noise) -> Cell:
-    value, against = run.metrics.get(name), base.metrics.get(name)
-    repeats = known.repeats(run.id or 0, name)
-    if run is base or value is None or against is None:
+def _cell(name: str, run: Run, base: Run, reading: Reading | None, known: Noise) -> Cell:
+    value, repeats = run.metrics.get(name), known.repeats(run.id or 0, name)
+    if run is base or reading is None:
         return Cell(value=value, repeats=repeats)
-    delta = value - against
+    delta = reading.value - reading.baseline
+    noise = known.judge(run.id or 0, base.id or 0, name, delta)
+    is_told = noise == "beyond" or name in WITHOUT_NOISE
+    has_sense = name not in PER_STEP or _batch(run) == _batch(base)
     return Cell(
         value=value,
         delta=delta,
-        verdict=_verdict(name, delta),
-        noise=known.judge(run.id or 0, base.id or 0, name, delta),
+        verdict=_verdict(name, delta) if is_told and has_sense else "",
+        noise=noise,
         repeats=repeats,
+        reading=None if reading.is_final else reading,
     )
+
+
+def _batch(run: Run) -> list[Any]:
+    recipe = flatten(run.recipe.model_dump())
+    return [recipe.get(key) for key in BATCH]
 
 
 def _verdict(name: str, delta: float) -> str:

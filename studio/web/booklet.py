@@ -10,6 +10,7 @@ from sqlmodel import Session
 
 from studio.db.summaries import Comparison as Saved
 from studio.services import compare, metrics
+from studio.services.common_steps import is_noisy
 from studio.services.compare import Cell, Comparison
 from studio.services.differences import NOISE
 from studio.web import lines, pictures, words
@@ -27,7 +28,7 @@ JUDGED = {
     "beyond": "beyond seed noise",
     "within": "within seed noise",
     "seed": "another seed of the same recipe",
-    "unknown": "no repeats, so noise is unknown",
+    "unknown": "cannot be told apart without repeats",
 }
 
 Row = Sequence[str]
@@ -80,7 +81,7 @@ def picture(found: Laid, key: str, view: View, made: Comparison) -> str:
     look = pictures.Look(
         title=words.metric(key),
         unit=view.x,
-        weight=view.smooth if compare.is_noisy(key) else 0,
+        weight=view.smooth if is_noisy(key) else 0,
         is_log=view.y == "log",
         is_x_log=view.xscale == "log",
         is_clipped=view.clip,
@@ -116,7 +117,7 @@ def _runs(made: Comparison) -> Iterator[Row]:
 
 
 def _heads(made: Comparison) -> list[str]:
-    return [f"#{run.id} {run.name}" for run in made.runs]
+    return [f"#{run.id} {made.labels[run.id or 0]}" for run in made.runs]
 
 
 def _finals(made: Comparison) -> Iterator[Row]:

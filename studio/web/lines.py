@@ -10,6 +10,7 @@ from studio.db.tables import Run
 from studio.services import groups, metrics
 from studio.services.groups import Group
 from studio.services.metrics import Curves, Series
+from studio.services.run_labels import run_labels
 
 HUES, DASHES = 8, 4
 
@@ -62,7 +63,7 @@ class Laid:
 
 
 def of_runs(chosen: Sequence[Run]) -> dict[int, Line]:
-    return _numbered((run.id or 0, run.name, 1) for run in chosen)
+    return _numbered((number, label, 1) for number, label in run_labels(chosen).items())
 
 
 def of_groups(groups: Sequence[Group]) -> dict[int, Line]:

@@ -40,13 +40,26 @@ class RepeatsOut(Out):
     n: int
 
 
+class ReadingOut(Out):
+    """What was compared, where it is not the final number of each run."""
+
+    value: float
+    baseline: float
+    step: int | None
+    """The last step that both have reached; null where each is at its end."""
+    steps: int
+    """How many steps each is the mean of, at most."""
+
+
 class CellOut(Out):
     value: float | None
     delta: float | None
     verdict: str
+    """better or worse; nothing where the metric has no direction or chance explains the delta."""
     noise: str
     """beyond or within what seeds alone do; seed, where nothing but the seed differs; unknown."""
     repeats: RepeatsOut | None
+    reading: ReadingOut | None
 
 
 class ComparisonOut(Out):

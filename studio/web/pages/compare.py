@@ -21,6 +21,7 @@ from studio.services import (
     ratings,
     runs,
 )
+from studio.services.common_steps import is_noisy
 from studio.services.compare import Comparison
 from studio.services.differences import NOISE, Difference
 from studio.web import answers, booklet, lines, relations, words
@@ -53,7 +54,7 @@ def show(request: Request, db: DB, view: Seen) -> Response:
         saved=saved,
         gone=gone,
         finals={name: made.metrics[name] for name in sorted(made.metrics, key=_rank)},
-        judged=booklet.JUDGED,
+        directed=compare.LOWER_IS_BETTER,
         related=json.dumps(relations.axes(made)),
         **_drawn(db, made, view),
         **_settings(made, view),
@@ -92,7 +93,7 @@ def _drawn(db: Session, made: Comparison, view: View) -> dict[str, Any]:
         "groupings": sorted({*differing, *([view.group] if "." in view.group else [])}),
         "charted": json.dumps([asdict(colours[one]) for one in colours]),
         "owners": json.dumps(owner),
-        "keys": [(key, compare.is_noisy(key)) for key in booklet.keys_of(db, view, made)],
+        "keys": [(key, is_noisy(key)) for key in booklet.keys_of(db, view, made)],
         "told": sorted(metrics.keys(db, ids), key=_rank),
         "axes": _axes(db, ids, view.x),
         "ids": _joined(ids),
