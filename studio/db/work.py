@@ -39,7 +39,7 @@ class Export(Work, table=True):
 
     run_id: int = Field(foreign_key="run.id", index=True, ondelete="CASCADE")
     kind: str
-    """full, merged or adapter: see `studio.recipe.exports`."""
+    """full, merged, merged_original or adapter: see `studio.recipe.exports`."""
     dtype: str
     measured: dict[str, float] = Field(
         default_factory=dict, sa_column=Column(Validated(METRICS), nullable=False)

@@ -8,8 +8,10 @@ from pydantic import BaseModel, ConfigDict
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.formats import DType
 
-Kind = Literal["full", "merged", "adapter"]
-"""Every weight of a full fine-tune; a base with its adapter folded in; the adapter alone."""
+Kind = Literal["full", "merged", "merged_original", "adapter"]
+"""Every weight of a full fine-tune; the adapter folded into its base as it was trained beside it
+(rounded or dequantised); folded into the base as it was saved, which is another model; the adapter
+alone."""
 
 
 class ExportSpec(BaseModel):
@@ -25,4 +27,7 @@ class ExportSpec(BaseModel):
 
 def kinds(adapter: Lora | FullFineTune) -> tuple[Kind, ...]:
     """Return what can be exported of a run, the most useful first."""
-    return ("full",) if adapter.kind == "full" else ("merged", "adapter")
+    if isinstance(adapter, FullFineTune):
+        return ("full",)
+    is_as_saved = adapter.base_dtype in ("native", "float32")
+    return ("merged", "adapter") if is_as_saved else ("merged", "merged_original", "adapter")

@@ -104,7 +104,8 @@ def offer(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
 
 def base_name(export: Export) -> str:
     """Return what an export is called among the base models."""
-    return f"run-{export.run_id}-{export.dtype}"
+    kind = "-original" if export.kind == "merged_original" else ""
+    return f"run-{export.run_id}-{export.dtype}{kind}"
 
 
 def bases(db: Session, run_id: int) -> dict[str, str]:
@@ -129,8 +130,10 @@ def _refuse_twice(db: Session, run_id: int, dtype: DType, kind: Kind) -> None:
 
 
 def _refuse_without_room(weights: int, dtype: DType, kind: Kind, folder: Path) -> None:
-    # An adapter is folded in as float32 before it is rounded, and that is written down.
-    needed = weights * (BYTES[dtype] + (BYTES["float32"] if kind == "merged" else 0))
+    # An adapter is folded in as float32 before it is rounded, and that is written down; into the
+    # base as it was saved, beside the same folded into the base that it was trained beside.
+    wide = {"merged": 1, "merged_original": 2}.get(kind, 0)
+    needed = weights * (BYTES[dtype] + BYTES["float32"] * wide)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DiskFullError(

@@ -45,7 +45,7 @@ def choices(db: Session, run: Run, artifacts: Path) -> Iterator[Choice]:
                 kind=kind,
                 dtype=dtype,
                 bytes=weights(run, kind) * BYTES[dtype],
-                cost=cost(dtype, _stored(run, kind, facts)),
+                cost=_cost(run, kind, dtype, facts),
                 refusal=refusal(kind, dtype, facts),
                 caution=_caution(kind, dtype, facts),
             )
@@ -68,7 +68,7 @@ def weights(run: Run, kind: Kind) -> int:
         return trained
     counted = int(run.resolved.get("parameters", 0))
     # The run has counted base and adapter; folded in, the adapter takes no room of its own.
-    return max(0, counted - trained) if kind == "merged" else counted
+    return max(0, counted - trained) if kind.startswith("merged") else counted
 
 
 def refusal(kind: Kind, dtype: DType, facts: ModelFacts) -> str:
@@ -80,6 +80,12 @@ def refusal(kind: Kind, dtype: DType, facts: ModelFacts) -> str:
         f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
         f"{LARGEST_FLOAT16:,.0f}, where float16 ends; they would become infinite."
     )
+
+
+def _cost(run: Run, kind: Kind, dtype: DType, facts: ModelFacts) -> str:
+    if kind != "merged_original":
+        return cost(dtype, _stored(run, kind, facts))
+    return "Differs from what was trained in most weights; by how much is measured."
 
 
 def cost(dtype: DType, stored: str) -> str:

@@ -10,6 +10,8 @@ from studio.events import Sampled
 from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
+from studio.recipe.precision import PRECISIONS
+from studio.recipe.quantised import QUANTISED
 from studio.recipe.yaml import dump
 
 _CARD = """\
@@ -109,12 +111,12 @@ def write_of_export(
         name=name,
         base=f"`{base}`",
         dataset=recipe.dataset,
-        what=_WHAT[spec.kind],
+        what=_what(recipe, spec),
         dtype=spec.dtype,
         measured=_table({key: _figure(key, value) for key, value in metrics.items()}),
         computed=_COMPUTED["adapter" if spec.kind == "adapter" else "model"].format(spec.dtype),
         load=_LOAD["adapter" if spec.kind == "adapter" else "model"].format(
-            base=base if is_on_hub(base) else f"path/to/{base}"
+            base=base if is_on_hub(base) else f"path/to/{base}", **_loading(recipe)
         ),
     )
 
@@ -131,8 +133,9 @@ _EXPORT = """\
 
 {measured}
 
-Counted over every weight. A relative change is |after - before| / |before|; a weight that became
-zero has changed by 1, and one that became infinite is counted as overflowed alone.
+Counted over every weight, against the weights as trained. A relative change is
+|after - before| / |before|; a weight that became zero has changed by 1, and one that became
+infinite is counted as overflowed alone.
 
 {computed}
 
@@ -141,17 +144,53 @@ zero has changed by 1, and one that became infinite is counted as overflowed alo
 ```python
 {load}```
 """
-_WHAT = {
-    "full": "every weight was trained",
-    "merged": "a LoRA adapter, folded into its base",
-    "adapter": "a LoRA adapter, without its base",
-}
+
+
+def _what(recipe: Recipe, spec: ExportSpec) -> str:
+    if not isinstance(recipe.adapter, Lora):
+        return "every weight was trained"
+    row, dtype = recipe.adapter.quantised, recipe.adapter.base_dtype
+    beside = (
+        "" if dtype == "native" else f" trained beside its base in {row.title if row else dtype}"
+    )
+    if spec.kind == "adapter":
+        return f"a LoRA adapter{beside}, without that base"
+    if spec.kind == "merged_original":
+        return (
+            f"a LoRA adapter{beside}, folded into the base as it was saved; this is not the model "
+            "that was trained, and the figures below say by how much it differs"
+        )
+    return f"a LoRA adapter{beside}, folded into that base" + (
+        " after dequantising it" if row else ""
+    )
+
+
+def _loading(recipe: Recipe) -> dict[str, str]:
+    """Say how the base of an adapter is loaded as it was trained beside."""
+    row, compute = recipe.adapter.quantised, PRECISIONS[recipe.precision].compute
+    if row is None:
+        own = recipe.adapter.base_dtype if isinstance(recipe.adapter, Lora) else "native"
+        dtype = "float32" if own == "native" else own
+        return {"imports": "", "how": f', dtype="{dtype}"'}
+    if row is QUANTISED["int8"]:
+        config = "BitsAndBytesConfig(load_in_8bit=True)"
+    else:
+        config = (
+            f'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="{row.name}", '
+            f'bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype="{compute}")'
+        )
+    return {
+        "imports": ", BitsAndBytesConfig",
+        "how": f', dtype="{compute}", quantization_config={config}',
+    }
+
+
 _COMPUTED = {
     "model": "Perplexity is over the answers of the run's own validation rows: before, with the\n"
     "weights as trained, computed in float32; after, with this folder as it is loaded, computed\n"
     "in {}.",
-    "adapter": "Perplexity is over the answers of the run's own validation rows, on a base in\n"
-    "float32 both times.",
+    "adapter": "Perplexity is over the answers of the run's own validation rows, both times on\n"
+    "the base as it was trained beside, computed in float32.",
 }
 _LOAD = {
     "model": """\
@@ -162,16 +201,16 @@ tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
 """,
     "adapter": """\
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM{imports}
 
-base = AutoModelForCausalLM.from_pretrained("{base}")
+base = AutoModelForCausalLM.from_pretrained("{base}"{how})
 model = PeftModel.from_pretrained(base, "path/to/this/folder")
 """,
 }
 
 
 def _figure(key: str, value: float) -> str:
-    if key.startswith(("perplexity", "max", "mean")):
+    if key.startswith(("loss", "perplexity", "max", "mean")):
         return f"{value:,.6g}"
     return f"{value:,.0f}"
 

@@ -2,9 +2,10 @@
 
     the run's model in float32  ->  perplexity  ->  convert, tensor by tensor  ->  perplexity
 
-The model before is what was trained, computed in float32; the model after is loaded from the files
-as anybody would load them, and computes in the format they are in. An adapter alone is computed in
-float32 on the same base both times, so that only its own rounding shows.
+The model before is what was trained, computed in float32: an adapter beside its base as the run
+loaded it, rounded or quantised if it was. The model after is loaded from the files as anybody would
+load them, and computes in the format they are in. An adapter alone is measured on the same base
+both times, so that only its own rounding shows.
 """
 
 import gc
@@ -24,8 +25,18 @@ from studio.events import Event, Phase
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
 from studio.recipe.formats import DType
+from studio.recipe.precision import PRECISIONS
 from studio.rundir import ExportDir, JobSpec, RunDir
-from studio.training import artifacts, card, job, models, perplexity, rounding, tokenizers
+from studio.training import (
+    artifacts,
+    card,
+    job,
+    models,
+    perplexity,
+    rounding,
+    tokenizers,
+    trained_base,
+)
 from studio.training.data import Examples
 from studio.training.perplexity import Surprise
 from studio.training.shards import Shards
@@ -48,7 +59,8 @@ def make(folder: ExportDir, spec: ExportSpec, recipe: Recipe, say: Say) -> dict[
     told = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     tokenizer = tokenizers.load(str(run.artifacts))
     examples = _examples(recipe, told, tokenizer)
-    source = Source(run, told, card.base_name(recipe.base_model, told.model), tokenizer, examples)
+    base = card.base_name(recipe.base_model, told.model)
+    source = Source(run, recipe, told, base, tokenizer, examples)
     maker = Maker(folder, spec, source, progress)
     with artifacts.whole(folder.files) as partial, _cleared(folder.merged):
         before = maker.before()
@@ -66,6 +78,7 @@ class Source:
     """The run whose model is exported."""
 
     run: RunDir
+    recipe: Recipe
     job: JobSpec
     base: str
     """What its base is called elsewhere."""
@@ -114,10 +127,11 @@ class Maker:
             return self._measure(
                 self._load(self.source.run.artifacts, "float32"), "measuring before"
             )
-        model = self._with_adapter(self.source.run.artifacts)
+        base = self._base()
+        model = PeftModel.from_pretrained(base, self.source.run.artifacts)
         found = self._measure(model, "measuring before")
-        if self.spec.kind == "merged":
-            self._merge(model)
+        if self.spec.kind != "adapter":
+            self._fold(model)
         return found
 
     def write(self, partial: Path) -> rounding.Change:
@@ -126,16 +140,18 @@ class Maker:
         self.source.tokenizer.save_pretrained(partial)
         if self.spec.kind == "adapter":
             return self._write_adapter(partial, done)
-        folder = self.folder.merged if self.spec.kind == "merged" else self.source.run.artifacts
+        folder = self.source.run.artifacts if self.spec.kind == "full" else self.folder.merged
+        trained = headers.files(self._trained) if self.spec.kind == "merged_original" else []
         _write_config(folder, partial, self.spec.dtype)
         keep = rounding.kept_wide(models.load_config(str(folder)), self._to)
         files = headers.files(folder)
-        return rounding.convert(files, Shards(partial), self._to, keep, done)
+        return rounding.convert(files, Shards(partial), self._to, keep, done, trained)
 
     def after(self, partial: Path) -> Surprise | None:
         """Measure what was written, as it is loaded from there."""
         if self.spec.kind == "adapter":
-            return self._measure(self._with_adapter(partial), "measuring after")
+            model = PeftModel.from_pretrained(self._base(), partial)
+            return self._measure(model, "measuring after")
         return self._measure(self._load(partial, self.spec.dtype), "measuring after")
 
     def _measure(self, model: PreTrainedModel, part: str) -> Surprise | None:
@@ -153,15 +169,41 @@ class Maker:
         config = models.load_config(str(source))
         return models.load_model(str(source), config, dtype).to(_device())
 
-    def _with_adapter(self, adapter: Path) -> PeftModel:
-        base = self._load(self.source.job.model, "float32")
-        return PeftModel.from_pretrained(base, adapter)
+    def _base(self) -> PreTrainedModel:
+        gc.collect()  # the model before this one
+        recipe, job = self.source.recipe, self.source.job
+        mode = PRECISIONS[recipe.precision]
+        model = trained_base.load(job.model, job.code, mode, recipe.adapter)
+        # Upstream has put a quantised model on its device, and moves it no more.
+        return model if self._is_quantised else model.to(_device())
 
-    def _merge(self, model: PeftModel) -> None:
+    @property
+    def _is_quantised(self) -> bool:
+        return self.source.recipe.adapter.quantised is not None
+
+    @property
+    def _trained(self) -> Path:
+        """Where the weights as trained are, while others are written."""
+        return self.folder.merged / "trained"
+
+    def _fold(self, model: PeftModel) -> None:
         """Write base and adapter as one model, in float32: what is rounded is rounded later."""
+        is_original = self.spec.kind == "merged_original"
+        if self._is_quantised:
+            base = trained_base.dequantised(model.unload(), self.source.job)
+            model = PeftModel.from_pretrained(base, self.source.run.artifacts)
+        self._write_merged(model, self._trained if is_original else self.folder.merged)
+        if is_original:
+            del model
+            gc.collect()
+            saved = trained_base.load_saved(self.source.job).to(_device())
+            model = PeftModel.from_pretrained(saved, self.source.run.artifacts)
+            self._write_merged(model, self.folder.merged)
+
+    def _write_merged(self, model: PeftModel, folder: Path) -> None:
         merged = model.merge_and_unload()
         merged.generation_config.eos_token_id = _stops(self.source.tokenizer)
-        merged.save_pretrained(self.folder.merged, max_shard_size="2GB")
+        merged.save_pretrained(folder, max_shard_size="2GB")
 
     def _write_adapter(self, partial: Path, done: Callable[[float], None]) -> rounding.Change:
         adapter = self.source.run.artifacts
@@ -227,6 +269,8 @@ def _surprise(before: Surprise | None, after: Surprise | None) -> dict[str, floa
     if before is None or after is None:
         return {}
     return {
+        "loss_before": before.loss,
+        "loss_after": after.loss,
         "perplexity_before": before.perplexity,
         "perplexity_after": after.perplexity,
         "validation_tokens": before.tokens,

@@ -82,8 +82,13 @@ def convert(
     to: torch.dtype,
     keep: Keep,
     done: Callable[[float], None],
+    trained: Sequence[Path] = (),
 ) -> Change:
-    """Write the tensors of some files in another format. `done` hears the share that is written."""
+    """Write the tensors of some files in another format. `done` hears the share that is written.
+
+    The change is from the same tensors in the files of `trained`, where there are any.
+    """
+    before_in = {one.name: one.file for file in trained for one in headers.tensors(file)}
     tensors = [tensor for file in files for tensor in headers.tensors(file)]
     change, written = Change(), 0
     parts = shards.of(tensors, lambda tensor: _format(tensor.dtype, to, keep(tensor.name)).itemsize)
@@ -92,8 +97,9 @@ def convert(
         for file, group in groupby(part, key=lambda tensor: tensor.file):
             with safe_open(file, framework="pt") as opened:
                 for tensor in group:
-                    before = opened.get_tensor(tensor.name)
-                    after = before.to(_format(tensor.dtype, to, keep(tensor.name)))
+                    written_from = opened.get_tensor(tensor.name)
+                    before = _tensor(before_in.get(tensor.name), tensor.name, written_from)
+                    after = written_from.to(_format(tensor.dtype, to, keep(tensor.name)))
                     if before.is_floating_point():
                         change.add(before, after)
                         change.kept += before.numel() if after.dtype != to else 0
@@ -102,6 +108,14 @@ def convert(
         save_file(converted, path, metadata={"format": "pt"})
         done(written / max(sum(tensor.size for tensor in tensors), 1))
     return change
+
+
+def _tensor(file: Path | None, name: str, otherwise: Tensor) -> Tensor:
+    if file is None:
+        return otherwise
+    with safe_open(file, framework="pt") as opened:
+        tensor: Tensor = opened.get_tensor(name)
+    return tensor
 
 
 def kept_wide(config: PreTrainedConfig, to: torch.dtype) -> Keep:

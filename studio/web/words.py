@@ -44,6 +44,8 @@ METRICS: dict[str, str] = {
     "underflowed_weights": "Became zero",
     "max_relative_change": "Largest relative change",
     "mean_relative_change": "Mean relative change",
+    "loss_before": "Loss as trained",
+    "loss_after": "Loss as exported",
     "perplexity_before": "Perplexity before",
     "perplexity_after": "Perplexity after",
     "validation_tokens": "Tokens measured",

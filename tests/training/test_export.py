@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
 from studio.events import Failed, Finished, Phase
 from studio.recipe.exports import ExportSpec, Kind
@@ -23,7 +23,7 @@ from studio.training.stopping import Stop
 from tests.patience import until
 from tests.training import tiny
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 IDS = torch.arange(3, 40)[None]
 PLAIN = {
@@ -128,6 +128,60 @@ def test_a_merged_model_is_rounded_once(lora: RunDir) -> None:
     written = load_file(narrow.files / "model.safetensors")
     assert all(written[name].equal(exact[name].bfloat16()) for name in exact)
     assert 0 < told["mean_relative_change"] < 2**-9
+
+
+@pytest.fixture(scope="module", params=["nf4", "int8", "gpt2 in nf4", "bfloat16"])
+def beside(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """Train an adapter beside a base that loading quantises or rounds."""
+    folder = tmp_path_factory.mktemp("beside")
+    family, _, dtype = request.param.rpartition(" in ")
+    config = (
+        GPT2Config(vocab_size=320, n_embd=64, n_layer=2, n_head=2, n_positions=128)
+        if family
+        else tiny.llama()
+    )
+    base = tiny.write_model(folder / "base", config)
+    knobs = {"adapter__kind": "lora", "adapter__base_dtype": dtype, "precision": "bf16"}
+    return tiny.train(folder / "run", base, optimisation__max_steps=8, **knobs)
+
+
+def test_a_merged_model_is_the_one_that_was_trained(beside: RunDir) -> None:
+    told = exported(beside, "float32", "merged")[1]
+
+    assert told["changed_weights"] == 0
+    # Products of 8 bits round what they read as well, which no plain model does.
+    near = 1e-3 if "int8" in beside.recipe.read_text(encoding="utf-8") else 1e-5
+    assert told["loss_after"] == pytest.approx(told["loss_before"], rel=near)
+    assert math.log(told["perplexity_after"]) == pytest.approx(told["loss_after"])
+    # The run has measured itself so, computing in bfloat16.
+    assert told["loss_before"] == pytest.approx(tiny.series(beside, "eval_loss")[-1], rel=5e-3)
+
+
+def test_merged_with_the_original_base_it_is_another_and_says_so(beside: RunDir) -> None:
+    folder, told = exported(beside, "float32", "merged_original")
+    trained = exported(beside, "float32", "merged")[1]
+
+    assert told["perplexity_before"] == trained["perplexity_before"]
+    assert told["perplexity_after"] != pytest.approx(trained["perplexity_after"], rel=1e-7)
+    assert told["changed_weights"] > told["weights"] / 2
+    assert told["mean_relative_change"] > 1e-4
+    assert {path.name for path in folder.files.iterdir()} == PLAIN
+    assert not folder.merged.exists()
+    card = (folder.files / "README.md").read_text(encoding="utf-8")
+    assert "this is not the model that was trained" in card
+    assert f"| loss after | {told['loss_after']:,.6g} |" in card
+
+
+def test_the_card_of_an_adapter_loads_its_base_as_it_was_trained_beside(beside: RunDir) -> None:
+    folder, told = exported(beside, "float32", "adapter")
+    code = (folder.files / "README.md").read_text(encoding="utf-8").split("```python\n")[1]
+    spec = json.loads(beside.job.read_text(encoding="utf-8"))
+    code = code.split("```")[0].replace("path/to/tiny", spec["model"])
+    names: dict[str, Any] = {}
+    exec(code.replace("path/to/this/folder", str(folder.files)), names)  # noqa: S102 -- our own card
+
+    assert told["loss_after"] == told["loss_before"]
+    assert isinstance(names["model"], PeftModel)
 
 
 def test_an_adapter_alone_loads_on_its_base(lora: RunDir) -> None:

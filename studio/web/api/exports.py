@@ -29,7 +29,11 @@ LINES = 500
 class NewExport(Body):
     dtype: DType
     kind: Kind | None = None
-    """full, merged or adapter; null takes the whole model."""
+    """full, merged, merged_original or adapter; null takes the whole model as it was trained.
+
+    merged folds the adapter into the base as it was trained beside it, dequantised if need be;
+    merged_original, offered where that base was rounded or quantised, into the base as saved.
+    """
 
 
 class ExportOut(Out):
