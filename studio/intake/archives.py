@@ -18,8 +18,9 @@ from typing import Literal
 
 from studio.errors import InvalidError
 from studio.intake.formats import ARCHIVE, ENDINGS, PACKINGS, ending
+from studio.intake.limits import Meter
 from studio.intake.rows import Side
-from studio.intake.unpacking import PIECE, Meter, damaged, joined
+from studio.intake.unpacking import PIECE, damaged, joined
 
 Split = Literal["train", "validation", "test", ""]
 

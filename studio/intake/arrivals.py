@@ -7,8 +7,8 @@ from pydantic import TypeAdapter
 
 from studio.intake.convert import Source, look
 from studio.intake.kinds import recognise
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.rows import Limits
 from studio.intake.shapes import Detected, UnrecognisedError
 
 DETECTED = TypeAdapter(Detected)

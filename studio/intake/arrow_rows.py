@@ -5,27 +5,28 @@ seen through the page cache; what was seen is given back, however large a batch 
 """
 
 import mmap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, BinaryIO
 
 from studio.errors import InvalidError
 from studio.intake.arrow_batches import BATCH_BYTES, check
-from studio.intake.lines import left_out_for_length
+from studio.intake.limits import Limits
 from studio.intake.naming import apart
-from studio.intake.rows import Row, Rows, Unread
+from studio.intake.rows import Rows
 from studio.intake.signatures import ARROW_FILE
-from studio.intake.tables import rows_in_batch
+from studio.intake.tables import BatchReader
 
 _ROWS = 16
 """Few, because each may hold as much as a row may."""
 _SEEN = 32 * 2**20
 
 
-def rows_in_arrow(source: BinaryIO, limit: int, columns: Collection[str] | None) -> Rows:
+def rows_in_arrow(source: BinaryIO, limits: Limits, columns: Collection[str] | None) -> Rows:
     """Yield the rows, with all columns or only those named.
 
     Raises:
         InvalidError: the file is damaged, or packed in batches too large to unpack.
+        TooLargeError: it has too many columns, or its rows become too large.
 
     """
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
@@ -37,12 +38,15 @@ def rows_in_arrow(source: BinaryIO, limit: int, columns: Collection[str] | None)
     check(view, start)
     try:
         stream = pa.BufferReader(pa.py_buffer(view).slice(start))
-        yield from _rows(pa.ipc.open_stream(stream), view, limit, columns)
+        yield from _rows(pa.ipc.open_stream(stream), view, limits, columns)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged() from error
 
 
-def _rows(reader: Any, view: mmap.mmap, limit: int, columns: Collection[str] | None) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
+def _rows(reader: Any, view: mmap.mmap, limits: Limits, columns: Collection[str] | None) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
+    made = BatchReader(limits, len(view))
     number = seen = 0
     names = apart(reader.schema.names)
     yield from names.notes()
@@ -52,12 +56,9 @@ def _rows(reader: Any, view: mmap.mmap, limit: int, columns: Collection[str] | N
         for start in range(0, chosen.num_rows, _ROWS):
             few = chosen.slice(start, _ROWS)
             few.select(plain).validate(full=True)
-            size = few.select(plain).nbytes
-            yield from (
-                _short(few, plain, limit, number) if size > limit else rows_in_batch(few, number)
-            )
+            yield from made.rows(few, number)
             number += few.num_rows
-            seen += size
+            seen += few.select(plain).nbytes
             if seen > _SEEN:
                 seen = 0
                 _give_back(view)
@@ -76,15 +77,6 @@ def _check_dictionaries(batch: Any) -> list[int]:  # noqa: ANN401 -- pyarrow is 
         if column.dictionary.nbytes > BATCH_BYTES:
             raise _damaged()
     return plain
-
-
-def _short(few: Any, plain: list[int], limit: int, number: int) -> Iterator[Row | Unread]:  # noqa: ANN401 -- pyarrow is untyped
-    for i in range(few.num_rows):
-        one = few.slice(i, 1)
-        if one.select(plain).nbytes > limit:
-            yield left_out_for_length(number + i + 1, limit)
-        else:
-            yield from rows_in_batch(one, number + i)
 
 
 def _give_back(view: mmap.mmap) -> None:

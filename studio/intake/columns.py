@@ -5,11 +5,10 @@ from collections.abc import Mapping as Values
 from dataclasses import dataclass
 from typing import Any
 
+from studio.intake.limits import COLUMNS
 from studio.intake.mapping import NAME_LIMIT
 from studio.intake.texts import is_number, parsed, plain
 
-_COLUMNS = 1000
-"""More than people name; rows without common columns are no table."""
 _MOST = 0.8
 """The share of values that make a column what most of them are."""
 _LABELS = 100
@@ -40,7 +39,7 @@ def table(rows: Iterable[Values[str, Any]]) -> Table:
     for row in rows:
         kept.append(row)
         for column, value in row.items():
-            if column in columns or (len(columns) < _COLUMNS and 0 < len(column) <= NAME_LIMIT):
+            if column in columns or (len(columns) < COLUMNS and 0 < len(column) <= NAME_LIMIT):
                 values = columns.setdefault(column, [])
                 values.extend([] if value is None or value == "" else [value])
     return Table(kept, columns)

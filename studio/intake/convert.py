@@ -22,12 +22,13 @@ from studio.intake.conditions import Reason
 from studio.intake.followed import Told, followed, followed_rows
 from studio.intake.formats import Format
 from studio.intake.kinds import recognise
+from studio.intake.limits import Limits
 from studio.intake.looking import first_rows, nothing_left, readable
 from studio.intake.mapping import Kind, Mapping, Split
 from studio.intake.media import MediaCount, columns_with_media, count_media
 from studio.intake.problems import SENTENCES, Code, Problem, Tally
 from studio.intake.roles import check, says_enough
-from studio.intake.rows import Limits, Row
+from studio.intake.rows import Row
 from studio.intake.shapes import Detected, detect, unused
 from studio.intake.sides import with_sides
 from studio.intake.written import FILES, Written, numbers_of, written
@@ -111,7 +112,7 @@ def _counted_media(
     found = count_media(first)
     if found.count < found.rows or kind in _RUNNING:
         return found
-    rows = readers.rows(source.path, kind, limits.row_bytes, total=limits.total_bytes)
+    rows = readers.rows(source.path, kind, limits)
     return count_media(islice(readable(rows, Tally()), _MEDIA_ROWS))
 
 
@@ -187,7 +188,7 @@ def _converted(source: Source, mapping: Mapping, folder: Path, limits: Limits, t
     counts = Counts()
     path = followed(source.path)
     wanted = [*mapping.columns, *media]
-    read = readers.rows(path, kind, limits.row_bytes, wanted, total=limits.total_bytes)
+    read = readers.rows(path, kind, limits, wanted)
     rows = readable(followed_rows(read, path, told), counts.tally)
     kept = counts.kept(candidates(rows, mapping, limits.row_bytes))
     found = written(kept, mapping, folder, limits.total_bytes)

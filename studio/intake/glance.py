@@ -12,7 +12,8 @@ from typing import Any
 from studio.intake import readers
 from studio.intake.convert import Source
 from studio.intake.kinds import recognise
-from studio.intake.rows import Limits, Note, Row, Rows
+from studio.intake.limits import Limits
+from studio.intake.rows import Note, Row, Rows
 from studio.intake.texts import plain
 
 ROWS = 500
@@ -93,7 +94,7 @@ def shown(value: Any, length: int = SHOWN) -> str:  # noqa: ANN401 -- a value fr
 
 def _rows(source: Source, limits: Limits) -> Rows:
     kind = recognise(source.path, source.filename)
-    return readers.rows(source.path, kind, limits.row_bytes, total=limits.total_bytes)
+    return readers.rows(source.path, kind, limits)
 
 
 def _classes(seen: Glance, column: str) -> dict[str, int]:

@@ -4,17 +4,29 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from studio.errors import InvalidError
+from studio.intake.limits import BLANK_LINES, blank_lines_refusal
 from studio.intake.problems import Code
 from studio.intake.rows import Unread
 
 _PIECE = 2**20
 
 
-def lines(file: BinaryIO, limit: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yield each line with its number; None in place of one that is too long."""
-    number = 0
+def lines(
+    file: BinaryIO, limit: int, blank_lines: int = BLANK_LINES
+) -> Iterator[tuple[int, bytes | None]]:
+    """Yield each line with its number; None in place of one that is too long.
+
+    Raises:
+        TooLargeError: there are more than `blank_lines` on end without anything in them.
+
+    """
+    number = last = 0
     while line := file.readline(limit + 1):
         number += 1
+        if not line.isspace():
+            last = number
+        elif number - last > blank_lines:
+            raise blank_lines_refusal(number, blank_lines)
         if len(line) <= limit or line.endswith(b"\n"):
             yield number, line
             continue

@@ -8,8 +8,9 @@ from studio.errors import InvalidError
 from studio.intake import readers
 from studio.intake.conditions import REASONS, Reason
 from studio.intake.formats import Format
+from studio.intake.limits import Limits
 from studio.intake.problems import Problem, Tally
-from studio.intake.rows import Limits, Note, Row, Rows, Unread
+from studio.intake.rows import Note, Row, Rows, Unread
 from studio.intake.texts import plain
 
 LOOKED_AT = 500
@@ -38,7 +39,7 @@ def first_rows(path: Path, kind: Format, limits: Limits) -> list[Row]:
     tally = Tally()
     found: list[Row] = []
     size = 0
-    tried = islice(readers.rows(path, kind, limits.row_bytes, total=limits.total_bytes), _PATIENCE)
+    tried = islice(readers.rows(path, kind, limits), _PATIENCE)
     for row in islice(readable(tried, tally), LOOKED_AT):
         found.append(row)
         size += sum(len(plain(value)) for value in row.values.values())

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from studio.intake.limits import check_columns
 from studio.intake.problems import Code
 from studio.intake.rows import Note
 
@@ -26,7 +27,13 @@ class Names:
 
 
 def apart(written: Sequence[str]) -> Names:
-    """Tell columns of one name apart by numbers; the first of them keeps it."""
+    """Tell columns of one name apart by numbers; the first of them keeps it.
+
+    Raises:
+        TooLargeError: they are too many.
+
+    """
+    check_columns(len(written))
     taken, numbers = set(written), {name: count(2) for name in written}
     own: dict[str, None] = {}
     made: list[str] = []

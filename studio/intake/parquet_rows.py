@@ -1,24 +1,27 @@
 """Rows of a Parquet file, a few at a time: a small file may unpack to a very large one."""
 
+import os
 from collections.abc import Collection
 from typing import Any, BinaryIO
 
 from studio.errors import InvalidError
+from studio.intake.limits import Limits
 from studio.intake.lines import too_long
 from studio.intake.naming import Names, apart
 from studio.intake.rows import Rows
-from studio.intake.tables import rows_in_batch
+from studio.intake.tables import BatchReader
 
 _BATCH_ROWS = 16
 """Few, because each may hold as much as a row may."""
 _BUFFER = 2**20
 
 
-def rows_in_parquet(source: BinaryIO, limit: int, columns: Collection[str] | None) -> Rows:
+def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] | None) -> Rows:
     """Yield the rows, with all columns or only those named.
 
     Raises:
         InvalidError: the file is damaged, or its rows are longer than one may be.
+        TooLargeError: it has too many columns, or its rows become too large.
 
     """
     import pyarrow as pa  # noqa: PLC0415 -- heavy import
@@ -29,8 +32,11 @@ def rows_in_parquet(source: BinaryIO, limit: int, columns: Collection[str] | Non
         with parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
             names = apart(file.schema_arrow.names)
             yield from names.notes()
-            _check_sizes(file.metadata, limit)
-            yield from _rows(file, names, names.places(columns))
+            _check_sizes(file.metadata, limits.row_bytes)
+            reader = BatchReader(limits, _size(source))
+            yield from _rows(file, names, names.places(columns), reader)
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidError(
             "The Parquet file is damaged and cannot be read to its end.",
@@ -39,7 +45,7 @@ def rows_in_parquet(source: BinaryIO, limit: int, columns: Collection[str] | Non
         ) from error
 
 
-def _rows(file: Any, names: Names, wanted: list[int]) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
+def _rows(file: Any, names: Names, wanted: list[int], reader: BatchReader) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
     written = file.schema_arrow.names
     number = 0
     for batch in file.iter_batches(_BATCH_ROWS, columns=[written[i] for i in wanted]):
@@ -47,8 +53,12 @@ def _rows(file: Any, names: Names, wanted: list[int]) -> Rows:  # noqa: ANN401 -
         got = set(batch.schema.names)
         own = [mine for mine, name in zip(names.own, written, strict=True) if name in got]
         chosen = batch.rename_columns(own)
-        yield from rows_in_batch(chosen.select([names.own[i] for i in wanted]), number)
+        yield from reader.rows(chosen.select([names.own[i] for i in wanted]), number)
         number += batch.num_rows
+
+
+def _size(source: BinaryIO) -> int:
+    return os.fstat(source.fileno()).st_size
 
 
 def _check_sizes(metadata: Any, limit: int) -> None:  # noqa: ANN401 -- pyarrow is untyped

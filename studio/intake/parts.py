@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from studio.intake.archives import Archive, archive, is_zip
+from studio.intake.limits import Limits, Meter
 from studio.intake.rows import Side
-from studio.intake.unpacking import PIECE, Meter, unpacked
+from studio.intake.unpacking import PIECE, unpacked
 
 HEAD = PIECE
 _ORDER: tuple[Side, ...] = ("train", "validation", "aside")
@@ -50,8 +51,8 @@ class Part:
 
     def head(self, *, as_packed: bool = False) -> bytes:
         """Return the first bytes, unpacked or as they are."""
-        unlimited = Meter(float("inf"))
-        with self.packed(unlimited) if as_packed else self.open(unlimited) as file:
+        meter = Meter(Limits())
+        with self.packed(meter) if as_packed else self.open(meter) as file:
             return file.read(HEAD)
 
 

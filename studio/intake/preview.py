@@ -8,10 +8,11 @@ from studio.intake.candidates import Candidate, Outcome, candidates
 from studio.intake.conditions import Part
 from studio.intake.convert import Source
 from studio.intake.kinds import recognise
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.intake.problems import sentence
 from studio.intake.roles import check
-from studio.intake.rows import Limits, Note, Row, Unread
+from studio.intake.rows import Note, Row, Unread
 from studio.intake.texts import plain
 from studio.intake.turns import CanonicalRow
 
@@ -47,7 +48,7 @@ def preview(source: Source, mapping: Mapping, limits: Limits, rows: int = 20) ->
     check(mapping, mapping.columns)
     kind = recognise(source.path, source.filename)
     count = rows * _SEVERAL if mapping.shape == "thread" else rows
-    found = readers.rows(source.path, kind, limits.row_bytes, total=limits.total_bytes)
+    found = readers.rows(source.path, kind, limits)
     first = list(islice((row for row in found if not isinstance(row, Note)), count))
     readable = [row for row in first if isinstance(row, Row)]
     made = {one.number: one for one in candidates(readable, mapping, limits.row_bytes)}

@@ -13,13 +13,13 @@ from studio.intake.csv_rows import rows_in_table
 from studio.intake.encodings import as_utf8, encoding, with_newlines
 from studio.intake.formats import Format
 from studio.intake.json_rows import rows_in_list, rows_on_lines
+from studio.intake.limits import Limits, Meter
 from studio.intake.markdown_rows import rows_in_markdown
 from studio.intake.parquet_rows import rows_in_parquet
 from studio.intake.parts import Part, parts
 from studio.intake.problems import Code
-from studio.intake.rows import Limits, Note, Row, Rows, Unread
+from studio.intake.rows import Note, Row, Rows, Unread
 from studio.intake.text_rows import rows_in_text
-from studio.intake.unpacking import Meter
 
 PLACES: dict[str, str] = {
     "jsonl": "line",
@@ -44,30 +44,30 @@ _PERHAPS_WINDOWS: set[Format] = {"csv", "text", "markdown"}
 _NAMED = 5
 
 
-def rows(
-    path: Path,
-    kind: Format,
-    limit: int,
-    columns: Collection[str] | None = None,
-    *,
-    total: int = Limits().total_bytes,
-) -> Rows:
+def rows(path: Path, kind: Format, limits: Limits, columns: Collection[str] | None = None) -> Rows:
     """Read a file row by row, or all files in an archive, numbered through.
 
-    `limit` is of a row, `total` of all that is unpacked. Naming the columns spares Parquet and
-    Arrow the reading of others.
+    Naming the columns spares Parquet and Arrow the reading of others.
 
     Raises:
         InvalidError: what cannot be stepped over is damaged.
-        TooLargeError: more than `total` would be unpacked.
+        TooLargeError: it costs more than the limits allow.
 
     """
-    meter = Meter(total)
+    meter = Meter(limits, path.stat().st_size)
+    for row in _rows_in_parts(path, kind, limits, columns, meter):
+        meter.add_cells(len(row.values) if isinstance(row, Row) else 0)
+        yield row
+
+
+def _rows_in_parts(
+    path: Path, kind: Format, limits: Limits, columns: Collection[str] | None, meter: Meter
+) -> Rows:
     with parts(path) as found:
         if found.aside:
             more = ", …" if len(found.aside) > _NAMED else ""
             yield Note(Code.UNUSED_FILES, ", ".join(found.aside[:_NAMED]) + more)
-        read = partial(_rows, kind=kind, limit=limit, columns=columns, meter=meter)
+        read = partial(_rows, kind=kind, limits=limits, columns=columns, meter=meter)
         several = len(found.parts) > 1
         before = 0
         for part in found.parts:
@@ -78,14 +78,14 @@ def rows(
 
 
 def _rows(
-    part: Part, *, kind: Format, limit: int, columns: Collection[str] | None, meter: Meter
+    part: Part, *, kind: Format, limits: Limits, columns: Collection[str] | None, meter: Meter
 ) -> Rows:
     if kind == "parquet":
         with part.seekable(meter) as file:
-            yield from rows_in_parquet(file, limit, columns)
+            yield from rows_in_parquet(file, limits, columns)
     elif kind == "arrow":
         with part.seekable(meter) as file:
-            yield from rows_in_arrow(file, limit, columns)
+            yield from rows_in_arrow(file, limits, columns)
     else:
         head = part.head()
         name = encoding(head, windows=kind in _PERHAPS_WINDOWS)
@@ -93,7 +93,7 @@ def _rows(
             yield Note(Code.READ_AS_WINDOWS)
         with part.open(meter) as file, as_utf8(file, name) as text:
             whole = text if kind == "json" else with_newlines(text, head)
-            yield from _OF_TEXT[kind](whole, limit)
+            yield from _OF_TEXT[kind](whole, limits.row_bytes)
 
 
 def _of_member(found: Rows, part: Part, before: int) -> Generator[Row | Unread | Note, None, int]:

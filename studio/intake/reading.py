@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 from studio.intake import findings
 from studio.intake.convert import Converted, Source, convert
 from studio.intake.followed import Told
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.rows import Limits
 
 READ = 0.7
 """The share of the work after which the rows are written, and are looked through."""

@@ -53,12 +53,3 @@ class Note:
 
 
 Rows = Iterator[Row | Unread | Note]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a file may cost: a row beyond its limit is left out, a file beyond its own refused."""
-
-    row_bytes: int = 10 * 2**20
-    total_bytes: int = 4 * 2**30
-    """All that is unpacked, and all conversations: a small file can become a very large one."""

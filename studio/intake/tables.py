@@ -3,16 +3,44 @@
 from collections.abc import Iterator
 from typing import Any
 
-from studio.intake.lines import not_utf8
+from studio.intake.limits import Limits, Meter
+from studio.intake.lines import left_out_for_length, not_utf8
 from studio.intake.problems import Code
 from studio.intake.rows import Row, Unread
+from studio.intake.unpacked_bytes import unpacked_bytes
 
 
-def rows_in_batch(batch: Any, number: int) -> Iterator[Row | Unread]:  # noqa: ANN401 -- pyarrow is untyped
-    """Yield the rows of a batch, the first of them with the number behind `number`."""
-    columns = list(zip(batch.schema.names, batch.columns, strict=True))
-    for i in range(batch.num_rows):
-        yield _row(columns, i, number + i + 1)
+class BatchReader:
+    """Makes the rows of one file's batches, measured before they are made."""
+
+    def __init__(self, limits: Limits, file_bytes: int) -> None:
+        self._limit = limits.row_bytes
+        # Its own: what a packed file unpacks to is counted elsewhere, and not twice.
+        self._meter = Meter(limits, file_bytes)
+
+    def rows(self, batch: Any, number: int) -> Iterator[Row | Unread]:  # noqa: ANN401 -- pyarrow is untyped
+        """Yield the rows of a batch, the first of them with the number behind `number`.
+
+        Raises:
+            TooLargeError: all rows so far become too large.
+
+        """
+        columns = list(zip(batch.schema.names, batch.columns, strict=True))
+        size = _batch_bytes(batch)
+        if size <= self._limit:
+            self._meter.add_bytes(size)
+        for i in range(batch.num_rows):
+            if size > self._limit:
+                row_size = _batch_bytes(batch.slice(i, 1))
+                if row_size > self._limit:
+                    yield left_out_for_length(number + i + 1, self._limit)
+                    continue
+                self._meter.add_bytes(row_size)
+            yield _row(columns, i, number + i + 1)
+
+
+def _batch_bytes(batch: Any) -> int:  # noqa: ANN401 -- pyarrow is untyped
+    return sum(map(unpacked_bytes, batch.columns))
 
 
 def _row(columns: list[tuple[str, Any]], i: int, number: int) -> Row | Unread:

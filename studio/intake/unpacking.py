@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
-from studio.errors import InvalidError, TooLargeError
+from studio.errors import InvalidError
+from studio.intake.limits import Meter
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -16,25 +17,6 @@ if TYPE_CHECKING:
 PIECE = 2**16
 _ZSTD_PIECE = 512
 """So little, because each four bytes can stand for a block of 128 KB, given back at once."""
-
-
-class Meter:
-    """Counts what is unpacked, of all parts of a file together, and ends it at a limit."""
-
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
-        self._taken = 0
-
-    def metered(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        for piece in pieces:
-            self._taken += len(piece)
-            if self._taken > self._limit:
-                raise TooLargeError(
-                    f"The file unpacks to more than {self._limit / 1e9:.3g} GB.",
-                    hint="Split it, or leave rows out.",
-                    param="file",
-                )
-            yield piece
 
 
 def unpacked(file: io.BufferedReader, meter: Meter) -> io.BufferedReader:

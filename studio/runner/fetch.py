@@ -7,7 +7,7 @@ from typing import Any
 
 from studio.chores import ChoreDir
 from studio.errors import InvalidError, NotFoundError, TooLargeError
-from studio.intake import rows
+from studio.intake import limits
 from studio.intake.arrivals import ARRIVAL, arrival
 from studio.intake.convert import Source as File
 from studio.runner import fetch_hub, fetch_s3, fetch_url
@@ -26,8 +26,8 @@ def fetch(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any
     """
     errand, settings = Errand.model_validate(params), Settings()
     file, filename, facts = _fetched(errand, settings, folder, tell)
-    limits = rows.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
-    found = arrival(File(path=file, filename=filename), limits)
+    allowed = limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
+    found = arrival(File(path=file, filename=filename), allowed)
     safe(file)
     fetched = Fetched(
         file=file.relative_to(folder.files).as_posix(),

@@ -17,10 +17,10 @@ from studio.db.work import Chore
 from studio.errors import ConflictError
 from studio.intake.convert import Converted, Source, look
 from studio.intake.formats import ARCHIVE, PACKINGS, ending
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping, Split
 from studio.intake.reading import CONVERTED, READING, Reading
 from studio.intake.roles import check
-from studio.intake.rows import Limits
 from studio.services import chores, datasets, drafts, folders, versions
 from studio.services.drafts import Upload
 

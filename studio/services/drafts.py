@@ -14,8 +14,8 @@ from studio.errors import InvalidError
 from studio.intake.arrivals import DETECTED, Arrival, arrival
 from studio.intake.convert import Source, look
 from studio.intake.formats import endings, stem
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.rows import Limits
 from studio.intake.shapes import Detected
 from studio.manifest import sha256
 from studio.services import datasets, folders

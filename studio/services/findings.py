@@ -13,9 +13,9 @@ from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake import findings
 from studio.intake import spots as spotted
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.intake.pages import Page
-from studio.intake.rows import Limits
 from studio.methods import AnyRecipe
 from studio.services import builds, chores, datasets, versions
 from studio.services.builds import Built

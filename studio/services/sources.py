@@ -18,7 +18,7 @@ from studio.chores import ChoreDir
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError, UnavailableError
-from studio.intake import rows
+from studio.intake import limits
 from studio.intake.arrivals import ARRIVAL
 from studio.services import builds, chores, datasets, uploads
 from studio.services.drafts import Upload
@@ -129,7 +129,7 @@ def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
         name=_free(db, errand.name),
         source=_words(errand.source, fetched),
         is_draft=True,
-        limits=rows.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes),
+        limits=limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes),
         sha256=fetched.sha256,
         arrival=ARRIVAL.validate_python(fetched.arrival),
     )

@@ -7,9 +7,9 @@ from studio.errors import InvalidError, StudioError
 from studio.intake import wording
 from studio.intake.convert import Source
 from studio.intake.lessons import lesson
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.intake.preview import Previewed, preview
-from studio.intake.rows import Limits
 
 LOOKED_AT = 300
 """Rows that are tried: as many as take no time to."""

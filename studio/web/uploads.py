@@ -19,8 +19,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from studio.errors import InvalidError, StudioError
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.rows import Limits
 from studio.services import folders
 from studio.services.drafts import Upload
 from studio.settings import Settings

@@ -14,10 +14,10 @@ from studio.errors import InvalidError
 from studio.intake.canonical import canonical, encoded
 from studio.intake.convert import Source, convert
 from studio.intake.lessons import Lesson, lesson
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.preview import preview
 from studio.intake.roles import roles_of
-from studio.intake.rows import Limits
 from studio.intake.shapes import detect
 from studio.intake.turns import ROLES, UnusableRowError
 

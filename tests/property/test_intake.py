@@ -20,6 +20,7 @@ from studio.errors import InvalidError, TooLargeError
 from studio.intake.formats import ENDINGS
 from studio.intake.json_rows import rows_in_list
 from studio.intake.kinds import recognise
+from studio.intake.limits import Limits
 from studio.intake.lines import lines
 from studio.intake.readers import rows
 from studio.intake.rows import Row
@@ -61,13 +62,16 @@ JSON = st.recursive(
 )
 
 
+LIMITS = Limits(row_bytes=1000, total_bytes=10**6)
+
+
 def read(filename: str, content: bytes) -> None:
     """Read a file to its end, or to where it is refused in words."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "uploaded"
         path.write_bytes(content)
         with suppress(InvalidError, TooLargeError):
-            deque(rows(path, recognise(path, filename), 1000, total=10**6), maxlen=0)
+            deque(rows(path, recognise(path, filename), LIMITS), maxlen=0)
 
 
 @given(

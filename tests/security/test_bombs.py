@@ -22,7 +22,7 @@ from studio.errors import InvalidError, TooLargeError
 from studio.intake.archives import members
 from studio.intake.convert import Source, convert
 from studio.intake.kinds import recognise
-from studio.intake.rows import Limits
+from studio.intake.limits import Limits
 from tests.security.visits import Place, ask
 
 MB = 2**20

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from studio.intake.convert import Converted, Source, convert
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.rows import Limits
 from studio.intake.turns import Turn
 
 
@@ -53,7 +53,7 @@ def bring(tmp_path: Path) -> Bring:
         content: bytes | str,
         filename: str = "rows.jsonl",
         mapping: Mapping | None = None,
-        **limits: int,
+        **limits: Any,  # noqa: ANN401 -- of `Limits`
     ) -> Result:
         path = tmp_path / "uploaded"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())

@@ -10,6 +10,7 @@ import pytest
 
 from studio.errors import InvalidError
 from studio.intake.arrow_rows import rows_in_arrow
+from studio.intake.limits import Limits
 from studio.intake.problems import Code
 from studio.intake.rows import Row, Unread
 
@@ -31,7 +32,7 @@ def read(tmp_path: Path) -> Read:
         path = tmp_path / "rows.arrow"
         path.write_bytes(content)
         with path.open("rb") as file:
-            return list(rows_in_arrow(file, limit, None))
+            return list(rows_in_arrow(file, Limits(row_bytes=limit), None))
 
     return _read
 

@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
 from studio.intake.convert import Source, convert, look
-from studio.intake.rows import Limits
+from studio.intake.limits import Limits
 from studio.intake.shapes import in_words
 from tests.unit.intake.conftest import Bring
 

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from studio.errors import InvalidError
 from studio.intake.convert import Converted, Source, convert
+from studio.intake.limits import Limits
 from studio.intake.mapping import Condition, Mapping, Op, Split
 from studio.intake.roles import check, roles_of
-from studio.intake.rows import Limits
 from tests.unit.intake.conftest import Bring, kept
 
 PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})

@@ -10,9 +10,9 @@ from pyarrow import parquet
 
 from studio.errors import InvalidError
 from studio.intake.convert import Source, look
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.intake.media import find_media
-from studio.intake.rows import Limits
 from tests.unit.intake.conftest import Bring
 
 TEXT = {"prompt": "Who?", "completion": "Me."}

@@ -8,9 +8,9 @@ import pytest
 
 from studio.errors import InvalidError
 from studio.intake.convert import Source
+from studio.intake.limits import Limits
 from studio.intake.mapping import Condition, Mapping, Split
 from studio.intake.preview import Previewed, preview
-from studio.intake.rows import Limits
 
 PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})
 

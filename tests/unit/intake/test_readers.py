@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pyarrow import feather, parquet
 
 from studio.errors import InvalidError, TooLargeError
 from studio.intake.kinds import recognise
+from studio.intake.limits import Limits
 from studio.intake.problems import Code
 from studio.intake.readers import rows
 from studio.intake.rows import Note, Row
@@ -88,10 +90,16 @@ PACKINGS: dict[str, Callable[[str, bytes], bytes]] = {
 
 @pytest.fixture
 def read(tmp_path: Path) -> Callable[..., Found]:
-    def _read(filename: str, content: bytes, **changes: Any) -> Found:  # noqa: ANN401 -- what `rows` takes
+    def _read(
+        filename: str,
+        content: bytes,
+        columns: list[str] | None = None,
+        **limits: Any,  # noqa: ANN401 -- of `Limits`
+    ) -> Found:
         path = tmp_path / "uploaded"
         path.write_bytes(content)
-        return list(rows(path, recognise(path, filename), 10_000, **changes))
+        made = replace(Limits(row_bytes=10_000), **limits)
+        return list(rows(path, recognise(path, filename), made, columns))
 
     return _read
 
@@ -178,7 +186,7 @@ def test_no_more_is_unpacked_than_allowed(
     packed = PACKINGS[packing](filename, content)
 
     with pytest.raises(TooLargeError) as refused:
-        read(filename + packing, packed, total=len(content) - 1)
+        read(filename + packing, packed, total_bytes=len(content) - 1)
 
     assert refused.value.param == "file"
     assert [path.name for path in tmp_path.iterdir()] == ["uploaded"]
@@ -189,7 +197,7 @@ def test_the_files_of_an_archive_share_one_limit(read: Callable[..., Found]) -> 
     archive = zipped({"a.jsonl": lines, "b.jsonl": lines})
 
     with pytest.raises(TooLargeError):
-        read("rows.zip", archive, total=2 * len(lines) - 1)
+        read("rows.zip", archive, total_bytes=2 * len(lines) - 1)
 
 
 @pytest.mark.parametrize("packing", [".gz", ".zst"])
@@ -218,11 +226,12 @@ _MEASURED = r"""
 import re, sys
 from pathlib import Path
 from studio.intake.kinds import recognise
+from studio.intake.limits import Limits
 from studio.intake.readers import rows
 from studio.intake.rows import Row
 
 path = Path(sys.argv[1])
-found = sum(isinstance(row, Row) for row in rows(path, recognise(path, path.name), 10 * 2**20))
+found = sum(isinstance(row, Row) for row in rows(path, recognise(path, path.name), Limits()))
 print(found, re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 """
 
@@ -279,7 +288,7 @@ def test_a_zstandard_block_of_nothing_but_zeros_is_unpacked_in_pieces(
     packed = zstandard.compress(b'{"a": "' + b"0" * 50_000_000, 1)
 
     with pytest.raises(TooLargeError):
-        read("rows.jsonl.zst", packed, total=1_000_000)
+        read("rows.jsonl.zst", packed, total_bytes=1_000_000)
 
 
 def test_a_gzip_file_with_a_wrong_checksum_is_refused(read: Callable[..., Found]) -> None:

@@ -8,9 +8,9 @@ import pytest
 from studio.errors import InvalidError
 from studio.intake import glance
 from studio.intake.convert import Source, look
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping, Split
 from studio.intake.preview import preview
-from studio.intake.rows import Limits
 from tests.unit.intake.conftest import Bring, Result, zipped
 
 ROLES = {"prompt": ["prompt"], "completion": ["completion"]}

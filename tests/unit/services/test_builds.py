@@ -10,8 +10,8 @@ from studio.db.states import DatasetStatus, WorkStatus
 from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError
 from studio.events import Failed
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.rows import Limits
 from studio.runner.build import build
 from studio.services import builds, chores, datasets, endings, versions, work
 from studio.services.drafts import Upload

@@ -12,8 +12,8 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.rows import Limits
 from studio.runner.look import look
 from studio.services import builds, chores, endings, findings, runs, versions, work
 from studio.services.drafts import Upload

@@ -11,8 +11,8 @@ from sqlmodel import Session
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.rows import Limits
 from studio.rundir import JobSpec, RunDir
 from studio.services import builds, control, datasets, drafts, experiments, runs, versions
 from studio.services.drafts import Upload

@@ -1,0 +1,144 @@
+"""What reading a file may cost: the one table of limits, and the meter that counts against them.
+
+A small file can become a very large one. Each refusal says the number and the limit.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from studio.errors import TooLargeError
+
+ROW_BYTES = 10 * 2**20
+TOTAL_BYTES = 4 * 2**30
+EXPANSION = 1_000
+"""How many times its own size a file may unpack to; plain text reaches 3 to 100."""
+FREE_BYTES = 256 * 2**20
+"""What any file may unpack to, however small it is."""
+COLUMNS = 1_000
+"""More than a table of texts has; each page and each check costs time by the column."""
+CELLS = 100_000_000
+"""Rows times columns. An empty row counts as one cell."""
+BLANK_LINES = 2_000_000
+"""On end. Spreadsheets pad a table with up to 1,048,576 of them."""
+AT_ONCE_BYTES = 8 * 2**20
+AT_ONCE_SECONDS = 1.0
+"""A file beyond either is read by a process of its own, which has `CHILD_SECONDS`."""
+CHILD_SECONDS = 3_600.0
+CHILD_MEMORY = 4 * 2**30
+
+
+class SlowReadingError(TooLargeError):
+    """Reading the file took more processor time than it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """Processor time of the thread that made it: on a busy machine no file becomes a slow one."""
+
+    seconds: float
+    end: float
+
+    @classmethod
+    def after(cls, seconds: float) -> Self:
+        return cls(seconds=seconds, end=time.thread_time() + seconds)
+
+    def check(self) -> None:
+        if time.thread_time() > self.end:
+            raise SlowReadingError(
+                f"Reading the file takes more than {self.seconds:.3g} seconds of processor time.",
+                hint="Split it, or leave rows out.",
+                param="file",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a file may cost: a row beyond its limit is left out, a file beyond its own refused."""
+
+    row_bytes: int = ROW_BYTES
+    total_bytes: int = TOTAL_BYTES
+    """All that is unpacked, and all conversations."""
+    free_bytes: int = FREE_BYTES
+    cells: int = CELLS
+    deadline: Deadline | None = None
+
+
+class Meter:
+    """Counts what reading one file costs, all of its parts together, and ends it at a limit."""
+
+    def __init__(self, limits: Limits, file_bytes: int = 0) -> None:
+        self._limits, self._file_bytes = limits, file_bytes
+        self._bytes = self._cells = 0
+
+    def metered(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            self.add_bytes(len(piece))
+            yield piece
+
+    def add_bytes(self, size: int) -> None:
+        """Count what was unpacked.
+
+        Raises:
+            TooLargeError: it is too much, or too much for the size of the file.
+
+        """
+        self.check_time()
+        self._bytes += size
+        if self._bytes > self._limits.total_bytes:
+            raise _refusal(
+                f"The file unpacks to more than {self._limits.total_bytes / 1e9:.3g} GB."
+            )
+        if self._bytes > max(self._limits.free_bytes, EXPANSION * self._file_bytes):
+            raise _refusal(
+                f"The file of {self._file_bytes:,} bytes unpacks to more than "
+                f"{self._bytes / 1e6:,.0f} MB; the limit is {EXPANSION:,} times its size."
+            )
+
+    def add_cells(self, count: int) -> None:
+        """Count the cells of a row.
+
+        Raises:
+            TooLargeError: the row has too many, or all rows have.
+
+        """
+        self.check_time()
+        check_columns(count)
+        self._cells += max(count, 1)
+        if self._cells > self._limits.cells:
+            raise _refusal(
+                f"The file has more than {self._limits.cells:,} cells (rows times columns)."
+            )
+
+    def check_time(self) -> None:
+        if self._limits.deadline is not None:
+            self._limits.deadline.check()
+
+
+def check_columns(count: int) -> None:
+    """Refuse a table with too many columns.
+
+    Raises:
+        TooLargeError: it has.
+
+    """
+    if count > COLUMNS:
+        raise TooLargeError(
+            f"The file has {count:,} columns; the limit is {COLUMNS:,}.",
+            hint="Keep only the columns to learn from.",
+            param="file",
+        )
+
+
+def blank_lines_refusal(number: int, limit: int) -> TooLargeError:
+    """Return what to say of a file whose line `number` is one blank line too many."""
+    return TooLargeError(
+        f"The file has more than {limit:,} blank lines on end, up to line {number:,}.",
+        hint="Remove the blank lines.",
+        param="file",
+    )
+
+
+def _refusal(sentence: str) -> TooLargeError:
+    return TooLargeError(sentence, hint="Split it, or leave rows out.", param="file")

@@ -1,0 +1,170 @@
+"""What reading a file may cost: each limit ends it, and says the number and the limit."""
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import parquet
+
+from studio.errors import TooLargeError
+from studio.intake.kinds import recognise
+from studio.intake.limits import COLUMNS, Deadline, Limits, SlowReadingError
+from studio.intake.lines import lines
+from studio.intake.problems import Code
+from studio.intake.readers import rows
+from studio.intake.rows import Row, Unread
+from studio.intake.unpacked_bytes import unpacked_bytes
+from tests.unit.intake.conftest import zipped
+
+MB = 2**20
+Read = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def _read(filename: str, content: bytes, **limits: Any) -> list[Any]:  # noqa: ANN401 -- of Limits
+        path = tmp_path / "uploaded"
+        path.write_bytes(content)
+        return list(rows(path, recognise(path, filename), Limits(**limits)))
+
+    return _read
+
+
+def in_parquet(**columns: Any) -> bytes:  # noqa: ANN401 -- pyarrow is untyped
+    out = io.BytesIO()
+    parquet.write_table(pa.table(columns), out, compression="zstd")
+    return out.getvalue()
+
+
+def in_arrow(**columns: Any) -> bytes:  # noqa: ANN401 -- pyarrow is untyped
+    out, table = io.BytesIO(), pa.table(columns)
+    with pa.ipc.new_file(out, table.schema) as file:
+        file.write_table(table)
+    return out.getvalue()
+
+
+def repeated(text: str, count: int) -> Any:  # noqa: ANN401 -- pyarrow is untyped
+    return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), [text])
+
+
+@pytest.mark.parametrize("write", [in_parquet, in_arrow])
+def test_a_dictionary_that_becomes_many_times_the_file_is_refused(
+    read: Read, write: Callable[..., bytes]
+) -> None:
+    content = write(text=repeated("x" * 100_000, 3_000))
+
+    with pytest.raises(TooLargeError) as refused:
+        read("rows.parquet" if write is in_parquet else "rows.arrow", content, free_bytes=MB)
+
+    assert f"The file of {len(content):,} bytes unpacks to more than" in refused.value.message
+    assert "the limit is 1,000 times its size" in refused.value.message
+
+
+@pytest.mark.parametrize("write", [in_parquet, in_arrow])
+def test_a_row_of_many_references_is_left_out_and_the_next_is_kept(
+    read: Read, write: Callable[..., bytes]
+) -> None:
+    many = pa.ListArray.from_arrays([0, 1_000, 1_001], repeated("x" * 1_000, 1_001))
+
+    found = read(
+        "rows.parquet" if write is in_parquet else "rows.arrow", write(a=many), row_bytes=10_000
+    )
+
+    assert [(type(row), row.number) for row in found] == [(Unread, 1), (Row, 2)]
+    assert found[0].code is Code.TOO_LONG
+
+
+def strings(*lengths: int) -> list[str]:
+    return ["x" * length for length in lengths]
+
+
+SIZES: dict[str, tuple[Any, int]] = {
+    "dictionary": (repeated("x" * 50, 4), 200),
+    "views": (pa.array(strings(5, 50, 500), pa.string_view()), 555),
+    "views of a slice": (pa.array(strings(5, 50, 500), pa.string_view()).slice(1, 1), 50),
+    "list": (pa.ListArray.from_arrays([0, 3, 4], repeated("x" * 50, 4)), 200),
+    "list of a slice": (pa.ListArray.from_arrays([0, 3, 4], repeated("x" * 50, 4)).slice(1), 50),
+    "nulls": (pa.array([[None] * 5000]), 5000),
+    "map": (pa.array([[("k" * 100, "v" * 100)]], pa.map_(pa.string(), pa.string())), 200),
+    "struct": (pa.array([{"a": "x" * 100, "b": "y" * 100}]), 200),
+    "overlapping views": (
+        pa.ListViewArray.from_arrays([0] * 9, [9] * 9, pa.array(strings(*[100] * 9))),
+        81 * 100,
+    ),
+    "runs": (pa.RunEndEncodedArray.from_arrays([5000], ["x" * 100]), 5000 * 100),
+    "numbers": (pa.array(range(100)), 800),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_values_are_measured_as_often_as_they_are_used(name: str) -> None:
+    array, least = SIZES[name]
+
+    assert least <= unpacked_bytes(array) <= 20 * least + 1000
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+def test_blank_lines_end_at_a_limit(read: Read, pack: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(TooLargeError) as refused:
+        read(
+            "rows.jsonl.gz" if pack is gzip.compress else "rows.jsonl.zst", pack(b"\n" * 2_100_000)
+        )
+
+    assert refused.value.message == (
+        "The file has more than 2,000,000 blank lines on end, up to line 2,000,001."
+    )
+
+
+def test_blank_lines_between_others_are_counted_from_the_last() -> None:
+    text = b"a\n \n\r\n" * 10
+
+    assert len(list(lines(io.BytesIO(text), 100, blank_lines=2))) == 30
+    with pytest.raises(TooLargeError):
+        list(lines(io.BytesIO(text), 100, blank_lines=1))
+
+
+WIDE: dict[str, Callable[[list[str]], bytes]] = {
+    "rows.csv": lambda names: (",".join(names) + "\n" + ",".join(names) + "\n").encode(),
+    "rows.jsonl": lambda names: json.dumps(dict.fromkeys(names, 1)).encode(),
+    "rows.json": lambda names: json.dumps([dict.fromkeys(names, 1)]).encode(),
+    "rows.parquet": lambda names: in_parquet(**{name: ["x"] for name in names}),
+    "rows.arrow": lambda names: in_arrow(**{name: ["x"] for name in names}),
+    "rows.zip": lambda names: zipped({"a.csv": ",".join(names).encode()}),
+}
+
+
+@pytest.mark.parametrize("filename", sorted(WIDE))
+def test_a_table_with_very_many_columns_is_refused(read: Read, filename: str) -> None:
+    with pytest.raises(TooLargeError) as refused:
+        read(filename, WIDE[filename]([f"c{i}" for i in range(COLUMNS + 1)]))
+
+    assert refused.value.message.endswith("The file has 1,001 columns; the limit is 1,000.")
+    assert read(filename, WIDE[filename]([f"c{i}" for i in range(9)])) is not None
+
+
+def test_the_cells_of_all_rows_are_counted_together(read: Read) -> None:
+    archive = zipped({"a.jsonl": b'{"a": 1, "b": 2}\n{}\n', "b.jsonl": b'{"a": 1}\n[]\n'})
+
+    assert len(read("rows.zip", archive, cells=5)) == 4
+    with pytest.raises(TooLargeError, match="more than 4 cells"):
+        read("rows.zip", archive, cells=4)
+
+
+SLOW = {
+    "rows.jsonl": b"{}\n" * 1000,
+    "rows.csv": b"a,b\n" * 1000,
+    "rows.jsonl.gz": gzip.compress(b"{}\n" * 1000),
+    "rows.parquet": in_parquet(a=["x"] * 1000),
+}
+
+
+@pytest.mark.parametrize("filename", sorted(SLOW))
+def test_reading_ends_when_its_processor_time_is_used_up(read: Read, filename: str) -> None:
+    with pytest.raises(SlowReadingError, match="more than 0 seconds of processor time"):
+        read(filename, SLOW[filename], deadline=Deadline.after(0))
