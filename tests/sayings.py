@@ -44,6 +44,7 @@ ELSEWHERE = frozenset(
             "web/document.py",
             "web/exposition.py",
             "web/figures.py",
+            "web/files.py",
         ),
         *(
             "web/permissions.py",

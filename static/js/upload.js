@@ -53,7 +53,7 @@ export default function start(form) {
       stop.hidden = true;
     });
     request.addEventListener("load", ({ target: { status, response } }) => {
-      if (status === 201) location.assign(`/datasets/${response.id}${response.version ? "" : "/mapping"}`);
+      if (status === 201) location.assign(`/datasets/${response.id}`);
       else tell(form, (response ?? UNREACHED).error);
     });
     request.addEventListener("error", () => tell(form, UNREACHED.error));

@@ -26,6 +26,16 @@ class Arrival:
 ARRIVAL = TypeAdapter(Arrival)
 
 
+def unseen(source: Source) -> Arrival:
+    """Return what a file is by its first bytes, where looking at its rows must wait.
+
+    Raises:
+        InvalidError: it is nothing that is read.
+
+    """
+    return Arrival(format=recognise(source.path, source.filename), detected={})
+
+
 def arrival(source: Source, limits: Limits, mapping: Mapping | None = None) -> Arrival:
     """Look at a file; the mapping is what its owner says of it already.
 

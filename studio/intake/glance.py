@@ -5,15 +5,15 @@ A glance reads so little that it takes no time, whatever the size of the file.
 
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from studio.intake import readers
 from studio.intake.convert import Source
 from studio.intake.kinds import recognise
-from studio.intake.limits import Limits
-from studio.intake.rows import Note, Row, Rows
+from studio.intake.limits import Limits, SlowReadingError
+from studio.intake.rows import Note, Row, Unread
 from studio.intake.texts import plain
 
 ROWS = 500
@@ -49,6 +49,8 @@ def look(source: Source, limits: Limits, rows: int = ROWS) -> Glance:
     seen = Glance()
     size, until = 0, time.monotonic() + _SECONDS
     for row in _rows(source, limits):
+        if isinstance(row, OutOfTime):
+            seen.is_whole = False
         if not isinstance(row, Row):
             continue
         if len(seen.rows) == rows or size > _BYTES or time.monotonic() > until:
@@ -75,6 +77,8 @@ def find(source: Source, limits: Limits, numbers: Collection[int]) -> Sought:
     found: list[Row] = []
     until, last = time.monotonic() + _FIND_SECONDS, max(numbers, default=0)
     for row in _rows(source, limits):
+        if isinstance(row, OutOfTime):
+            return Sought(rows=found, looked_to=row.last)
         if isinstance(row, Note):
             continue
         if row.number > last:
@@ -92,9 +96,21 @@ def shown(value: Any, length: int = SHOWN) -> str:  # noqa: ANN401 -- a value fr
     return text if len(text) <= length else f"{text[:length]}…"
 
 
-def _rows(source: Source, limits: Limits) -> Rows:
-    kind = recognise(source.path, source.filename)
-    return readers.rows(source.path, kind, limits)
+@dataclass(frozen=True, slots=True)
+class OutOfTime:
+    """Stands behind the last row that there was time for."""
+
+    last: int
+
+
+def _rows(source: Source, limits: Limits) -> Iterator[Row | Unread | Note | OutOfTime]:
+    kind, last = recognise(source.path, source.filename), 0
+    try:
+        for row in readers.rows(source.path, kind, limits.at_once()):
+            yield row
+            last = last if isinstance(row, Note) else row.number
+    except SlowReadingError:
+        yield OutOfTime(last)
 
 
 def _classes(seen: Glance, column: str) -> dict[str, int]:

@@ -5,7 +5,7 @@ A small file can become a very large one. Each refusal says the number and the l
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from studio.errors import TooLargeError
@@ -20,7 +20,7 @@ COLUMNS = 1_000
 """More than a table of texts has; each page and each check costs time by the column."""
 CELLS = 100_000_000
 """Rows times columns. An empty row counts as one cell."""
-BLANK_LINES = 2_000_000
+BLANK_LINES = 1_100_000
 """On end. Spreadsheets pad a table with up to 1,048,576 of them."""
 AT_ONCE_BYTES = 8 * 2**20
 AT_ONCE_SECONDS = 1.0
@@ -62,7 +62,16 @@ class Limits:
     """All that is unpacked, and all conversations."""
     free_bytes: int = FREE_BYTES
     cells: int = CELLS
+    at_once_seconds: float = AT_ONCE_SECONDS
     deadline: Deadline | None = None
+
+    def at_once(self) -> Self:
+        """Return the same limits for a reading that an answer waits for."""
+        return self.within(self.at_once_seconds)
+
+    def within(self, seconds: float) -> Self:
+        """Return the same limits, for so much processor time of this thread from now on."""
+        return replace(self, deadline=Deadline.after(seconds))
 
 
 class Meter:

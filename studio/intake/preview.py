@@ -1,5 +1,6 @@
 """The first rows of a file beside what they become, while a person still chooses how."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -8,7 +9,7 @@ from studio.intake.candidates import Candidate, Outcome, candidates
 from studio.intake.conditions import Part
 from studio.intake.convert import Source
 from studio.intake.kinds import recognise
-from studio.intake.limits import Limits
+from studio.intake.limits import Limits, SlowReadingError
 from studio.intake.mapping import Mapping
 from studio.intake.problems import sentence
 from studio.intake.roles import check
@@ -48,8 +49,11 @@ def preview(source: Source, mapping: Mapping, limits: Limits, rows: int = 20) ->
     check(mapping, mapping.columns)
     kind = recognise(source.path, source.filename)
     count = rows * _SEVERAL if mapping.shape == "thread" else rows
-    found = readers.rows(source.path, kind, limits)
-    first = list(islice((row for row in found if not isinstance(row, Note)), count))
+    found = readers.rows(source.path, kind, limits.at_once())
+    first: list[Row | Unread] = []
+    # What there is no time for is not shown; that a file is slow is said when it is read.
+    with suppress(SlowReadingError):
+        first.extend(islice((row for row in found if not isinstance(row, Note)), count))
     readable = [row for row in first if isinstance(row, Row)]
     made = {one.number: one for one in candidates(readable, mapping, limits.row_bytes)}
     return [_previewed(row, made) for row in first[:rows]]

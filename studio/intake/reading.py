@@ -36,8 +36,13 @@ class Reading:
         made = convert(
             source, self.mapping, folder, limits, lambda share: told(READ * share), self.validation
         )
-        found = findings.look(folder, lambda share: told(READ + (1 - READ) * share))
+        found = findings.look(folder, lambda share: self._told_in_time(told, share))
         return replace(made, findings=found)
+
+    def _told_in_time(self, told: Told, share: float) -> None:
+        if self.limits.deadline is not None:
+            self.limits.deadline.check()
+        told(READ + (1 - READ) * share)
 
 
 READING = TypeAdapter(Reading)

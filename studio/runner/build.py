@@ -1,22 +1,41 @@
-"""Read a large file whole: its rows, as canonical ones, in the chore's folder."""
+"""Read a file that is large or takes long: its rows, as canonical ones, in the chore's folder."""
 
 import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from studio.chores import ChoreDir
-from studio.intake.reading import CONVERTED, READ, READING
+from studio.intake.arrivals import ARRIVAL, arrival
+from studio.intake.limits import Limits
+from studio.intake.reading import CONVERTED, READ, READING, Reading
 from studio.runner.chores import Tell
 from studio.runner.parts import safe
+from studio.runner.reading_limits import limited
 
 
 def build(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """Do the reading in `params["reading"]`. Return where its rows are, and what they are."""
-    rows = folder.files / "rows"
+    """Do the reading in `params["reading"]`. Return where its rows are, and what they are.
+
+    With `params["look"]`, return what the first rows show; without `params["write"]`, only that.
+    """
+    job = READING.validate_python(params["reading"])
+    with limited(job.limits, job.source.path.stat().st_size) as limits:
+        found = _look(job, limits, tell) if params.get("look") else {}
+        if params.get("write", True):
+            found |= _write(replace(job, limits=limits), folder.files / "rows", tell)
+    return found
+
+
+def _look(job: Reading, limits: Limits, tell: Tell) -> dict[str, Any]:
+    tell("looking at the first rows", None)
+    return {"arrival": ARRIVAL.dump_python(arrival(job.source, limits, job.mapping), mode="json")}
+
+
+def _write(job: Reading, rows: Path, tell: Tell) -> dict[str, Any]:
     shutil.rmtree(rows, ignore_errors=True)
     rows.mkdir()
-    made = READING.validate_python(params["reading"]).write(
-        rows, lambda share: tell(_phase(share), share)
-    )
+    made = job.write(rows, lambda share: tell(_phase(share), share))
     safe(rows)
     return {"rows": str(rows), "converted": CONVERTED.dump_python(made, mode="json")}
 

@@ -13,6 +13,7 @@ from studio.intake.convert import Source as File
 from studio.runner import fetch_hub, fetch_s3, fetch_url
 from studio.runner.chores import Tell
 from studio.runner.parts import AT_ONCE, amount, safe
+from studio.runner.reading_limits import limited
 from studio.settings import Settings
 from studio.sources import S3, Errand, Fetched, Folder, Hub, Limits, Sent, Url, inside
 
@@ -27,7 +28,9 @@ def fetch(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any
     errand, settings = Errand.model_validate(params), Settings()
     file, filename, facts = _fetched(errand, settings, folder, tell)
     allowed = limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
-    found = arrival(File(path=file, filename=filename), allowed)
+    tell("looking at the first rows", 0.9)
+    with limited(allowed, file.stat().st_size) as held:
+        found = arrival(File(path=file, filename=filename), held)
     safe(file)
     fetched = Fetched(
         file=file.relative_to(folder.files).as_posix(),

@@ -1,9 +1,11 @@
 """Builds: a whole file read in one way, which makes the next version of its data set.
 
-A small file is read at once. A large one is read by a chore, so that nobody waits for an answer.
+A small file is read at once. One that is large, or takes long, is read by a chore: in a process of
+its own that has limits, tells how far it is and can be cancelled.
 """
 
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
 from studio.db.work import Chore
 from studio.errors import ConflictError
+from studio.intake.arrivals import ARRIVAL, unseen
+from studio.intake.child_check import check_in_child
 from studio.intake.convert import Converted, Source, look
 from studio.intake.formats import ARCHIVE, PACKINGS, ending
-from studio.intake.limits import Limits
+from studio.intake.limits import AT_ONCE_BYTES, Limits, SlowReadingError
 from studio.intake.mapping import Mapping, Split
 from studio.intake.reading import CONVERTED, READING, Reading
 from studio.intake.roles import check
@@ -25,8 +29,6 @@ from studio.services import chores, datasets, drafts, folders, versions
 from studio.services.drafts import Upload
 
 KIND = "build"
-AT_ONCE_BYTES = 32 * 2**20
-"""A larger file is read by a chore."""
 _UNPACKED = 8
 """How many times larger than a packed file its content is taken to be."""
 
@@ -45,24 +47,33 @@ class Built:
 def bring(db: Session, folder: Path, upload: Upload) -> Dataset:
     """Keep a file with the rows that its mapping, or what is seen in it, makes of it.
 
-    A large file is read later: its data set has no version until then.
+    A file that is large or slow is read later: its data set has no version until then.
 
     Raises:
         ConflictError: the name is taken.
         DiskFullError: there is no room for it; nothing is kept.
         InvalidError: nothing can be learnt from the file, or the mapping does not fit it.
-        TooLargeError: it unpacks to more than may be kept.
+        TooLargeError: it costs more than a file may.
 
     """
+    try:
+        return _bring(db, folder, upload)
+    except SlowReadingError:
+        return _bring_unseen(db, folder, upload)
+
+
+def _bring(db: Session, folder: Path, upload: Upload) -> Dataset:
+    if upload.arrival is None:
+        check_in_child(_arrived(upload))
     if upload.is_draft:
         return drafts.add(db, folder, upload)
-    if is_large(upload.path.stat().st_size, upload.filename):
+    if _is_large(upload):
         return _bring_large(db, folder, upload)
     with folders.staged(folder) as stage:
         dataset = drafts.described(upload)
         first = stage / "1"
         first.mkdir()
-        made = _arrived(upload).write(first)
+        made = _at_once(_arrived(upload)).write(first)
         drafts.put(upload, stage)
         folders.sync(first)
         folders.sync(stage)
@@ -89,14 +100,18 @@ def again(engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limit
         job = _again(db, folder, dataset, mapping, limits)
     home = folder / str(dataset_id)
     if is_large(dataset.bytes, dataset.filename):
-        check(mapping, look(job.source, limits, mapping).columns)
-        with unit_of_work(engine) as db:
-            return Built(chore=_ask(db, datasets.get(db, dataset_id), home, job))
-    with folders.staged(home) as stage:
-        made = job.write(stage)
-        folders.sync(stage)
-        with unit_of_work(engine) as db:
-            return keep(db, home, stage, made)
+        with suppress(SlowReadingError):
+            check(mapping, look(job.source, limits.at_once(), mapping).columns)
+        return _ask_again(engine, home, job)
+    try:
+        check_in_child(job)
+        with folders.staged(home) as stage:
+            made = _at_once(job).write(stage)
+            folders.sync(stage)
+            with unit_of_work(engine) as db:
+                return keep(db, home, stage, made)
+    except SlowReadingError:
+        return _ask_again(engine, home, job)
 
 
 def keep(db: Session, home: Path, stage: Path, made: Converted) -> Built:
@@ -119,6 +134,14 @@ def is_large(size: int, filename: str) -> bool:
     return size * (_UNPACKED if is_packed else 1) > AT_ONCE_BYTES
 
 
+def _is_large(upload: Upload) -> bool:
+    held = upload.validation
+    return is_large(upload.path.stat().st_size, upload.filename) or (
+        held is not None
+        and is_large(held.stat().st_size, upload.validation_filename or upload.filename)
+    )
+
+
 def of(db: Session, dataset_id: int) -> Chore | None:
     """Return the newest chore that reads, or has read, the file of a data set."""
     return next((one for one in chores.of(db, _subject(dataset_id)) if one.kind == KIND), None)
@@ -138,20 +161,23 @@ def ask(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Li
 
 
 def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
-    """Take what a chore has made of a file, or note that it has failed."""
+    """Take what a chore has seen in a file and made of it, or note that it has failed."""
     home = Path(chore.params["home"])
     dataset = db.get(Dataset, int(home.name))
     if dataset is None:
         return
-    if result:
+    if "arrival" in result:
+        seen = ARRIVAL.validate_python(result["arrival"])
+        dataset.detected, dataset.status = seen.detected, DatasetStatus.DRAFT
+    if "rows" in result:
         keep(db, home, Path(result["rows"]), CONVERTED.validate_python(result["converted"]))
-    elif dataset.version is None:
+    elif dataset.version is None and not result:
         dataset.status = DatasetStatus.FAILED
 
 
 def _bring_large(db: Session, folder: Path, upload: Upload) -> Dataset:
     source = Source(path=upload.path, filename=upload.filename)
-    seen = look(source, upload.limits, upload.mapping)
+    seen = look(source, upload.limits.at_once(), upload.mapping)
     if upload.mapping is not None:
         check(upload.mapping, seen.columns)
     dataset = drafts.add(db, folder, upload)
@@ -162,7 +188,35 @@ def _bring_large(db: Session, folder: Path, upload: Upload) -> Dataset:
     return dataset
 
 
-def _ask(db: Session, dataset: Dataset, home: Path, job: Reading) -> Chore:
+def _bring_unseen(db: Session, folder: Path, upload: Upload) -> Dataset:
+    """Keep a file that a chore will look at; unless it is a draft, the chore reads it, too."""
+    brought = Source(path=upload.path, filename=upload.filename)
+    dataset = drafts.add(db, folder, replace(upload, arrival=unseen(brought)))
+    job = Reading(
+        source=drafts.source(folder, dataset),
+        mapping=upload.mapping,
+        limits=upload.limits,
+        validation=drafts.validation(folder, dataset),
+    )
+    work = {"look": True, "write": not upload.is_draft}
+    _ask(db, dataset, folder / str(dataset.id), job, work)
+    return dataset
+
+
+def _at_once(job: Reading) -> Reading:
+    """Return a reading for which an answer can wait."""
+    return replace(job, limits=job.limits.at_once())
+
+
+def _ask_again(engine: Engine, home: Path, job: Reading) -> Built:
+    with unit_of_work(engine) as db:
+        return Built(chore=_ask(db, datasets.get(db, int(home.name)), home, job))
+
+
+def _ask(
+    db: Session, dataset: Dataset, home: Path, job: Reading, work: dict[str, bool] | None = None
+) -> Chore:
+    """Have a chore do a reading; `work` says whether it looks at the file, and writes its rows."""
     # A chore that waits would be handed back as it is, and read the file in its own way.
     before = of(db, dataset.id or 0)
     if before is not None and not before.status.is_final:
@@ -171,7 +225,8 @@ def _ask(db: Session, dataset: Dataset, home: Path, job: Reading) -> Chore:
         )
     if dataset.version is None:
         dataset.status = DatasetStatus.BUILDING
-    params = {"home": str(home), "reading": READING.dump_python(job, mode="json")}
+    reading = READING.dump_python(job, mode="json")
+    params = {"home": str(home), "reading": reading} | (work or {})
     return chores.ask(db, KIND, _subject(dataset.id or 0), params)
 
 

@@ -57,6 +57,8 @@ def add(db: Session, folder: Path, upload: Upload) -> Dataset:
         ConflictError: the name is taken.
         DiskFullError: there is no room for it; nothing is kept.
         InvalidError: this is no file that can be read.
+        SlowReadingError: looking at it takes longer than an answer may.
+        TooLargeError: it costs more than any file may.
 
     """
     with folders.staged(folder) as stage:
@@ -73,7 +75,7 @@ def described(upload: Upload) -> Dataset:
     """Return the row of a file with what was seen in it, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
     brought = Source(path=upload.path, filename=upload.filename)
-    found = upload.arrival or arrival(brought, upload.limits, upload.mapping)
+    found = upload.arrival or arrival(brought, upload.limits.at_once(), upload.mapping)
     return Dataset(
         name=datasets.clean_name(upload.name or stem(filename)),
         filename=filename,
@@ -127,11 +129,12 @@ def detected(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
 
     Raises:
         InvalidError: no column can be learnt from.
+        TooLargeError: seeing it takes longer than a page may.
 
     """
     if dataset.detected:
         return DETECTED.validate_python(dataset.detected)
-    return look(source(folder, dataset), limits).detected
+    return look(source(folder, dataset), limits.at_once()).detected
 
 
 def _kept(folder: Path, dataset: Dataset, name: str) -> Path | None:

@@ -115,7 +115,7 @@ def is_long(row: Values[str, Any]) -> bool:
 def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entry]:
     """Tell each version, newest first, by what it does otherwise than the one before."""
     readings = [Mapping.model_validate(one.mapping) for one in found]
-    before = [*readings[1:], None]
+    before = [*readings, None][1:]
     return [
         Entry(
             version=one,

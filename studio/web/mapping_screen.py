@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.states import WorkStatus
 from studio.db.tables import Dataset
 from studio.db.work import Chore
-from studio.errors import InvalidError
+from studio.errors import InvalidError, TooLargeError
 from studio.intake import glance, wording
 from studio.intake.archives import is_zip
 from studio.intake.mapping import Mapping, Split
@@ -93,7 +93,7 @@ class Screen:
     def _detected(self) -> tuple[Detected | None, str]:
         try:
             return drafts.detected(self.folder, self.dataset, self.limits), ""
-        except InvalidError as error:
+        except (InvalidError, TooLargeError) as error:
             return None, error.message
 
     def _with_file(self, mapping: Mapping) -> Mapping:

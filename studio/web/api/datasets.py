@@ -71,7 +71,7 @@ class DatasetOut(Out):
     removed: dict[str, int]
     """Rows that could be used and were not wanted, by reason."""
     chore: int | None
-    """The chore that reads the file, or has read it, where it is a large one."""
+    """The chore that reads the file, or has read it, where that is large or takes long."""
     created_at: datetime
 
 
@@ -91,9 +91,9 @@ class ChangedDataset(Body):
 def add(brought: Brought, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
     """Upload JSON, CSV, Parquet, Arrow or text, packed or not; the columns are told by themselves.
 
-    A large file is read by a chore: the data set is `building` until then. As a draft, a file
-    waits for a mapping. Sent JSON, a chore fetches the file from its source (202); when that has
-    succeeded, its result tells the data set.
+    A file that is large or takes long is read by a chore: the data set is `building` until then.
+    As a draft, a file waits for a mapping. Sent JSON, a chore fetches the file from its source
+    (202); when that has succeeded, its result tells the data set.
     """
     if isinstance(brought, Upload):
         return _out(db, builds.bring(db, config.datasets, brought))
@@ -142,8 +142,8 @@ def _out(db: Session, dataset: Dataset) -> DatasetOut:
 
 
 def _told(db: Session, dataset: Dataset, version: DatasetVersion | None) -> DatasetOut:
-    is_large = builds.is_large(dataset.bytes, dataset.filename)
-    chore = builds.of(db, dataset.id or 0) if is_large else None
+    may_have = builds.is_large(dataset.bytes, dataset.filename) or version is None
+    chore = builds.of(db, dataset.id or 0) if may_have else None
     rows = {
         "kind": version.kind if version else None,
         "shape": version.mapping["shape"] if version else None,

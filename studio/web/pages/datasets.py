@@ -48,7 +48,7 @@ def add(request: Request, upload: NewUpload, db: DB, config: Config) -> Response
     except (ConflictError, InvalidError) as error:
         again = listed(db, config, name=upload.name, problem=error)
         return form_again(request, "datasets/list.html", **again)
-    return go(request, f"/datasets/{dataset.id}/mapping")
+    return go(request, f"/datasets/{dataset.id}")
 
 
 @router.get("/{dataset_id}")

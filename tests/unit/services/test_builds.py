@@ -1,6 +1,8 @@
 """Large files: read by a chore, and their rows taken when it ends."""
 
 import json
+import shutil
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -8,16 +10,16 @@ from sqlalchemy import Engine
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus, WorkStatus
 from studio.db.work import Chore
-from studio.errors import ConflictError, InvalidError
+from studio.errors import ConflictError, InvalidError, TooLargeError
 from studio.events import Failed
-from studio.intake.limits import Limits
+from studio.intake.limits import AT_ONCE_BYTES, Limits
 from studio.intake.mapping import Mapping
 from studio.runner.build import build
 from studio.services import builds, chores, datasets, endings, versions, work
 from studio.services.drafts import Upload
 from studio.settings import Settings
 
-BLANK = (b" " * 2**20 + b"\n") * (builds.AT_ONCE_BYTES // 2**20)
+BLANK = (b" " * 2**20 + b"\n") * (AT_ONCE_BYTES // 2**20)
 """Lines without a row: they make a file large, and cost nothing to read."""
 
 
@@ -121,11 +123,104 @@ def test_a_mapping_that_cannot_be_followed_is_refused_before_a_large_file_is_rea
 @pytest.mark.parametrize(
     ("size", "name", "is_large"),
     [
-        (builds.AT_ONCE_BYTES, "a.jsonl", False),
-        (builds.AT_ONCE_BYTES + 1, "a.jsonl", True),
-        (builds.AT_ONCE_BYTES // 4, "a.jsonl.gz", True),
+        (AT_ONCE_BYTES, "a.jsonl", False),
+        (AT_ONCE_BYTES + 1, "a.jsonl", True),
+        (AT_ONCE_BYTES // 4, "a.jsonl.gz", True),
         (1000, "a.zip", False),
     ],
 )
 def test_what_is_packed_is_taken_for_larger(size: int, name: str, is_large: bool) -> None:  # noqa: FBT001 -- a case
     assert builds.is_large(size, name) is is_large
+
+
+ROWS = b"".join(b'{"prompt": "%d?", "completion": "%d."}\n' % (i, i) for i in range(9))
+NO_TIME = Limits(at_once_seconds=0)
+
+
+def bring_slow(engine: Engine, settings: Settings, content: bytes = ROWS, **more: Any) -> int:  # noqa: ANN401 -- of `Upload`
+    """Bring a small file that takes longer than an answer may. Return the data set's id."""
+    path = settings.datasets / ".arrived"
+    path.write_bytes(content)
+    upload = Upload(path=path, filename="slow.jsonl", limits=NO_TIME, **more)
+    with unit_of_work(engine) as db:
+        return builds.bring(db, settings.datasets, upload).id or 0
+
+
+def test_a_file_that_takes_long_is_read_by_a_task(engine: Engine, settings: Settings) -> None:
+    slow = bring_slow(engine, settings)
+    with reading(engine) as db:
+        before = datasets.get(db, slow)
+    finish(engine, settings, slow)
+
+    with reading(engine) as db:
+        after, version = datasets.get(db, slow), versions.get(db, slow, 1)
+    assert (before.status, before.format, before.detected) == ("building", "jsonl", {})
+    assert (after.status, after.version, version.train_rows) == ("ready", 1, 9)
+    assert after.detected["mapping"]["shape"] == "prompt_completion"
+
+
+def test_a_draft_that_takes_long_to_look_at_is_a_draft_when_its_task_has_looked(
+    engine: Engine, settings: Settings
+) -> None:
+    slow = bring_slow(engine, settings, is_draft=True)
+    finish(engine, settings, slow)
+
+    with reading(engine) as db:
+        draft = datasets.get(db, slow)
+    assert (draft.status, draft.version) == (DatasetStatus.DRAFT, None)
+    assert draft.detected["mapping"]["shape"] == "prompt_completion"
+
+
+def test_a_draft_without_a_column_to_learn_from_stays_one(
+    engine: Engine, settings: Settings
+) -> None:
+    slow = bring_slow(engine, settings, b'{"a": 1}\n', is_draft=True)
+    finish(engine, settings, slow)
+
+    with reading(engine) as db:
+        draft = datasets.get(db, slow)
+    assert (draft.status, draft.detected) == (DatasetStatus.DRAFT, {})
+
+
+def test_another_reading_that_takes_long_is_done_by_a_task(
+    engine: Engine, settings: Settings
+) -> None:
+    slow = bring_slow(engine, settings)
+    finish(engine, settings, slow)
+    roles = {"prompt": ["prompt"], "completion": ["completion"]}
+    mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
+
+    made = builds.again(engine, settings.datasets, slow, mapping, NO_TIME)
+    shutil.rmtree(chores.folder(settings.chores, asked(engine, slow)).root, ignore_errors=True)
+    finish(engine, settings, slow)
+
+    assert (made.version, made.chore is not None) == (None, True)
+    with reading(engine) as db:
+        assert versions.get(db, slow, 2).train_rows == 8
+
+
+def test_a_task_refuses_what_no_file_may_cost_and_the_data_set_has_failed(
+    engine: Engine, settings: Settings
+) -> None:
+    wide = json.dumps(dict.fromkeys(map(str, range(2000)), 1))
+    slow = bring_slow(engine, settings, wide.encode())
+
+    with pytest.raises(TooLargeError, match="The file has 2,000 columns; the limit is 1,000"):
+        finish(engine, settings, slow)
+
+
+def test_a_validation_file_that_is_large_is_read_by_a_task(
+    engine: Engine, settings: Settings
+) -> None:
+    path, held = settings.datasets / ".arrived", settings.datasets / ".held"
+    path.write_bytes(ROWS)
+    held.write_bytes(ROWS + BLANK)
+    upload = Upload(path=path, filename="a.jsonl", validation=held, validation_filename="b.jsonl")
+    with unit_of_work(engine) as db:
+        made = builds.bring(db, settings.datasets, upload)
+
+    assert made.status is DatasetStatus.BUILDING
+    finish(engine, settings, made.id or 0)
+    with reading(engine) as db:
+        version = versions.get(db, made.id or 0, 1)
+    assert (version.train_rows, version.validation_rows) == (9, 9)

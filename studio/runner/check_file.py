@@ -1,0 +1,58 @@
+"""Read a file to its end as a check: `python -m studio.runner.check_file`, a `Reading` on stdin.
+
+A Parquet or Arrow file is unpacked by native code, which no limit can interrupt and which a broken
+file may crash. So this process tries it first, with little memory. Its exit code is `ChildExit`.
+"""
+
+import resource
+import signal
+import sys
+from collections import deque
+
+from studio.errors import StudioError
+from studio.intake import readers
+from studio.intake.child_check import MEMORY_BYTES, ChildExit
+from studio.intake.kinds import recognise
+from studio.intake.limits import Limits, SlowReadingError
+from studio.intake.reading import READING, Reading
+from studio.runner.cage import hold_memory
+
+_NATIVE_SECONDS = 10
+"""Processor time beyond the limit, for native code that is asked for one more batch of rows."""
+
+
+def main() -> ChildExit:
+    job = READING.validate_json(sys.stdin.buffer.read())
+    # Loaded before the clock starts: it is none of the file's time.
+    import pyarrow as pa  # noqa: F401, PLC0415 -- heavy import
+
+    limits = job.limits.at_once()
+    _limit_process(limits)
+    try:
+        _read(job, limits)
+    except SlowReadingError:
+        return ChildExit.SLOW
+    except MemoryError:
+        return ChildExit.MEMORY
+    except StudioError:
+        pass  # The studio reads it again, and says so itself.
+    return ChildExit.READ
+
+
+def _limit_process(limits: Limits) -> None:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = int(used.ru_utime + used.ru_stime + limits.at_once_seconds) + _NATIVE_SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    hold_memory(MEMORY_BYTES)
+
+
+def _read(job: Reading, limits: Limits) -> None:
+    for source in (job.source, *([job.validation] if job.validation else [])):
+        kind = recognise(source.path, source.filename)
+        deque(readers.rows(source.path, kind, limits), maxlen=0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Limit what reading a file may cost the process that a task runs in."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from studio.errors import TooLargeError
+from studio.intake.limits import CHILD_MEMORY, CHILD_SECONDS, Limits
+from studio.runner.cage import hold_memory
+
+
+@contextmanager
+def limited(limits: Limits, file_bytes: int) -> Iterator[Limits]:
+    """Limit the memory of this process meanwhile, and its time by the limits that are yielded.
+
+    The file's own size comes on top: Arrow files are mapped, not loaded.
+
+    Raises:
+        TooLargeError: reading took more memory.
+
+    """
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    hold_memory(CHILD_MEMORY + file_bytes)
+    try:
+        yield limits.within(CHILD_SECONDS)
+    except MemoryError as error:
+        raise TooLargeError(
+            f"Reading the file takes more than {CHILD_MEMORY / 1e9:.2g} GB of memory.",
+            hint="Split it, or leave rows out.",
+            param="file",
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -1,0 +1,48 @@
+"""Small files that native code would unpack without end: another process reads them first."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from studio.errors import TooLargeError
+from studio.intake.child_check import check_in_child
+from studio.intake.convert import Source
+from studio.intake.limits import Limits, SlowReadingError
+from studio.intake.reading import Reading
+
+
+def reading(folder: Path, column: Any, limits: Limits | None = None) -> Reading:  # noqa: ANN401 -- pyarrow is untyped
+    path = folder / "rows.parquet"
+    # Without the schema, a dictionary is not kept as one when it is read.
+    parquet.write_table(pa.table({"text": column}), path, compression="zstd", store_schema=False)
+    source = Source(path=path, filename=path.name)
+    return Reading(source=source, mapping=None, limits=limits or Limits())
+
+
+def test_a_parquet_that_needs_very_much_memory_is_refused(tmp_path: Path) -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([0] * 5000, pa.int32()), ["x" * 1_000_000])
+    job = reading(tmp_path, pa.ListArray.from_arrays([0, 5000], words))
+
+    assert job.source.path.stat().st_size < 1000
+    with pytest.raises(TooLargeError, match=r"takes more than 1\.1 GB of memory"):
+        check_in_child(job)
+
+
+def test_a_parquet_that_takes_long_is_left_to_a_task(tmp_path: Path) -> None:
+    with pytest.raises(SlowReadingError):
+        check_in_child(reading(tmp_path, ["x"] * 1000, Limits(at_once_seconds=0)))
+
+
+def test_a_good_parquet_passes(tmp_path: Path) -> None:
+    check_in_child(reading(tmp_path, ["x"] * 1000))
+
+
+def test_a_file_that_python_reads_starts_no_process(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "x"}\n', encoding="utf-8")
+    source = Source(path=path, filename=path.name)
+
+    check_in_child(Reading(source=source, mapping=None, limits=Limits(at_once_seconds=0)))
