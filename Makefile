@@ -87,7 +87,7 @@ hooks: $(DEV) ## check each commit before it is made
 	$(BIN)/pre-commit install
 
 clean: ## remove what chores made, but for .venv
-	rm -rf build dist static/vendor static/vendor.new test-results
+	rm -rf build dist static/vendor static/vendor.new static/vendor.old test-results
 	rm -rf .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find studio tests migrations -name __pycache__ -type d -prune -exec rm -rf {} +
 

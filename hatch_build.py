@@ -115,14 +115,24 @@ def _npm_of_the_wheel() -> str:
 
 
 def _replace_vendor(root: Path, modules: Path) -> None:
-    fresh, vendor = root / "static" / "vendor.new", root / "static" / "vendor"
+    vendor = root / "static" / "vendor"
+    fresh = vendor.with_suffix(".new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     for source, name in json.loads((root / "package.json").read_bytes())["vendor"].items():
         shutil.copy(modules / source, fresh / name)
     (fresh / ".stamp").write_text(_digest(root), encoding="utf-8")
-    shutil.rmtree(vendor, ignore_errors=True)
-    fresh.rename(vendor)
+    replace_folder(fresh, vendor)
+
+
+def replace_folder(fresh: Path, folder: Path) -> None:
+    """Put a folder in another's place. A studio may serve its files: it is away for one rename."""
+    old = folder.with_suffix(".old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    fresh.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 if __name__ == "__main__":

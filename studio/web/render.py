@@ -15,7 +15,17 @@ from jinja2_fragments import render_block
 
 from studio import paths
 from studio.recipe.dotted import flatten
-from studio.web import live_figures, places, rights, run_table, said, sheets, tongue, words
+from studio.web import (
+    live_figures,
+    places,
+    rights,
+    run_table,
+    said,
+    sheets,
+    static_files,
+    tongue,
+    words,
+)
 
 VARY = {"Vary": "HX-Request, Accept-Language, Cookie"}
 """What the same address answers differently to."""
@@ -104,5 +114,5 @@ def _jinja() -> Environment:
 @lru_cache(maxsize=256)
 def static_url(name: str) -> str:
     """Return the address of a static file; it changes with the content, so it may be kept."""
-    content = sheets.joined() if name == sheets.NAME else (paths.static() / name).read_bytes()
+    content = sheets.joined() if name == sheets.NAME else static_files.shared().content(name)
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"

@@ -2,7 +2,8 @@
 
 from functools import cache
 
-from studio import paths
+from studio.web import static_files
+from studio.web.static_files import StaticFile
 
 NAME = "studio.css"
 
@@ -24,6 +25,11 @@ ORDER = (
 """What comes later wins over what came before, within a layer."""
 
 
-@cache
 def joined() -> bytes:
-    return b"\n".join((paths.static() / name).read_bytes() for name in ORDER)
+    return file().content
+
+
+@cache
+def file() -> StaticFile:
+    sheets = map(static_files.shared().content, ORDER)
+    return static_files.static_file(NAME, b"\n".join(sheets))

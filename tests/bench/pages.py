@@ -19,6 +19,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Experiment, Run
 from studio.services import home
 from studio.settings import Settings
+from studio.web import sheets
 from studio.web.app import create_app
 from tests.bench.figures import Figure
 from tests.factories import furnish, make_recipe
@@ -40,7 +41,7 @@ def measure() -> Iterator[Figure]:
         engine.dispose()
     yield Figure("its HTML, gzipped", _gzipped(html.encode()) / 1000, "KB")
     for kind, limit in (("js", 60), ("css", 15)):
-        whole = sum(_gzipped(path.read_bytes()) for path in _files(html, kind))
+        whole = sum(map(_gzipped, contents(html, kind)))
         yield Figure(f"all {kind} of a first visit, gzipped (budget {limit})", whole / 1000, "KB")
 
 
@@ -74,9 +75,15 @@ def _median(client: TestClient, url: str) -> float:
     return statistics.median(times) * 1000
 
 
-def _files(html: str, kind: str) -> set[Path]:
-    """Return the files a page loads: those it names, and what its modules import."""
-    named = {paths.static() / name for name in re.findall(rf"/static/([\w/.-]+\.{kind})", html)}
+def contents(html: str, kind: str) -> list[bytes]:
+    """Return what a page loads: the files it names, and what its modules import."""
+    names = set(re.findall(rf"/static/([\w/.-]+\.{kind})", html))
+    joined = [sheets.joined()] if sheets.NAME in names else []
+    return [*joined, *(path.read_bytes() for path in _files(names - {sheets.NAME}, kind))]
+
+
+def _files(names: set[str], kind: str) -> set[Path]:
+    named = {paths.static() / name for name in names}
     charts = {paths.static() / "js" / "run.js"} if kind == "js" else set()
     found = set(named) | charts
     waiting = list(found)
