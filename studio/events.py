@@ -70,6 +70,9 @@ class Sampled(_Event):
     prompt: str
     reference: str
     answer: str
+    computed_in: str = ""
+    """The format that came out of the model's products, and that of quantised weights: `float32`,
+    `bfloat16 (nf4)`; empty in events of earlier versions."""
 
 
 PHASES = ("loading", "tokenising", "training", "answering", "saving")

@@ -45,6 +45,11 @@ class Asked(_Said):
     """The folder of an adapter, or nothing."""
     name: str = ""
     """What whoever asks calls it, to be told to others."""
+    precision: str = ""
+    """Of an adapter: the precision it was trained in."""
+    base_dtype: str = ""
+    """Of an adapter: what the base beside it was kept in, as recipes name it. One that was rounded
+    or quantised is loaded so again: the adapter has learnt to make up for that."""
     weights: str = ""
     """The folder of a checkpoint whose weights are put in place of the model's or adapter's own."""
     ids: list[int]
@@ -66,6 +71,8 @@ class End(_Said):
     reason: Reason
     tokens: int
     """How many were written, the one that ended it included."""
+    computed_in: str = ""
+    """The number format that the model computed in, as `events.Sampled` says it."""
 
 
 class Said(_Said):
@@ -86,6 +93,8 @@ class Doing(_Said):
 
     name: str
     is_answering: bool
+    computed_in: str = ""
+    """Once it has answered: the number format that it computed in."""
 
     def line(self) -> bytes:
         return self.model_dump_json().encode() + b"\n"

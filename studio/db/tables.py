@@ -200,6 +200,8 @@ class Sample(SQLModel, table=True):
     prompt: str
     reference: str
     answer: str
+    computed_in: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    """As `events.Sampled` says it; empty where the run did not."""
 
 
 class Happening(SQLModel, table=True):

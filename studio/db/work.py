@@ -68,6 +68,8 @@ class Loaded(SQLModel, table=True):
     worker: str = Field(primary_key=True)
     model: str = ""
     """The name it was asked by last; empty until somebody is heard."""
+    computed_in: str = Field(default="", sa_column_kwargs={"server_default": ""})
+    """The number format of its last answer; empty until it has given one."""
     since: datetime = Field(default_factory=now, sa_type=Instant)
     leaves_at: datetime | None = Field(default=None, sa_type=Instant)
     """When it goes unless it is asked; None while it answers."""

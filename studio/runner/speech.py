@@ -56,11 +56,12 @@ class Speaker:
         if is_gone(line):
             return  # It has waited too long, and left.
         self._tell(Doing(name=asked.name, is_answering=True))
-        self._answer(line, asked)
-        self._tell(Doing(name=asked.name, is_answering=False))
+        computed_in = self._answer(line, asked)
+        self._tell(Doing(name=asked.name, is_answering=False, computed_in=computed_in))
 
-    def _answer(self, line: socket.socket, asked: Asked) -> None:
-        say = _saying(line)
+    def _answer(self, line: socket.socket, asked: Asked) -> str:
+        """Answer, and return the format that was computed in; nothing where it failed."""
+        say, computed_in = _saying(line), ""
         try:
             with self.voices.of(asked) as (model, tokenizer):
                 most = room(asked, model.config.get_text_config())
@@ -72,12 +73,14 @@ class Speaker:
                     lambda text: say(Said(text=text)),
                     lambda: is_gone(line),
                 )
+            computed_in = told.computed_in
             say(Said(end=told))
         except Exception as error:  # whatever befell one answer, the next is another matter
             say(Said(failure=_failure(error)))
             if not isinstance(error, StudioError):
                 # What it stumbled over may lie about still: the next one begins anew.
                 raise
+        return computed_in
 
     def _tell(self, doing: Doing) -> None:
         with suppress(OSError):  # A worker that is gone, or busy, need not know.

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
 
 import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
-from studio.recipe.formats import DType
+from studio.recipe.adapters import Lora
+from studio.recipe.precision import PRECISIONS
 from studio.speaker import Asked
-from studio.training import models, seals, snapshots, tokenizers
+from studio.training import models, seals, snapshots, stored, tokenizers, trained_base
 
 KEPT = 8
 """How many adapters stay on a base; the one that was asked for longest ago makes room."""
@@ -28,6 +28,8 @@ class Base:
     """The checkpoint that its weights are from, or nothing."""
     state: int
     """When its weights were written: a folder may hold others by now."""
+    beside: tuple[str, str]
+    """The precision and the format that adapters learnt beside it in, where that changed it."""
     model: PreTrainedModel | PeftModel
     tokenizers: dict[str, PreTrainedTokenizerBase] = field(default_factory=dict)
     adapters: OrderedDict[tuple[str, str, int], str] = field(default_factory=OrderedDict)
@@ -83,9 +85,9 @@ class Voices:
 
     def _found(self, asked: Asked) -> Base:
         weights = "" if asked.adapter else asked.weights
-        key = asked.model, weights, _state(weights or asked.model)
+        key = asked.model, weights, _state(weights or asked.model), _beside(asked)
         base = self._base
-        if base is None or (base.name, base.weights, base.state) != key:
+        if base is None or (base.name, base.weights, base.state, base.beside) != key:
             self._base = base = None
             gc.collect()  # Two of them may be more than there is room for.
             if torch.cuda.is_available():
@@ -95,16 +97,35 @@ class Voices:
 
 
 def _load(asked: Asked, weights: str) -> PreTrainedModel:
-    """Load a model as it was saved; without a GPU in float32, which processors are fastest in."""
+    """Load a model as its file has it; without a GPU in float32, which processors are fastest in.
+
+    A base that an adapter was trained beside rounded or quantised is made so again.
+    """
+    on_gpu = torch.cuda.is_available()
+    precision, base_dtype = _beside(asked)
+    if base_dtype:
+        mode = next(one for one in PRECISIONS.values() if one.name == precision)
+        adapter = Lora.model_validate({"base_dtype": base_dtype})
+        model = trained_base.load(asked.model, asked.code, mode, adapter, is_wide=not on_gpu)
+        # Upstream has put a quantised model on its device, and moves it no more.
+        return model.eval() if adapter.quantised else _placed(model)
     if weights:
         _refuse_broken(Path(weights))
     config = models.load_config(asked.model, asked.code)
-    on_gpu, saved = torch.cuda.is_available(), str(config.dtype).removeprefix("torch.")
-    dtype: DType = next((one for one in get_args(DType) if one == saved), "bfloat16")
-    model = models.load_model(asked.model, config, dtype if on_gpu else "float32", code=asked.code)
+    dtype = stored.main_format(asked.model, config) if on_gpu else "float32"
+    model = models.load_model(asked.model, config, dtype, code=asked.code)
     if weights:
         snapshots.lay_over(model, Path(weights))
-    return model.to("cuda" if on_gpu else "cpu").eval()
+    return _placed(model)
+
+
+def _placed(model: PreTrainedModel) -> PreTrainedModel:
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def _beside(asked: Asked) -> tuple[str, str]:
+    is_changed = asked.base_dtype not in ("", "native", "float32")
+    return (asked.precision, asked.base_dtype) if asked.adapter and is_changed else ("", "")
 
 
 def _refuse_broken(folder: Path) -> None:

@@ -9,6 +9,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from studio.errors import InvalidError
 from studio.speaker import Asked, End
+from studio.training.samples import watched
 
 _UNFINISHED = "�"
 """What a tokenizer writes for a character that is not whole yet."""
@@ -116,7 +117,7 @@ def write(
     if asked.seed is not None:
         torch.manual_seed(asked.seed)
     inputs = torch.tensor([asked.ids], device=model.device)
-    with torch.inference_mode():
+    with torch.inference_mode(), watched(model) as formats:
         model.generate(
             input_ids=inputs,
             attention_mask=torch.ones_like(inputs),
@@ -130,7 +131,11 @@ def write(
     if rest := text.finish():
         say(rest)
     has_ended = text.has_stopped or written[-1] in asked.stops
-    return End(reason="stop" if has_ended else "length", tokens=len(written))
+    return End(
+        reason="stop" if has_ended else "length",
+        tokens=len(written),
+        computed_in=" and ".join(sorted(formats)),
+    )
 
 
 def room(asked: Asked, config: object) -> int:

@@ -253,7 +253,7 @@ def _keep(db: Session, run: Run, event: Sampled | Alarmed) -> None:
     known = {(one.stage, one.step, one.position): one for one in db.exec(mine)}
     if place in known:
         # A further attempt tells again what came after its checkpoint: what it says counts.
-        known[place].answer = event.answer
+        known[place].answer, known[place].computed_in = event.answer, event.computed_in
     else:
         db.add(Sample(run_id=run.id or 0, **told))
 

@@ -49,6 +49,7 @@ def tell(db: Session, told: Loaded) -> None:
         db.add(told)
         return
     row.model, row.since, row.leaves_at = told.model, told.since, told.leaves_at
+    row.computed_in = told.computed_in
     row.is_leaving |= told.is_leaving
 
 

@@ -42,6 +42,9 @@ class Voice:
     weights: str = ""
     """The folder of a checkpoint whose weights take the place of those they ended with."""
     code: str = ""
+    precision: str = ""
+    base_dtype: str = ""
+    """Of an adapter: what the base beside it was kept in."""
 
     @property
     def folder(self) -> str:
@@ -116,8 +119,14 @@ def voice(db: Session, runs: Path, name: str) -> Voice:
     told = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     if run.recipe.adapter.kind == "full":
         return Voice(model=str(folder.artifacts), weights=weights, code=told.code)
-    adapter = str(folder.artifacts)
-    return Voice(model=told.model, adapter=adapter, weights=weights, code=told.code)
+    return Voice(
+        model=told.model,
+        adapter=str(folder.artifacts),
+        weights=weights,
+        code=told.code,
+        precision=run.recipe.precision,
+        base_dtype=run.recipe.adapter.base_dtype,
+    )
 
 
 def base(db: Session, name: str) -> str:

@@ -2,11 +2,16 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
 
 from studio.events import Sampled, Stage
+from studio.training import quantised
 from studio.training.rows import Message, Row, is_learnt
 from studio.training.templates import Template
 from studio.training.undisturbed import undisturbed
@@ -46,9 +51,10 @@ class Sampler:
     def answer(self, model: PreTrainedModel, stage: Stage, step: int) -> Iterator[Sampled]:
         """Yield one answer a prompt, in the prompts' order."""
         answers: list[str] = []
-        for at in range(0, len(self._tasks), self._batch_size(model)):
-            some = self._tasks[at : at + self._batch_size(model)]
-            answers += self._generate(model, [task.ids for task in some])
+        with watched(model) as formats:
+            for at in range(0, len(self._tasks), self._batch_size(model)):
+                some = self._tasks[at : at + self._batch_size(model)]
+                answers += self._generate(model, [task.ids for task in some])
         for i, (task, answer) in enumerate(zip(self._tasks, answers, strict=True)):
             yield Sampled(
                 stage=stage,
@@ -57,6 +63,7 @@ class Sampler:
                 prompt=task.prompt,
                 reference=task.reference,
                 answer=answer.strip(),
+                computed_in=" and ".join(sorted(formats)),
             )
 
     def _batch_size(self, model: PreTrainedModel) -> int:
@@ -80,6 +87,24 @@ class Sampler:
         new = written[:, inputs["input_ids"].shape[1] :]
         answers: list[str] = self._tokenizer.batch_decode(new, skip_special_tokens=True)
         return answers
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[set[str]]:
+    """Gather the formats a model really computes in: measured at its first linear layer."""
+    found: set[str] = set()
+
+    def see(layer: nn.Module, _inputs: object, output: Tensor) -> None:
+        weight: Any = layer.weight
+        stored = f" ({quantised.format_of(weight)})" if quantised.is_quantised(weight) else ""
+        found.add(f"{str(output.dtype).removeprefix('torch.')}{stored}")
+
+    layers = (one for one in model.modules() if isinstance(one, nn.Linear | Conv1D))
+    hook = next(layers).register_forward_hook(see)
+    try:
+        yield found
+    finally:
+        hook.remove()
 
 
 def _task(row: Row, template: Template | None, tokenizer: PreTrainedTokenizerBase) -> _Task:

@@ -80,10 +80,17 @@ def formats(
     found = tensors(name)
     chosen = native.formats(found)
     counts = native.counts(found, chosen)
-    main = models.weights_format(next(iter(counts), _declared(config, mode)), mode, adapter)
+    main = models.weights_format(next(iter(counts), _declared(config, mode.weights)), mode, adapter)
     if not keeps_own_formats(adapter, mode) or len(counts) < 2:  # noqa: PLR2004 -- two make a mixture
         return Formats(main)
     return _by_name(_empty(name, config, main, code), chosen, main)
+
+
+def main_format(name: str, config: PreTrainedConfig) -> DType:
+    """Return the format most weights of a model are saved in; of one not here, the config's."""
+    found = tensors(name)
+    counts = native.counts(found, native.formats(found))
+    return next(iter(counts), _declared(config, "bfloat16"))
 
 
 def not_finite(name: str) -> dict[str, int]:
@@ -120,9 +127,9 @@ def _folder(name: str) -> Path | None:
     return next((Path(path).parent for path in found if isinstance(path, str)), None)
 
 
-def _declared(config: PreTrainedConfig, mode: Precision) -> DType:
+def _declared(config: PreTrainedConfig, otherwise: DType) -> DType:
     said = str(config.dtype).removeprefix("torch.")
-    return next((dtype for dtype in get_args(DType) if dtype == said), mode.weights)
+    return next((dtype for dtype in get_args(DType) if dtype == said), otherwise)
 
 
 def _empty(name: str, config: PreTrainedConfig, dtype: DType, code: str) -> PreTrainedModel:

@@ -37,6 +37,7 @@ class Cell:
     score: int | None = None
     when: str = ""
     """Of an answer that is not a run's last: how far the run was."""
+    computed_in: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,7 @@ def _cell(
         can_be_rated=is_final,
         score=scores.get(sample.id or 0),
         when="" if is_final else _when(sample.stage, sample.step),
+        computed_in=sample.computed_in,
     )
 
 

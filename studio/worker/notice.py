@@ -24,6 +24,7 @@ class Notice:
     _pid: int = 0
     """Of the process that the row is about; 0 where there is none."""
     _model: str = ""
+    _computed_in: str = ""
     _since: datetime = field(default_factory=lambda: datetime.now(UTC))
     _leaves_at: datetime | None = None
     _written: tuple[object, ...] = ()
@@ -47,7 +48,7 @@ class Notice:
     def _begin(self, engine: Engine, worker: str, pid: int) -> None:
         with unit_of_work(engine) as db:
             loaded.forget(db, worker)
-        self._pid, self._model, self._rest = pid, "", b""
+        self._pid, self._model, self._computed_in, self._rest = pid, "", "", b""
         self._since, self._leaves_at = datetime.now(UTC), None
         self._written, self._next_at = (), float("-inf")
 
@@ -58,17 +59,20 @@ class Notice:
                 doing = Doing.model_validate_json(line)
             except ValidationError:
                 continue  # Half a line, where it could not be written whole.
-            self._model = doing.name
+            if doing.name != self._model:
+                self._computed_in = ""
+            self._model, self._computed_in = doing.name, doing.computed_in or self._computed_in
             self._leaves_at = None if doing.is_answering else datetime.now(UTC) + self.idle
 
     def _write(self, engine: Engine, worker: str) -> None:
-        state = (self._model, self._leaves_at, self.post.is_let_go)
+        state = (self._model, self._computed_in, self._leaves_at, self.post.is_let_go)
         if state == self._written or time.monotonic() < self._next_at:
             return
         with unit_of_work(engine) as db:
             row = Loaded(
                 worker=worker,
                 model=self._model,
+                computed_in=self._computed_in,
                 since=self._since,
                 leaves_at=self._leaves_at,
                 is_leaving=self.post.is_let_go,

@@ -18,7 +18,15 @@ RATING = "/api/v1/runs/1/samples/0/rating"
 def answered(engine: Engine) -> None:
     stages: tuple[tuple[Stage, int], ...] = (("before", 0), ("during", 5), ("after", 9))
     told = [
-        Sampled(stage=stage, step=step, position=0, prompt="Q?", reference="R", answer=stage)
+        Sampled(
+            stage=stage,
+            step=step,
+            position=0,
+            prompt="Q?",
+            reference="R",
+            answer=stage,
+            computed_in="" if stage == "before" else "bfloat16 (nf4)",
+        )
         for stage, step in stages
     ]
     with unit_of_work(engine) as db:
@@ -36,6 +44,14 @@ def test_answers_are_told_in_the_order_they_were_written(client: TestClient) -> 
         ("during", 5, None),
         ("after", 9, None),
     ]
+
+
+def test_an_answer_names_the_format_it_was_computed_in(client: TestClient) -> None:
+    formats = [one["computed_in"] for one in samples(client)]
+
+    assert formats == ["", "bfloat16 (nf4)", "bfloat16 (nf4)"]
+    page = client.get("/runs/1").text
+    assert page.count("computed in bfloat16 (nf4)") == 2
 
 
 def test_a_rating_is_put_and_becomes_a_metric(client: TestClient) -> None:

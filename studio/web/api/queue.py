@@ -25,6 +25,8 @@ class LoadedOut(Out):
 
     model: str
     """The name it was asked by last; empty until somebody is heard."""
+    computed_in: str
+    """The number format of its last answer, as measured; empty until it has given one."""
     since: datetime
     leaves_in_seconds: float | None
     """Until it goes unless it is asked; null while it answers, and once it is to leave."""
@@ -72,6 +74,7 @@ def _loaded(row: Loaded) -> LoadedOut:
     left = loaded.left(row)
     return LoadedOut(
         model=row.model,
+        computed_in=row.computed_in,
         since=row.since,
         leaves_in_seconds=None if left is None else left.total_seconds(),
         is_leaving=row.is_leaving,

@@ -29,6 +29,9 @@ class SampleOut(Out):
     reference: str
     """How the data set answers it."""
     answer: str
+    computed_in: str
+    """The number format it was computed in, as measured: `float32`, `bfloat16 (nf4)`; empty where
+    an earlier version ran it."""
     rating: int | None
     """From 1 to 5; null where nobody has rated it. Only answers after training can be rated."""
 

@@ -68,6 +68,8 @@ async def _asked(request: Request, wish: Wish) -> Asked:
             "adapter": voice.adapter,
             "weights": voice.weights,
             "code": voice.code,
+            "precision": voice.precision,
+            "base_dtype": voice.base_dtype,
             "ids": prompt.ids,
             "stops": prompt.stops,
         }

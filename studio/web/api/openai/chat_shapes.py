@@ -179,7 +179,7 @@ class Reply:
         said: dict[str, Any] = {"message": message} if self.is_chat else {"text": text}
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": end.reason}
         kind = "chat.completion" if self.is_chat else "text_completion"
-        return self._told(kind, [choice]) | {"usage": _usage(end, prompt)}
+        return self._told(kind, [choice]) | {"usage": _usage(end, prompt)} | _computed(end)
 
     def opening(self) -> dict[str, Any]:
         return self._chunk({"role": "assistant", "content": ""} if self.is_chat else "")
@@ -188,7 +188,7 @@ class Reply:
         return self._chunk({"content": text} if self.is_chat else text)
 
     def closing(self, end: End) -> dict[str, Any]:
-        return self._chunk({} if self.is_chat else "", end.reason)
+        return self._chunk({} if self.is_chat else "", end.reason) | _computed(end)
 
     def counted(self, end: End, prompt: int) -> dict[str, Any]:
         return self._told(self._chunk_kind, []) | {"usage": _usage(end, prompt)}
@@ -206,6 +206,11 @@ class Reply:
         name = f"chatcmpl-{self.id}" if self.is_chat else f"cmpl-{self.id}"
         about = {"id": name, "object": kind, "created": self.created, "model": self.model}
         return about | {"choices": choices, "system_fingerprint": None}
+
+
+def _computed(end: End) -> dict[str, Any]:
+    """Say the number format that was computed in, which OpenAI's interface has no word for."""
+    return {"x_studio": {"computed_in": end.computed_in}} if end.computed_in else {}
 
 
 def _usage(end: End, prompt: int) -> dict[str, int]:
