@@ -142,7 +142,10 @@ def test_an_answer_is_cut_where_it_is_told_to(home: Settings, question: Asked) -
     text, _ = answer(home, question)
     short, end = answer(home, question.model_copy(update={"most": 2}))
 
-    assert (end, text.startswith(short)) == (End(reason="length", tokens=2), True)
+    assert (end, text.startswith(short)) == (
+        End(reason="length", tokens=2, computed_in="float32"),
+        True,
+    )
 
 
 def test_a_stop_ends_an_answer_and_is_not_said(home: Settings, question: Asked) -> None:
