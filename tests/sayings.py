@@ -55,6 +55,7 @@ ELSEWHERE = frozenset(
             "web/safety.py",
         ),
         "web/scripts.py",
+        "weights/architectures.py",
         *("web/said.py", "web/security.py", "web/tabulate.py", "web/tongue.py", "web/traffic.py"),
         *(
             "web/uploads.py",

@@ -1,0 +1,33 @@
+"""Which models a training method can train, and what to say of those that it cannot."""
+
+from collections.abc import Collection
+
+from studio.errors import InvalidError
+from studio.methods import METHODS
+from studio.methods.base import Method
+from studio.weights.model_kinds import DESCRIPTIONS, HINT, Kind
+
+
+def complaint(
+    kind: Kind | None, family: str, methods: Collection[Method] = tuple(METHODS.values())
+) -> str:
+    """Return why none of these methods can train a model, in sentences; nothing if one can.
+
+    A kind of None is not known before the model is loaded, and nothing speaks against it.
+    """
+    if kind is None or any(kind in method.trains for method in methods):
+        return ""
+    titles = " or ".join(method.title for method in methods)
+    verdict = f"The method {titles} cannot train {family} models."
+    return " ".join((DESCRIPTIONS[kind], verdict))
+
+
+def refuse_untrainable(kind: Kind | None, family: str, param: str) -> None:
+    """Refuse a model that no method here can train.
+
+    Raises:
+        InvalidError: it is of a kind that none of them trains.
+
+    """
+    if message := complaint(kind, family):
+        raise InvalidError(message, hint=HINT, param=param)

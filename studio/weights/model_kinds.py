@@ -1,0 +1,32 @@
+"""The kinds of model there are, by what they do with tokens, and what to say of each."""
+
+from typing import Literal
+
+Kind = Literal[
+    "causal",
+    "encoder_decoder",
+    "encoder",
+    "classifier",
+    "embedding",
+    "multimodal",
+    "audio",
+    "vision",
+    "other",
+]
+"""What a model does with tokens; "causal" predicts each from those before it."""
+
+DESCRIPTIONS: dict[Kind, str] = {
+    "causal": "This is a causal language model: it predicts each token from those before it.",
+    "encoder_decoder": "This is an encoder-decoder model: one half reads a text and the other "
+    "writes one.",
+    "encoder": "This is an encoder: each token sees the tokens after it, so it cannot learn to "
+    "predict them.",
+    "classifier": "This is a classifier: it was saved with a head for labels, not for text.",
+    "embedding": "This is an embedding model: it was saved without a head that writes text.",
+    "multimodal": "This is a multimodal model: it reads images or video beside text.",
+    "audio": "This is an audio model: it hears or speaks.",
+    "vision": "This is a vision model: it reads images.",
+    "other": "This is not a language model, or only a part of one.",
+}
+
+HINT = "Choose a causal language model, such as Llama, Qwen, Gemma, Mistral or GPT-2."

@@ -1,0 +1,67 @@
+"""What kind of model a config describes, without loading it or any library that could."""
+
+from typing import Any
+
+import pytest
+
+from studio.methods import METHODS, trainable
+from studio.weights import architectures
+from studio.weights.model_kinds import DESCRIPTIONS, Kind
+
+CONFIGS: list[tuple[dict[str, Any], Kind | None]] = [
+    ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "causal"),
+    ({"model_type": "gpt2"}, "causal"),
+    ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "causal"),
+    ({"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}, "causal"),
+    ({"model_type": "t5", "is_encoder_decoder": True}, "encoder_decoder"),
+    ({"model_type": "t5"}, "encoder_decoder"),
+    ({"model_type": "bart", "architectures": ["BartModel"]}, "encoder_decoder"),
+    ({"model_type": "bart", "is_encoder_decoder": False}, "causal"),
+    ({"model_type": "marian", "is_encoder_decoder": True}, "encoder_decoder"),
+    ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "encoder"),
+    ({"model_type": "bert", "is_decoder": True}, "causal"),
+    ({"model_type": "modernbert"}, "encoder"),
+    ({"model_type": "distilbert", "is_decoder": True}, "encoder"),
+    ({"model_type": "xlnet", "is_decoder": True}, "encoder"),
+    ({"model_type": "whisper", "is_encoder_decoder": True}, "audio"),
+    ({"model_type": "wav2vec2"}, "audio"),
+    ({"model_type": "vit"}, "vision"),
+    ({"model_type": "clip"}, "vision"),
+    ({"model_type": "llava"}, "multimodal"),
+    ({"model_type": "qwen2_5_vl"}, "multimodal"),
+    ({"model_type": "time_series_transformer"}, "other"),
+    ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "classifier"),
+    (
+        {
+            "model_type": "mistral",
+            "architectures": ["MistralModel"],
+            "tie_word_embeddings": False,
+        },
+        "embedding",
+    ),
+    ({"model_type": "bloom", "architectures": ["BloomModel"]}, "causal"),
+    ({"model_type": "a family of its own"}, None),
+    ({"model_type": 7}, None),
+    ({}, None),
+]
+
+
+@pytest.mark.parametrize(("config", "kind"), CONFIGS)
+def test_a_config_tells_its_kind(config: dict[str, Any], kind: Kind | None) -> None:
+    assert architectures.kind_of(config) == kind
+
+
+def test_a_method_is_named_that_cannot_train_a_model() -> None:
+    assert trainable.complaint("causal", "llama") == ""
+    assert trainable.complaint(None, "new") == ""
+    assert trainable.complaint("encoder", "bert", [METHODS["sft"]]) == (
+        f"{DESCRIPTIONS['encoder']} The method Supervised cannot train bert models."
+    )
+
+
+def test_no_family_has_two_kinds() -> None:
+    names = [name for families in architectures._FAMILIES.values() for name in families.split()]
+    assert len(names) == len(set(names)) == len(architectures.KINDS)
+    assert {
+        name for name, kind in architectures.KINDS.items() if kind == "encoder"
+    } > architectures.DECODABLE
