@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from studio.chores import ChoreDir
 from studio.errors import DiskFullError, InvalidError, UnavailableError
 from studio.hub import Found, Hub, HubFile
+from studio.methods import trainable
 from studio.settings import Settings
 from studio.weights import cards, code, facts, needed, origins
 from studio.weights.origins import Origin
@@ -78,7 +79,8 @@ def _fetch_model(fetch: "Fetch", wish: Wish, target: Path) -> None:
     beside = [one for one in files if not needed.is_weights(one.name)]
     fetch.all(beside)
     # What these say may end it before anything large is fetched.
-    facts.config(stage / needed.CONFIG)
+    said = facts.from_config(stage)
+    trainable.refuse_untrainable(said.kind, said.family, "source.id")
     cards.read(stage)
     fetch.all([one for one in files if one not in beside])
     fetch.tell("reading what has come", 1.0)

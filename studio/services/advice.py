@@ -14,7 +14,7 @@ from studio.methods import AnyRecipe
 from studio.recipe.formats import DType
 from studio.recipe.precision import AMPERE, AUTO, PRECISIONS, VOLTA, Precision
 from studio.services import cautions, models, workers
-from studio.services.refusals import refusals
+from studio.services.refusals import of_precision
 from studio.weights import facts as weights
 from studio.weights import families
 from studio.weights.facts import ModelFacts
@@ -213,7 +213,7 @@ def _recommended(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> tu
     """Return the first of the candidates that nothing speaks against."""
     for compute, why in _candidates(recipe, facts, hardware):
         mode = next(one for one in PRECISIONS.values() if one.is_common and one.compute == compute)
-        if not refusals(_with_mode(recipe, mode), facts, hardware):
+        if not of_precision(_with_mode(recipe, mode), facts, hardware):
             return mode, why
     return PRECISIONS["fp32"], "nothing else can hold these weights"
 

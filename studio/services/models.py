@@ -13,6 +13,7 @@ from studio import hub
 from studio.db.states import FINAL
 from studio.db.tables import Model, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.methods import trainable
 from studio.services import consents, folders
 from studio.weights import cards, headers, needed
 from studio.weights import facts as weights
@@ -97,6 +98,8 @@ def bring(db: Session, location: str, name: str = "") -> Model:
     if not folder.is_absolute():
         raise InvalidError(f"{location} does not start with /.", param="source.path")
     known = read_facts(folder)
+    said = weights.from_config(folder)
+    trainable.refuse_untrainable(said.kind, said.family, "source.path")
     if not known["parameters"]:
         raise InvalidError(
             f"{folder} has a config and no weights.",

@@ -21,9 +21,10 @@ from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping as Reading
 from studio.intake.mapping import Split
 from studio.intake.reading import READING
-from studio.methods import METHODS, RECIPES, AnyRecipe
+from studio.methods import METHODS, RECIPES, AnyRecipe, trainable
 from studio.recipe.dotted import merge
 from studio.services import (
+    advice,
     builds,
     datasets,
     estimates,
@@ -251,7 +252,8 @@ def _unusable(message: str, param: str) -> InvalidError:
 
 def _check_model(db: Session, name: str) -> None:
     try:
-        models.require(db, name)
+        facts = advice.facts_of(db, name)
+        trainable.refuse_untrainable(facts.kind, facts.family, "model")
     except InvalidError as error:
         error.param, error.code = "model", "model_not_found"
         raise

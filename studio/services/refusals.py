@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studio.hardware import Hardware
-from studio.methods import RECIPES, AnyRecipe
+from studio.methods import METHODS, RECIPES, AnyRecipe, trainable
 from studio.recipe.adapters import Lora
 from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.plans import BYTES, formats, held
-from studio.weights import families, samples
+from studio.weights import architectures, families, samples
 from studio.weights.facts import FLOAT8_SIDES, ModelFacts
+from studio.weights.model_kinds import HINT
 
 NAMED = 3
 """How many layers a message names; the rest are counted."""
@@ -55,6 +56,14 @@ _Rule = Callable[[_Case], str]
 
 def refusals(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
     """Return why the recipe cannot run, worst first; nothing if it can."""
+    if message := trainable.complaint(facts.kind, facts.family, [METHODS[recipe.method]]):
+        # Whatever else is wrong with it is no matter: no precision would mend this.
+        return [Refusal(message=message, hint=HINT)]
+    return of_precision(recipe, facts, hardware)
+
+
+def of_precision(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
+    """Return why the recipe's number formats cannot train such a model here."""
     messages = list(_wrong(_Case(recipe, facts, hardware)))
     if not messages:
         return []
@@ -137,6 +146,8 @@ def _mixes_float64(case: _Case) -> str:
 
 def _halves_clash(case: _Case) -> str:
     source = families.MIXED_HALVES.get(case.facts.family)
+    if case.hardware.device == "cpu" and case.facts.family in architectures.LAYER_NORMS:
+        source = "layer norms on a processor"
     compute = case.mode.compute
     other = {"float16": "bfloat16", "bfloat16": "float16"}.get(compute, "")
     if source is None or other not in formats(case.recipe, case.facts):

@@ -24,7 +24,8 @@ from studio.recipe.formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
 from studio.training import quantised, trust
-from studio.weights import bounds, families
+from studio.weights import architectures, bounds, families
+from studio.weights.model_kinds import DESCRIPTIONS, HINT
 
 
 def load_config(name: str, code: str = "") -> PreTrainedConfig:
@@ -184,12 +185,15 @@ def _refuse_missing_folder(name: str) -> None:
 
 
 def _refuse_absurd(name: str) -> None:
-    """Look at a config's numbers before it is made: one of a billion layers never would be."""
+    """Look at a config before it is made: one of a billion layers never would be."""
     said, _rest = PreTrainedConfig.get_config_dict(name)
     try:
         bounds.check(said)
     except InvalidError as error:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
+    kind = architectures.kind_of(said)
+    if kind is not None and kind != "causal":
+        raise TrainingError("unsupported_architecture", DESCRIPTIONS[kind], hint=HINT)
 
 
 def attention(config: PreTrainedConfig) -> str:

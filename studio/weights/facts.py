@@ -10,6 +10,7 @@ from typing import Any
 
 from studio.errors import InvalidError
 from studio.weights import (
+    architectures,
     bounds,
     casts,
     families,
@@ -23,6 +24,7 @@ from studio.weights import (
 from studio.weights.casts import Cast
 from studio.weights.finite import Broken
 from studio.weights.headers import Tensor
+from studio.weights.model_kinds import Kind
 from studio.weights.native import DType
 from studio.weights.samples import Spread
 from studio.weights.shapes import Shape
@@ -42,6 +44,8 @@ class ModelFacts:
     """A model, as its config and its weights describe it. What its files do not say stays empty."""
 
     family: str = ""
+    kind: Kind | None = None
+    """What a method must train to train it; None where that shows only once it is loaded."""
     declared: str = ""
     """The format its config names."""
     quantised: str = ""
@@ -189,6 +193,7 @@ def config(path: Path) -> dict[str, Any]:
 def _told(config: Mapping[str, Any]) -> ModelFacts:
     return ModelFacts(
         family=_family(config),
+        kind=architectures.kind_of(config),
         declared=_declared(config),
         quantised=_quantised(config),
         shape=shapes.read(config),

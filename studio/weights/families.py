@@ -93,7 +93,11 @@ NO_ADAPTER: dict[str, tuple[str, ...]] = {
 peft refuses `out_proj`; the others are seen in the families' own code in transformers.
 """
 
-MIXED_HALVES: dict[str, str] = {"rwkv": "BlinkDL/RWKV-LM#155"}
+MIXED_HALVES: dict[str, str] = {
+    "rwkv": "BlinkDL/RWKV-LM#155",
+    "hy_v4": "tried with torch 2.13",
+    "inkling2_text": "tried with torch 2.13",
+}
 """Families that cannot compute in one 16-bit format on weights of the other, even frozen ones."""
 
 

@@ -495,3 +495,13 @@ def test_a_model_cut_short_is_refused_before_it_waits(db: Session, tmp_path: Pat
 
     with pytest.raises(InvalidError, match=r"model.safetensors is cut short\."):
         runs.check(db, make_recipe(base_model=str(folder)))
+
+
+@pytest.mark.parametrize(("precision", "saved"), [("fp16", "bfloat16"), ("bf16", "float16")])
+def test_layer_norms_on_a_processor_refuse_the_other_16_bits(precision: str, saved: str) -> None:
+    recipe = make_recipe(precision=precision, adapter={"kind": "lora", "base_dtype": saved})
+    found = refusals(recipe, model("float32", family="gpt2"), PROCESSOR)
+
+    assert found[0].message.startswith("gpt2 models cannot compute in")
+    assert found[0].repair
+    assert refusals(recipe, model("float32", family="gpt2"), H100) == []
