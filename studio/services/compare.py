@@ -10,8 +10,8 @@ from sqlmodel import Session, col, select
 from studio.db.tables import Run, Sample
 from studio.errors import InvalidError
 from studio.recipe.dotted import flatten
-from studio.services import common_steps, differences, noise, runs
-from studio.services.common_steps import Reading
+from studio.services import comparable_metrics, differences, noise, runs
+from studio.services.comparable_metrics import Reading
 from studio.services.differences import Difference
 from studio.services.noise import Judgement, Noise, Repeats
 from studio.services.run_labels import run_labels
@@ -139,7 +139,7 @@ def _settings(found: Sequence[Run]) -> dict[str, list[Any]]:
 
 def _metrics(db: Session, found: Sequence[Run], base: Run, known: Noise) -> dict[str, list[Cell]]:
     names = dict.fromkeys(name for run in found for name in run.metrics)
-    told = common_steps.readings(db, found, base)
+    told = comparable_metrics.readings(db, found, base)
     return {
         name: [_cell(name, run, base, told.get((run.id or 0, name)), known) for run in found]
         for name in names

@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from studio.db.summaries import Comparison as Saved
 from studio.services import compare, metrics
-from studio.services.common_steps import is_noisy
+from studio.services.comparable_metrics import is_noisy
 from studio.services.compare import Cell, Comparison
 from studio.services.differences import NOISE
 from studio.web import lines, pictures, words

@@ -84,7 +84,7 @@ def test_what_differs_is_rated_by_keyboard_and_becomes_a_metric(reader: Page) ->
     expect(answers(reader).locator("#mean-2")).to_have_text("rated 5.0 (n = 1)")
 
     row = reader.locator("#finals").get_by_role("row").filter(has_text="Rating, 1 to 5")
-    expect(row).to_have_text(re.compile(r"4\s.*5\s+\+1 better", re.DOTALL))
+    expect(row).to_have_text(re.compile(r"4\s.*5\s+\+1", re.DOTALL))
     reader.reload()
     expect(second.get_by_role("radio", name="5")).to_be_checked()
     expect(answers(reader).get_by_text("1 of 2 prompts")).to_be_visible()

@@ -127,5 +127,5 @@ def test_an_adapter_has_bounds(place: Place, knob: str, value: object) -> None:
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (
         422,
-        f"recipe.adapter.lora.{knob}",
+        f"recipe.adapter.{knob}",
     )

@@ -26,7 +26,7 @@ RESOLVED: dict[str, Any] = {
 
 
 def written(base_model: str) -> str:
-    recipe = SFTRecipe(base_model=base_model, dataset="sums")
+    recipe = SFTRecipe(base_model=base_model, dataset="sums", precision="bf16")
     return card.write("Sums", recipe, RESOLVED, {"eval_loss": 0.25}, [])
 
 

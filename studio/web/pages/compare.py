@@ -21,7 +21,7 @@ from studio.services import (
     ratings,
     runs,
 )
-from studio.services.common_steps import is_noisy
+from studio.services.comparable_metrics import is_noisy
 from studio.services.compare import Comparison
 from studio.services.differences import NOISE, Difference
 from studio.web import answers, booklet, lines, relations, words

@@ -11,7 +11,7 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.events import Event
 from studio.services import attempts, compare, states
-from studio.services.common_steps import Reading
+from studio.services.comparable_metrics import Reading
 from studio.services.compare import Cell
 from studio.services.run_labels import run_labels
 from tests.factories import make_done, make_running, progressed
