@@ -12,7 +12,7 @@ from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.dotted import merge
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services import advice, runs
+from studio.services import advice
 from studio.services.plans import plan
 from studio.services.refusals import Refusal, refusals
 from studio.weights import families
@@ -474,27 +474,6 @@ def test_a_name_the_hub_never_gives_is_refused(db: Session) -> None:
 def test_a_folder_that_cannot_be_read_is_told(db: Session) -> None:
     with pytest.raises(InvalidError, match=r"cannot be read: File name too long\."):
         advice.facts_of(db, f"/{'a' * 300}")
-
-
-def test_a_run_that_cannot_train_is_refused_before_it_waits(db: Session, tmp_path: Path) -> None:
-    folder = folders.write(tmp_path / "model", {"a": ("F32", [70000.0])})
-    recipe = make_recipe(base_model=str(folder), precision="fp16", **FULL)
-
-    with pytest.raises(InvalidError) as caught:
-        runs.check(db, recipe)
-    assert (caught.value.param, caught.value.message) == (
-        "precision",
-        "1 of 1 weights looked at lie beyond 65,504, where float16 ends; the largest is 70,000.",
-    )
-
-
-def test_a_model_cut_short_is_refused_before_it_waits(db: Session, tmp_path: Path) -> None:
-    folder = folders.write(tmp_path / "model", {"a": ("F32", [1.0, 2.0])})
-    whole = folder / "model.safetensors"
-    whole.write_bytes(whole.read_bytes()[:-1])
-
-    with pytest.raises(InvalidError, match=r"model.safetensors is cut short\."):
-        runs.check(db, make_recipe(base_model=str(folder)))
 
 
 @pytest.mark.parametrize(("precision", "saved"), [("fp16", "bfloat16"), ("bf16", "float16")])

@@ -50,13 +50,13 @@ def test_without_ratings_there_is_no_metric(db: Session) -> None:
     assert "rating" not in compare.compare(db, [run_id]).metrics
 
 
-def test_more_is_better(db: Session) -> None:
+def test_ratings_of_two_runs_are_compared(db: Session) -> None:
     ids = [make_answered(db, 1) for _ in range(2)]
     for run_id, score in zip(ids, (2, 4), strict=True):
         rate(db, run_id, 0, score)
 
     cell = compare.compare(db, ids).metrics["rating"][1]
-    assert (cell.delta, cell.verdict) == (2.0, "better")
+    assert (cell.delta, cell.verdict, cell.noise) == (2.0, "", "seed")
 
 
 @pytest.mark.parametrize("score", [0, 6])
