@@ -47,7 +47,7 @@ def test_one_call_makes_an_experiment_and_a_queued_run(client: TestClient) -> No
         ({"optimisation": {"learning_rate": "1e-4"}}, "recipe.optimisation.learning_rate"),
         ({"optimisation": {"max_steps": True}}, "recipe.optimisation.max_steps"),
         ({"trust_remote_code": True}, "recipe.trust_remote_code"),
-        ({"adapter": {"kind": "lora", "rank": 8}}, "recipe.adapter.lora.rank"),
+        ({"adapter": {"kind": "lora", "rank": 8}}, "recipe.adapter.rank"),
     ],
 )
 def test_a_wrong_field_is_named(client: TestClient, changes: dict[str, Any], param: str) -> None:

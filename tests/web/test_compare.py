@@ -57,7 +57,7 @@ def test_only_what_differs_is_shown(client: TestClient, engine: Engine) -> None:
     two(engine)
 
     rows = table(shown(client, "?runs=1,2"), "Settings of the runs")
-    assert rows == [["precision", "bf16 default", "fp32"]]
+    assert rows == [["precision", "bf16", "fp32"]]
 
 
 def test_all_settings_can_be_shown(client: TestClient, engine: Engine) -> None:

@@ -27,7 +27,14 @@ def test_a_queued_run_tells_what_was_asked_for(client: TestClient, engine: Engin
     found = told(client)
 
     assert (found["precision"], found["seed"], found["is_finished"]) == (
-        {"requested": "fp32", "chosen_by": "user", "reason": "", "resolved": {}, "audited": {}},
+        {
+            "requested": "fp32",
+            "chosen_by": "user",
+            "reason": "",
+            "resolved": {},
+            "audited": {},
+            "rounded": None,
+        },
         7,
         False,
     )

@@ -104,7 +104,7 @@ def test_the_recipe_may_say_the_rate_itself(client: TestClient) -> None:
         ({"integrations": [{"type": "wandb"}]}, (400, "unsupported_parameter", "integrations")),
         ({"n_epoch": 3}, (400, "unknown_parameter", "n_epoch")),
         ({"hyperparameters": {"beta": 1}}, (400, "unknown_parameter", "beta")),
-        ({"metadata": {'a"b': "1"}}, (400, "invalid", 'metadata.a"b.[key]')),
+        ({"metadata": {'a"b': "1"}}, (400, "invalid", 'metadata.a"b')),
         ({"suffix": "x" * 65}, (400, "invalid", "suffix")),
         ({"x_studio": {"precisoin": "fp32"}}, (400, "invalid", "x_studio.precisoin")),
     ],
