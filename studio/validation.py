@@ -55,7 +55,7 @@ def field_errors(errors: Iterable[ErrorDetails], model: Any = None) -> list[Fiel
     """Return one error a field, in the order of the fields.
 
     `model` is the annotation that the input was validated against, or one for each name; without
-    it no range is told.
+    it messages name no range.
     Where every branch of a union failed, only those are kept that got furthest.
     """
     fields: dict[tuple[str, ...], list[str]] = {}

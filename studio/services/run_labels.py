@@ -1,4 +1,4 @@
-"""Names of runs that are told apart: where two have one name, it is followed by what differs."""
+"""Distinct labels for runs: where two share a name, the settings that differ follow it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def run_labels(runs: Sequence[Run]) -> dict[int, str]:
 def _distinguished(name: str, runs: Sequence[Run]) -> dict[int, str]:
     recipes = [flatten(run.recipe.model_dump()) for run in runs]
     keys = [key for key in recipes[0] if len({repr(recipe.get(key)) for recipe in recipes}) > 1]
-    # The seed says least: it is told where nothing else differs.
+    # The seed says least, so it comes last.
     chosen = sorted(keys, key=lambda key: key in SEEDS)[:MOST_SETTINGS]
     about = [", ".join(_setting(key, recipe.get(key)) for key in chosen) for recipe in recipes]
     return {
