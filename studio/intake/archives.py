@@ -34,7 +34,7 @@ _BROKEN = (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 """What is read in bounded memory; others may ask for gigabytes of it by one number."""
 _ASIDE = re.compile(
-    r"(^|/)(__MACOSX/|\.|Thumbs\.db$|desktop\.ini$"
+    r"(^|/)(__MACOSX/|\.(?!/)|Thumbs\.db$|desktop\.ini$"
     r"|(README|LICEN[CS]E|NOTICE|COPYING|CHANGELOG|CITATION)(\.[^/]*)?$)",
     re.IGNORECASE,
 )

@@ -12,7 +12,7 @@ import pytest
 from studio.errors import InvalidError
 from studio.intake.archives import Member, members, sides, split_of
 from studio.intake.kinds import recognise
-from tests.unit.intake.conftest import zipped
+from tests.unit.intake.conftest import Bring, zipped
 
 ROW = b'{"prompt": "a", "completion": "b"}\n'
 
@@ -194,4 +194,12 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
 
     assert refusal(path).message == (
         "The zip archive is damaged and cannot be unpacked to its end (File is not a zip file)."
+    )
+
+
+def test_a_file_is_read_that_the_archive_names_from_its_own_folder(bring: Bring) -> None:
+    row = b'{"prompt": "a", "completion": "b"}\n'
+
+    assert (
+        bring(zipped({"./train.jsonl": row, "./.hidden.jsonl": row}), "a.zip").converted.rows == 1
     )
