@@ -35,6 +35,8 @@ from studio.intake.written import FILES, Written, numbers_of, written
 
 _RUNNING: set[Format] = {"text", "markdown"}
 """Text without columns: what looks like a placeholder in it is a word of the text."""
+_FEW_UNREAD = 0.1
+"""A file with a larger share of rows that cannot be read is a guess."""
 _MEDIA_ROWS = 20_000
 """A file is refused as a whole if all of its first rows hold media, so many at most."""
 
@@ -87,13 +89,19 @@ def look(source: Source, limits: Limits, mapping: Mapping | None = None) -> Look
 
     """
     kind = recognise(source.path, source.filename)
-    first = first_rows(source.path, kind, limits)
+    unread = Tally()
+    first = first_rows(source.path, kind, limits, unread)
     media = _counted_media(source, kind, limits, first)
     if media.count == media.rows and kind not in _RUNNING and not _takes_media(mapping):
         raise media.refusal()
     found = detect(row.values for row in first)
     if media.count:
-        found = replace(found, sureness="guess", questions=[media.sentence])
+        found = replace(
+            found,
+            sureness="guess",
+            questions=[media.sentence, *found.questions],
+            media_rows=media.count,
+        )
     if kind in _RUNNING:
         # Nobody named the only column there is.
         found = replace(
@@ -101,8 +109,24 @@ def look(source: Source, limits: Limits, mapping: Mapping | None = None) -> Look
             mapping=found.mapping.model_copy(update={"media": "ignore"}),
             evidence=["The file is running text.", *found.evidence[1:]],
         )
+    found = _with_unread(found, list(unread), len(first))
     found = with_sides(found, members(source.path))
     return Looked(format=kind, columns=_columns(first), detected=found)
+
+
+def _with_unread(detected: Detected, problems: Sequence[Problem], rows: int) -> Detected:
+    """Return what was detected, less sure of it where rows could not be read."""
+    count = sum(problem.count for problem in problems)
+    if not count:
+        return detected
+    total = count + rows
+    question = f"{count:,} of {total:,} rows looked at could not be read. {problems[0].message}"
+    is_guess = detected.sureness == "guess" or count > _FEW_UNREAD * total
+    return replace(
+        detected,
+        sureness="guess" if is_guess else "likely",
+        questions=[question, *detected.questions],
+    )
 
 
 def _counted_media(

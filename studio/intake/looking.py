@@ -29,14 +29,16 @@ _PARAMS: dict[Reason, str] = {
 _NAMED = 5
 
 
-def first_rows(path: Path, kind: Format, limits: Limits) -> list[Row]:
+def first_rows(path: Path, kind: Format, limits: Limits, tally: Tally | None = None) -> list[Row]:
     """Return the first rows, as many as a shape is told from, or fewer if they are long.
+
+    What could not be read is counted in the tally.
 
     Raises:
         InvalidError: none of the first can be read.
 
     """
-    tally = Tally()
+    tally = Tally() if tally is None else tally
     found: list[Row] = []
     size = 0
     tried = islice(readers.rows(path, kind, limits), _PATIENCE)

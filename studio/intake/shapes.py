@@ -24,6 +24,9 @@ from studio.intake.turns import UnusableRowError
 _ALTERNATIVES = 4
 _SURE, _LIKELY = 0.9, 0.5
 """Shares of the rows that must be usable for detection to be so sure."""
+_BY_VALUES = (
+    "The names of the columns do not say what they are: is the right one chosen for each role?"
+)
 _SPLITS = ("split", "partition", "dataset_split")
 
 TITLES: dict[ShapeName, str] = {
@@ -73,6 +76,8 @@ class Detected:
     """Columns that play no role, and keys of turns that nothing is made of."""
     questions: list[str] = field(default_factory=list)
     """What a person should look at before the rows are used, in sentences."""
+    media_rows: int = 0
+    """Of the rows looked at, those that hold images, audio, video or files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,7 @@ def detect(rows: Iterable[Values[str, Any]]) -> Detected:
         evidence=_evidence(best, len(seen.rows)),
         alternatives=_different(best, others),
         unused=unused(seen, best.mapping),
+        questions=[_BY_VALUES] if best.found.sureness == "guess" else [],
     )
 
 

@@ -251,3 +251,27 @@ def test_unused_keys_of_turns_and_kept_reasoning_are_told(bring: Bring) -> None:
         ("reasoning", ""),
         ("unused_columns", " source, messages.rating."),
     ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "sureness"), [(0, "sure"), (1, "likely"), (2, "guess"), (9, "guess")]
+)
+def test_rows_that_cannot_be_read_make_detection_less_sure(
+    tmp_path: Path, broken: int, sureness: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = ['{"prompt": "a", "completion": "b"}'] * (10 - broken) + ['{"prompt": "a",'] * broken
+    path.write_text("\n".join(rows))
+
+    seen = look(Source(path=path, filename=path.name), Limits()).detected
+
+    words = [f"{broken} of 10 rows looked at could not be read. Not valid JSON"]
+    assert seen.sureness == sureness
+    assert [question[: len(words[0])] for question in seen.questions] == words * bool(broken)
+
+
+def test_a_list_that_is_cut_off_behind_its_first_row_is_a_guess(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('[{"prompt": "a", "completion": "b"}, {"prompt": "c", "comp')
+
+    assert look(Source(path=path, filename=path.name), Limits()).detected.sureness == "guess"

@@ -228,3 +228,26 @@ def test_a_label_in_words_judges_nothing() -> None:
     found = detect([{"question": "a", "answer": "b", "label": "history"}])
 
     assert (found.mapping.shape, found.unused) == ("prompt_completion", ["label"])
+
+
+def test_texts_are_a_pair_before_a_small_number_is_a_class() -> None:
+    rows = [
+        {
+            "Ticket Text": f"My order {i} has not come yet, can you help?",
+            "What we said": ("We are sorry.", "We will look into it at once.")[i % 2],
+            "Agent #": i % 4,
+        }
+        for i in range(40)
+    ]
+
+    seen = detect(rows)
+
+    assert seen.mapping.shape == "prompt_completion"
+    assert seen.mapping.roles == {"prompt": ["Ticket Text"], "completion": ["What we said"]}
+    assert (seen.sureness, seen.unused, len(seen.questions)) == ("guess", ["Agent #"], 1)
+
+
+def test_a_small_number_is_no_class_beside_a_column_of_words() -> None:
+    rows = [{"remark": f"it is {i}", "mood": f"mood {i % 3}", "desk": i % 4} for i in range(40)]
+
+    assert detect(rows).mapping.roles == {"text": ["remark"], "label": ["mood"]}
