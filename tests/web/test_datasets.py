@@ -197,6 +197,17 @@ def test_an_upload_over_rest_answers_with_all_that_is_known(client: TestClient) 
     assert client.get(API).json()["data"][0] == made
 
 
+def test_unused_columns_are_a_note_and_not_left_out_rows(client: TestClient) -> None:
+    bring(client, b'{"prompt": "Who?", "completion": "Me.", "agent": 7}\n')
+
+    section = read(client.get("/datasets/2").text).one("section", **{"aria-labelledby": "problems"})
+    (note,) = client.get(f"{API}/2/problems").json()["data"][:1]
+
+    assert "How the file was read These columns are not used: agent." in section.text
+    assert "Left out of the file" not in section.text
+    assert (note["kind"], note["code"]) == ("note", "unused_columns")
+
+
 def test_a_page_has_ten_rows_and_folds_long_ones(client: TestClient) -> None:
     long = "So it goes. " * 100
     rows = [{"prompt": f"Who is {i}?", "completion": long if i == 1 else "Me."} for i in range(12)]

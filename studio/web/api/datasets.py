@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 from fastapi import APIRouter, Response
-from pydantic import Field
+from pydantic import Field, model_validator
 from sqlmodel import Session
 
 from studio.db.states import DatasetStatus
@@ -26,11 +26,11 @@ router = APIRouter(route_class=Call, prefix="/api/v1/datasets", tags=["datasets"
 
 
 class ProblemOut(Out):
-    """What is wrong with some rows."""
+    """What is wrong with some rows, or worth knowing about the whole file."""
 
-    kind: Literal["left_out", "finding"] = "left_out"
-    """left_out: they could not be used, and the others are kept; finding: they are kept, and should
-    be looked at."""
+    kind: Literal["left_out", "note", "finding"] = "left_out"
+    """left_out: they could not be used, and the others are kept; note: how the file was read, such
+    as columns that are not used; finding: they are kept, and should be looked at."""
     code: str
     message: str
     count: int
@@ -42,6 +42,12 @@ class ProblemOut(Out):
     blocking: bool
     """Whether no run can start."""
     split: Part
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tell_notes(cls, problem: dict[str, Any]) -> dict[str, Any]:
+        # Rows that are left out are always named.
+        return {"kind": "left_out" if problem["rows"] else "note"} | problem
 
 
 class DatasetOut(Out):
