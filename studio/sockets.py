@@ -1,6 +1,7 @@
 """Unix sockets between processes of one home: where they are, and how one is listened to."""
 
 import os
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,3 +56,10 @@ def hear(line: socket.socket, most: int) -> bytes:
         if len(heard) > most:
             raise OSError(f"More than {most:,} bytes were said.")
     return bytes(heard)
+
+
+def is_gone(line: socket.socket | int) -> bool:
+    """Whether the other side has hung up altogether, and not only said all it had to say."""
+    poll = select.poll()
+    poll.register(line, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))

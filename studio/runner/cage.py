@@ -2,7 +2,6 @@
 
 import os
 import resource
-import select
 import signal
 import socket
 import sys
@@ -13,7 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from studio import parents
 from studio.desk import Asked, Failure
+from studio.sockets import is_gone
 
 CHILDREN = 4
 """How many there may be at once."""
@@ -98,12 +99,13 @@ class Child:
 def fork(work: Callable[[], Iterator[bytes]], limits: Limits, line: socket.socket) -> Child:
     """Have a piece of work done in a child, and what it yields written to a pipe."""
     heard, said = os.pipe()
-    pid = os.fork()
+    parent, pid = os.getpid(), os.fork()
     if pid:
         os.close(said)
         return Child(pid, heard, time.monotonic() + limits.wall_seconds, line)
     code = 1
     try:
+        parents.end_with_parent(lambda: os.getppid() != parent)
         _shut(said)
         limits.impose()
         with os.fdopen(said, "wb") as pipe:
@@ -123,13 +125,6 @@ def hold_memory(more: int) -> None:
     """Hold this process to so many bytes more than it has."""
     if sys.platform == "linux":
         _lower(resource.RLIMIT_AS, _address_space() + more)
-
-
-def is_gone(line: socket.socket) -> bool:
-    """Whether the other side has hung up altogether, and not only said all it had to say."""
-    poll = select.poll()
-    poll.register(line, 0)
-    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _shut(said: int) -> None:

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerBase
 
 from studio.desk import ANSWER_BYTES, REQUEST_BYTES, Answer, Asked, Failure, Kind, Sizes
 from studio.errors import StudioError, TooLargeError
-from studio.runner.cage import CHILDREN, LOADING, PACKING, SHOWING, Child, fork, is_gone
+from studio.runner.cage import CHILDREN, LOADING, PACKING, SHOWING, Child, fork
 from studio.runner.shelf import Shelf, load
-from studio.sockets import hear
+from studio.sockets import hear, is_gone
 from studio.training import neighbours, prompts, sight
 
 IDLE_SECONDS = 600.0

@@ -2,18 +2,23 @@
 
 It has models answer, one question after the other; who else comes waits in the socket's own queue.
 When the lifeline ends it finishes the answer at hand and leaves; so it does when nobody has asked
-for so many seconds, and the worker starts another as soon as somebody connects.
+for so many seconds, and the worker starts another as soon as somebody connects. It ends at once
+with the worker.
 """
 
 import os
 import socket
 import sys
 
+from studio import parents
+from studio.sockets import is_gone
+
 _QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 """What keeps libraries from asking the hub, and from talking."""
 
 
 def main(listener: int, lifeline: int, idle_seconds: float) -> int:
+    parents.end_with_parent(lambda: is_gone(lifeline))
     os.environ.update(_QUIET)
 
     from studio.runner.speech import Speaker  # noqa: PLC0415 -- heavy import

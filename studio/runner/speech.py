@@ -11,10 +11,9 @@ from pydantic import ValidationError
 
 from studio.desk import Failure
 from studio.errors import StudioError
-from studio.runner.cage import is_gone
 from studio.runner.voices import Voices
 from studio.runner.writing import room, write
-from studio.sockets import hear
+from studio.sockets import hear, is_gone
 from studio.speaker import REQUEST_BYTES, Asked, Doing, Said
 from studio.training import failures
 

@@ -5,18 +5,21 @@ nobody else can reach it, and it hears at once that the worker is gone. A fork c
 thread that calls it, so the launcher must have no other, and no GPU; if it has, it says so and
 leaves, and the worker starts runs without it. RUNS only tells in a list of processes whose it is.
 
-    worker                    launcher                  child
-    root, env, log, go ─────▶ fork ───────────────────▶ a session and a log of its own
-           ◀──────────────────────────────────────────── its pid
-    a byte into `go` ───────────────────────────────────▶ trains, as `python -m studio.runner` does
-                              exit code into the folder ◀ ends
+    worker                 launcher        waiter                  run
+    root, env, log, go ──▶ fork ─────────▶ fork ─────────────────▶ a session and a log of its own
+           ◀────────────────────────────────────────────────────── its pid
+    a byte into `go` ────────────────────────────────────────────▶ trains, as `studio.runner` does
+                                           exit code into its folder ◀ ends
+
+The launcher ends with its worker. Each run has a waiter for a parent, which stays as long as the
+run and does nothing but write down how that ends: whoever comes later can tell.
 """
 
 import gc
 import json
 import os
 import random
-import selectors
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -24,10 +27,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from studio import parents
 from studio.methods import METHODS
 from studio.rundir import RunDir
 from studio.runner.__main__ import clean_environment, main
 from studio.runner.spare import hide_all_but
+from studio.sockets import is_gone
 
 MESSAGE_BYTES = 2**18
 
@@ -84,28 +89,33 @@ def preload() -> str:
 
 
 def serve(line: socket.socket) -> Request | None:
-    """Fork as often as asked, until the worker is gone and every child has ended.
+    """Fork as often as asked, until the worker is gone.
 
-    Returns twice: in the launcher None, at the end; and in each child what it is to do.
+    Returns twice: in the launcher None, at the end; and in each run what it is to do.
     """
-    selector = selectors.PollSelector()
-    selector.register(line, selectors.EVENT_READ)
-    while selector.get_map():
-        for key, _ in selector.select():
-            if key.fileobj is not line:
-                selector.unregister(key.fileobj)
-                os.close(key.fd)
-                _bury(*key.data)
-            elif (asked := Request.receive(line)) is None:
-                selector.unregister(line)
-            elif pid := os.fork():
-                asked.close()
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, asked.root))
-            else:
-                for other in [key.fd for key in selector.get_map().values() if key.data]:
-                    os.close(other)
-                return asked
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # waiters that have ended are no zombies
+    while asked := Request.receive(line):
+        if os.fork() == 0:
+            _fork_run(asked, line)
+            return asked
+        asked.close()
     return None
+
+
+def _fork_run(asked: Request, line: socket.socket) -> None:
+    """Fork a run, which returns; its waiter stays, writes down how it ends, and ends itself."""
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid == 0:
+        return
+    try:
+        line.close()
+        asked.close()
+        _rename(f"studio wait {asked.root.name}")
+        _bury(pid, asked.root)
+    finally:  # Whatever happens, a waiter must not go on as the launcher.
+        os._exit(0)
 
 
 def become(asked: Request, line: socket.socket) -> int:
@@ -116,8 +126,7 @@ def become(asked: Request, line: socket.socket) -> int:
     os.environ.clear()
     os.environ.update(asked.env)
     _reseed()
-    with suppress(OSError):  # What `ps` shows; not every system lets it be said.
-        Path("/proc/self/comm").write_text(f"studio run {asked.root.name}", encoding="utf-8")
+    _rename(f"studio run {asked.root.name}")
     refused = _poisoned()
     line.send(json.dumps({"pid": os.getpid(), "why": refused}).encode())
     line.close()
@@ -126,6 +135,12 @@ def become(asked: Request, line: socket.socket) -> int:
     wanted = os.read(asked.go, 1)
     asked.close()
     return main(asked.root) if wanted else 0
+
+
+def _rename(name: str) -> None:
+    """Change what `ps` shows of this process, where the system lets it be said."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(name, encoding="utf-8")
 
 
 def _unsafe() -> str:
@@ -166,6 +181,7 @@ def _reseed() -> None:
 def _launch() -> int:
     # A copy, so that a child's standard input is not the line: nothing comes from there.
     line = socket.socket(fileno=os.dup(0))
+    parents.end_with_parent(lambda: is_gone(line))
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     why = preload()

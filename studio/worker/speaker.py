@@ -58,6 +58,4 @@ class Speaker:
 
     def end(self) -> None:
         """End it, in the middle of a word if need be: its worker is leaving."""
-        if self.post.child is not None and self.post.is_staffed:
-            self.post.child.terminate()
         self.post.end()

@@ -109,7 +109,7 @@ class Warm:
     _next_at: float = 0.0
     _look_at: float = 0.0
     _left: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    """Launchers told to leave; they do when the runs they made have ended."""
+    """Launchers told to leave, which are about to."""
 
     def begin(self) -> None:
         """Load the training packages in the background, if a process can be forked here."""
@@ -151,7 +151,7 @@ class Warm:
             self._left = [child for child in self._left if child.poll() is None]
 
     def end(self) -> None:
-        """Let the launcher leave, as soon as the runs it made have ended."""
+        """Let the launcher leave; the runs it made go on."""
         self._wanted = False
         self._let_go()
         self._tell("off")
