@@ -4,9 +4,7 @@ What a command needs is imported by it: help, and what only asks the API, come a
 """
 
 import gc
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -81,26 +79,15 @@ def link() -> None:
 
 
 @app.command()
-def worker() -> None:
+def worker(
+    lifeline: Annotated[int | None, typer.Option(hidden=True, help="An open socket.")] = None,
+) -> None:
     """Run the queue, until told to stop; training goes on without it."""
     gc.disable()  # as above
-    from studio import logs  # noqa: PLC0415 -- heavy import
-    from studio.commands import entry  # noqa: PLC0415 -- heavy import
-    from studio.services import home, locks, secrets  # noqa: PLC0415 -- heavy import
-    from studio.settings import Settings  # noqa: PLC0415 -- heavy import
-    from studio.worker.loop import Loop  # noqa: PLC0415 -- heavy import
+    from studio.commands import work  # noqa: PLC0415 -- heavy import
 
     gc.enable()
-    settings = Settings()
-    entry.keep_private()
-    logs.configure("worker")
-    engine = home.open_home(settings)
-    secrets.hide(engine, settings)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    with locks.only_one(settings.home, "worker", "the queue"):
-        Loop.local(engine, settings).run(stop)
+    work.work(lifeline)
 
 
 @app.command()

@@ -34,8 +34,10 @@ _LOOK_SECONDS = 0.05
 
 
 @contextmanager
-def only_one(home: Path, role: Role, address: str) -> Iterator[None]:
-    """Hold the folder for one process of a kind.
+def only_one(
+    home: Path, role: Role, address: str, *, patience_seconds: float = 0.0
+) -> Iterator[None]:
+    """Hold the folder for one process of a kind, at once or when another has just left.
 
     Raises:
         ConflictError: another process of this kind uses the folder; the message says which.
@@ -43,10 +45,15 @@ def only_one(home: Path, role: Role, address: str) -> Iterator[None]:
 
     """
     with _lock_file(home, role) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise _taken(home) from error
+        end = time.monotonic() + patience_seconds
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= end:
+                    raise _taken(home) from error
+                time.sleep(_LOOK_SECONDS)
         lock.truncate(0)
         now = datetime.now().astimezone()
         lock.write(f"process {os.getpid()} since {now:%Y-%m-%d %H:%M}, {address}")

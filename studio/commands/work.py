@@ -1,0 +1,52 @@
+"""`studio worker`: the queue, until it is told to stop, or the web process beside it is gone."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from studio import logs, parents
+from studio.commands import entry
+from studio.errors import StudioError
+from studio.redaction import redacted
+from studio.services import home, locks, secrets
+from studio.settings import Settings
+from studio.worker.isolation import caught
+from studio.worker.loop import Loop
+
+PATIENCE_SECONDS = 5.0
+"""How long a worker waits for the one before it to leave, where somebody would start it again."""
+
+
+def work(lifeline: int | None) -> None:
+    """Run the queue; `lifeline` is an open socket whose other end a supervisor holds."""
+    stop = threading.Event()
+    with _explained(lifeline):
+        settings = Settings()
+        entry.keep_private()
+        logs.configure("worker")
+        if lifeline is not None:
+            parents.stop_with_parent(lifeline, stop)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        engine = home.open_home(settings)
+        secrets.hide(engine, settings)
+        patience = 0.0 if lifeline is None else PATIENCE_SECONDS
+        with locks.only_one(settings.home, "worker", "the queue", patience_seconds=patience):
+            Loop.local(engine, settings).run(stop)
+
+
+@contextmanager
+def _explained(lifeline: int | None) -> Iterator[None]:
+    """Say to the supervisor why the queue cannot go on, for its pages to show."""
+    with caught() as errors:
+        yield
+    for error in errors:
+        words = f"{type(error).__name__}: {error}"
+        if isinstance(error, StudioError):
+            words = f"{error.message} {error.hint}".strip()
+        if lifeline is not None:
+            with suppress(OSError):  # It is gone.
+                os.write(lifeline, redacted(words[:2000]).encode())
+        raise error
