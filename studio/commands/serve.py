@@ -1,32 +1,30 @@
 """The web process with its worker beside it: what `studio serve` starts, and how it all ends."""
 
 import errno
-import logging
 import os
+import signal
 import socket
-import subprocess
 import sys
 import threading
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import typer
 import uvicorn
+from sqlalchemy import Engine
 
 from studio import logs, paths
 from studio.commands import entry
 from studio.commands.entry import Address
+from studio.commands.supervise import Ending, Supervisor
 from studio.errors import ConflictError, UnavailableError
-from studio.services import checks, home, locks, secrets
+from studio.services import checks, home, locks, secrets, supervision
 from studio.settings import Settings
-
-log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 1.5
 """How long open requests may take at shutdown; streams are told to end at once."""
-LEAVE_SECONDS = 60.0
-"""How long a worker may take to leave: longer than it waits for a database that is busy."""
 
 
 def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool) -> None:
@@ -49,7 +47,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         home.tidy(engine, settings)
         home.furnish(engine, settings, typer.echo)
         _warn(settings)
-        with _beside(settings if worker else None):
+        with _worker_beside(engine, settings, wanted=worker) as ending:
             # The largest import of all goes on while the worker does its own.
             from studio.web import render  # noqa: PLC0415 -- heavy import
             from studio.web.app import create_app, settle  # noqa: PLC0415 -- heavy import
@@ -65,7 +63,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
                 proxy_headers=False,  # `studio.web.proxies` reads them, and asks from whom
                 timeout_graceful_shutdown=int(GRACE_SECONDS) or 1,
             )
-            uvicorn.Server(config).run(sockets=[listening])
+            _Server(config, ending).run(sockets=[listening])
 
 
 def _require_scripts() -> None:
@@ -84,31 +82,37 @@ def _warn(settings: Settings) -> None:
 
 
 @contextmanager
-def _beside(settings: Settings | None) -> Iterator[None]:
-    """Run a worker as long as the web process lives; what it trains goes on after both.
+def _worker_beside(engine: Engine, settings: Settings, *, wanted: bool) -> Iterator[Ending]:
+    """Keep a worker as long as the web process lives; what it trains goes on after both.
 
-    None leaves the worker out.
+    Yields what is to be called as soon as a signal comes.
     """
-    if settings is None:
-        yield
-        return
-    child = subprocess.Popen([sys.executable, "-m", "studio", "worker"])
+    supervisor = Supervisor(engine, settings) if wanted else None
+    ending = Ending(supervisor, settings)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ending.leave)
+    ending.start()
+    supervision.clear(settings)
+    if supervisor is not None:
+        supervisor.start()
     try:
-        yield
+        yield ending
     finally:
-        child.terminate()
-        _await(child, settings)
+        ending.begin()
+        if supervisor is not None:
+            supervisor.end(ending.seconds)
 
 
-def _await(child: subprocess.Popen[bytes], settings: Settings) -> None:
-    """Give a worker the time it may take; one that hangs must not keep Ctrl-C from ending all."""
-    drains = settings.on_stop == "drain"
-    try:
-        child.wait(LEAVE_SECONDS + (settings.save_grace_seconds if drains else 0))
-    except subprocess.TimeoutExpired:
-        log.warning("worker_hung", extra={"pid": child.pid})
-        child.kill()
-        child.wait()
+class _Server(uvicorn.Server):
+    """A server that says at once that a signal has come, and not when it has done with it."""
+
+    def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._ending.begin()
+        super().handle_exit(sig, frame)
 
 
 def listen(address: Address) -> socket.socket:

@@ -1,0 +1,170 @@
+"""The worker beside the web process: started again when it dies, ended with the web process.
+
+Each holds an end of a pair of sockets. The worker leaves when its own end is closed, however the
+web process ends, and says on it why it could not go on.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from types import FrameType
+
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.services import supervision, workers
+from studio.services.supervision import Death
+from studio.settings import Settings
+from studio.worker.isolation import caught
+
+log = logging.getLogger(__name__)
+
+WORKER = (sys.executable, "-m", "studio", "worker")
+
+PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+"""Seconds until the next worker starts, after one death in a row, two, three, and so on."""
+
+STEADY_SECONDS = 60.0
+"""A worker that lived for so long has started well: its death is the first in a row."""
+
+END_SECONDS = 1.8
+"""How long after a signal everything has ended, unless runs are drained."""
+
+_WORDS_BYTES = 2**13
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Keeps one worker alive, from a thread of the web process."""
+
+    engine: Engine
+    settings: Settings
+    command: Sequence[str] = WORKER
+    pauses: Sequence[float] = PAUSES
+    steady_seconds: float = STEADY_SECONDS
+    child: subprocess.Popen[bytes] | None = None
+    _line: socket.socket | None = None
+    _ending: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the worker, and another whenever it ends."""
+        self._thread = threading.Thread(target=self._supervise, name="supervisor", daemon=True)
+        self._thread.start()
+
+    def begin_end(self) -> None:
+        """Ask the worker to leave; may be called more than once."""
+        self._ending.set()
+        if self.child is not None:
+            self.child.terminate()
+
+    def end(self, seconds: float) -> None:
+        """Wait for the worker to leave, and kill it after some seconds."""
+        self.begin_end()
+        if self._thread is not None:
+            self._thread.join(seconds)
+        if self.child is not None and self.child.poll() is None:
+            log.warning("worker_killed", extra={"pid": self.child.pid})
+            self.child.kill()
+            self.child.wait()
+        supervision.clear(self.settings)
+
+    def _supervise(self) -> None:
+        deaths = 0
+        while not self._ending.is_set():
+            started = time.monotonic()
+            reason = self._run()
+            if self._ending.is_set():
+                return
+            deaths = 1 if time.monotonic() - started > self.steady_seconds else deaths + 1
+            pause = self.pauses[min(deaths, len(self.pauses)) - 1]
+            self._record(reason, deaths, pause)
+            self._ending.wait(pause)
+
+    def _run(self) -> str:
+        """Run one worker to its end. Return how it ended, in a sentence."""
+        try:
+            self.child = self._spawn()
+        except OSError as error:
+            return supervision.not_started(error)
+        if self._ending.is_set():  # A signal came in between.
+            self.child.terminate()
+        return supervision.ended(self.child.wait())
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        if self._line is not None:
+            self._line.close()
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            lifeline = ("--lifeline", str(theirs.fileno()))
+            return subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
+                [*self.command, *lifeline], pass_fds=[theirs.fileno()]
+            )
+
+    def _record(self, reason: str, deaths: int, pause: float) -> None:
+        """Write down how a worker ended, and forget it at once: nothing starts until the next."""
+        next_at = datetime.now(UTC) + timedelta(seconds=pause)
+        death = Death(reason=reason, words=self._words(), deaths=deaths, next_at=next_at)
+        log.error(
+            "worker_died", extra={"reason": reason, "deaths": deaths, "again_in_seconds": pause}
+        )
+        supervision.write(self.settings, death)
+        with caught() as errors, unit_of_work(self.engine) as db:
+            workers.retire_process(db, self.child.pid if self.child else 0)
+        for error in errors:  # It counts as gone a little later, by its silence.
+            log.warning("worker_not_retired", exc_info=error)
+
+    def _words(self) -> str:
+        if self._line is None:
+            return ""
+        self._line.setblocking(False)  # noqa: FBT003 -- socket's own signature
+        try:
+            return self._line.recv(_WORDS_BYTES).decode("utf-8", "replace").strip()
+        except OSError:
+            return ""
+
+
+@dataclass(slots=True)
+class Ending:
+    """Ends web and worker together, and within a time."""
+
+    supervisor: Supervisor | None
+    settings: Settings
+    _begun: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def seconds(self) -> float:
+        """How long it may take: runs that are drained write a checkpoint first."""
+        drains = self.supervisor is not None and self.settings.on_stop == "drain"
+        return END_SECONDS + (self.settings.save_grace_seconds if drains else 0.0)
+
+    def start(self) -> None:
+        """Wait for the end in a thread: a signal handler must neither start one nor block."""
+        threading.Thread(target=self._end, name="ending", daemon=True).start()
+
+    def begin(self) -> None:
+        """Have the worker leave now, and everything end by force if it takes too long."""
+        if not self._begun.is_set():
+            self._begun.set()
+
+    def leave(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal that comes before the server listens to it, or after."""
+        raise SystemExit(0)
+
+    def _end(self) -> None:
+        self._begun.wait()
+        if self.supervisor is not None:
+            self.supervisor.begin_end()
+        # A request that computes in a thread keeps its process for as long as it takes.
+        time.sleep(self.seconds)
+        log.warning("ended_by_force", extra={"after_seconds": self.seconds})
+        if self.supervisor is not None and self.supervisor.child is not None:
+            self.supervisor.child.kill()
+        os._exit(0)

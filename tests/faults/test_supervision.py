@@ -1,0 +1,119 @@
+"""The worker of a real studio dies, and the studio itself: who notices, and who is left."""
+
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from studio import desk
+from studio.services import locks
+from studio.services.supervision import FILE
+from tests.faults.test_processes import LONG, trainer_of
+from tests.living import Studio, free_port, launcher_of, run_of, steps_of, submit
+from tests.patience import until
+
+pytestmark = pytest.mark.faults
+
+
+def worker_of(studio: Studio) -> psutil.Process:
+    """Wait for the worker that has taken the queue, and return its process."""
+    assert studio.process is not None
+    until(lambda: locks.holder(studio.home, "worker").startswith("process "), seconds=180)
+    return psutil.Process(int(locks.holder(studio.home, "worker").split()[1]))
+
+
+def helpers_of(worker: psutil.Process) -> list[psutil.Process]:
+    """Return what a worker has started for itself: launcher, desk, speaker; no run."""
+    told = ("studio.runner.warm", "studio.runner.desk", "studio.runner.speaker")
+    found = []
+    for one in worker.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if any(name in one.cmdline() for name in told) and not one.name().startswith("studio"):
+                found.append(one)
+    return found
+
+
+def health(studio: Studio) -> tuple[int, dict[str, Any]]:
+    answer = studio.api.get("/health")
+    return answer.status_code, answer.json()
+
+
+def start_desk(studio: Studio) -> None:
+    desk.connect(studio.home, timeout=30).close()
+    until((studio.home / "desk.log").exists)
+
+
+def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    until(lambda: run_of(studio, number)["step"] >= 3, seconds=180)
+    first = worker_of(studio)
+    first.kill()
+    until((studio.home / FILE).exists)
+    until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+    seen = run_of(studio, number)["step"]
+    until(lambda: run_of(studio, number)["step"] > seen, seconds=180)
+
+    assert worker_of(studio) != first
+    assert (run_of(studio, number)["attempt"], health(studio)[1]["status"]) == (1, "ok")
+    assert steps_of(studio, number)[:3] == [1.0, 2.0, 3.0]
+    trainer_of(studio, number).kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_studio_that_ends_leaves_nothing_but_its_runs(
+    make_studio: Callable[..., Studio], number: signal.Signals
+) -> None:
+    studio = make_studio(warm=True)
+    launcher_of(studio)
+    run = submit(studio, max_steps=LONG)
+    until(lambda: run_of(studio, run)["step"] >= 3, seconds=180)
+    start_desk(studio)
+    trainer, worker = trainer_of(studio, run), worker_of(studio)
+    helpers = [worker, *helpers_of(worker)]
+    assert studio.process is not None
+    studio.process.send_signal(number)
+    code = studio.wait()
+    until(lambda: not any(map(is_there, helpers)))
+    events = studio.home / "runs" / str(run) / "events.jsonl"
+    size = events.stat().st_size
+    until(lambda: events.stat().st_size > size)
+    trainer.kill()
+
+    assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
+    assert len(helpers) == 3
+
+
+def is_there(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_helpers_end_with_a_worker_that_is_killed(make_studio: Callable[..., Studio]) -> None:
+    studio = make_studio(warm=True)
+    worker = worker_of(studio)
+    until(
+        lambda: len(helpers_of(worker)) == 1, seconds=180
+    )  # It loads for seconds, and looks at nothing.
+    start_desk(studio)
+    until(lambda: len(helpers_of(worker)) == 2, seconds=180)
+    helpers = helpers_of(worker)
+    worker.kill()
+    until(lambda: not any(map(is_there, helpers)))
+    until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+
+    assert worker_of(studio) != worker
+
+
+def test_the_next_studio_finds_its_port_and_queue_free(studio: Studio) -> None:
+    assert studio.process is not None
+    studio.process.send_signal(signal.SIGKILL)
+    studio.wait()
+    studio.port = free_port()
+    studio.start()
+    number = submit(studio, max_steps=2)
+    until(lambda: run_of(studio, number)["status"] == "succeeded", seconds=120)
+
+    assert health(studio)[1]["status"] == "ok"
