@@ -148,6 +148,7 @@ ROUTES = {
     "/sweeps/{sweep_id}/{verb}": "POST manage",
     "/views": "POST submit",
     "/views/{view_id}/delete": "POST manage",
+    "/worker": "GET read",
     "/api/v1/accounts": "GET admin, POST admin",
     "/api/v1/accounts/{account_id}": "PATCH admin, DELETE admin",
     "/api/v1/accounts/{account_id}/link": "POST admin",

@@ -26,6 +26,7 @@ from studio.web import (
     tongue,
     words,
 )
+from studio.web.worker_status import worker_status
 
 VARY = {"Vary": "HX-Request, Accept-Language, Cookie"}
 """What the same address answers differently to."""
@@ -104,6 +105,7 @@ def _jinja() -> Environment:
         figure=live_figures.figure,
         tiles=live_figures.TILES,
         result_tiles=live_figures.RESULT_TILES,
+        worker_status=worker_status,
         spoken=tongue.spoken,
         phrases=tongue.phrases,
         tongues=tongue.TONGUES,

@@ -53,6 +53,7 @@ def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
     first = worker_of(studio)
     first.kill()
     until((studio.home / FILE).exists)
+    page = httpx2.get(f"{studio.url}/queue", trust_env=False).text
     until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
     seen = run_of(studio, number)["step"]
     until(lambda: run_of(studio, number)["step"] > seen, seconds=180)
@@ -60,7 +61,24 @@ def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
     assert worker_of(studio) != first
     assert (run_of(studio, number)["attempt"], health(studio)[1]["status"]) == (1, "ok")
     assert steps_of(studio, number)[:3] == [1.0, 2.0, 3.0]
+    assert 'id="worker-status"' in page
     trainer_of(studio, number).kill()
+
+
+def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> None:
+    lock = studio.home / "worker.lock"
+    worker_of(studio).kill()
+    until(lambda: not locks.holder(studio.home, "worker") or (studio.home / FILE).exists())
+    with locks.only_one(studio.home, "worker", "a test", patience_seconds=60):
+        assert lock.exists()
+        until(lambda: "exit code 1" in str(health(studio)[1]))
+        page = httpx2.get(f"{studio.url}/", trust_env=False).text
+        assert "The worker ended by itself, with exit code 1." in page
+        assert f"Another studio already uses {studio.home}" in page
+        assert str(studio.home) not in str(health(studio)[1])
+    until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+
+    assert "The worker ended" not in httpx2.get(f"{studio.url}/", trust_env=False).text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

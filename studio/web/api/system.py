@@ -8,10 +8,10 @@ import studio
 from studio.errors import UnavailableError
 from studio.hardware import versions
 from studio.recipe.precision import PRECISIONS
-from studio.services import workers
+from studio.services import supervision, workers
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Out
-from studio.web.deps import DB
+from studio.web.deps import DB, Config
 
 router = APIRouter(route_class=Call, prefix="/api/v1", tags=["system"])
 
@@ -45,9 +45,12 @@ class HardwareOut(Out):
 
 
 @router.get("/health")
-def health(db: DB) -> Health:
+def health(db: DB, config: Config) -> Health:
     """Answer 503 with the reason when no worker is there to train."""
     if not workers.heard_of(db):
+        if death := supervision.death(db, config):
+            hint = f"The studio starts another; attempt {death.deaths}."
+            raise UnavailableError(death.reason, hint=hint)
         raise UnavailableError("No worker is running.", hint="Start one: studio worker")
     reasons = workers.failing(db)
     status = "degraded" if reasons else "ok"

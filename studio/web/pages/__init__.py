@@ -34,6 +34,7 @@ from studio.web.pages import (
     style,
     sweeps,
     tables,
+    worker,
 )
 
 ROUTERS = tuple(
@@ -42,7 +43,7 @@ ROUTERS = tuple(
         *(home, tables, completions, sight, new, experiments, breakages, runs, exports),
         *(compare, ratings, comparisons, imports, datasets, stats),
         *(studies, sweeps, mappings, models, queue, settings, failures, chores),
-        *(languages, manual, docs, palette, style),
+        *(languages, manual, docs, palette, style, worker),
         *(login, oidc, access, people, secrets),
     )
 )

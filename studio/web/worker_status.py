@@ -1,0 +1,32 @@
+"""The banner on every page while the worker is away, or cannot do part of its work."""
+
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from studio.db.session import reading
+from studio.errors import StudioError
+from studio.services import supervision, workers
+from studio.services.supervision import Death
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    death: Death | None
+    """How the worker ended, while none is there."""
+    failing: list[str]
+    """What it cannot do at present, in sentences."""
+
+    @property
+    def is_well(self) -> bool:
+        return self.death is None and not self.failing
+
+
+def worker_status(request: Request) -> WorkerStatus:
+    """Ask how the worker is; a database that is busy keeps no page from being shown."""
+    state = request.app.state
+    try:
+        with reading(state.engine) as db:
+            return WorkerStatus(supervision.death(db, state.settings), workers.failing(db))
+    except StudioError:
+        return WorkerStatus(None, [])
