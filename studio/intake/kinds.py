@@ -20,8 +20,10 @@ from studio.intake.signatures import (
     HTML,
     JSON,
     JSON_LIST,
+    NOT_TEXT,
     PARQUET,
     TEXT,
+    XML,
     ZIP,
     seen,
 )
@@ -29,6 +31,8 @@ from studio.intake.signatures import (
 _TAKEN = f"Can be read: {IN_WORDS}."
 _OBJECTS = re.compile(rb'\s*(?:\[\s*)?\{\s*"')
 _COMMENT = re.compile(rb"\s*<!--")
+_TEXTUAL = {TEXT, JSON, HTML, XML, NOT_TEXT}
+"""What text in any encoding may look like before it is decoded."""
 _SPEAKING = {JSON: ".jsonl", PARQUET: ".parquet", ARROW: ".arrow"}
 """What a packed file may be whose name does not say it: `rows.gz`."""
 
@@ -52,7 +56,8 @@ def _of(part: Part, filename: str) -> Format:
         raise _mismatch(named, outside)
     if named not in PACKINGS and outside in PACKINGS.values():
         raise _mismatch(named, outside) if named in ENDINGS else _unreadable(named, outside)
-    head = head_as_utf8(part.head()).removeprefix(BOM)
+    head = part.head()
+    head = (head_as_utf8(head) if seen(head) in _TEXTUAL else head).removeprefix(BOM)
     inside = seen(head)
     if inside == TEXT and not head.strip() and len(head) < HEAD - len(BOM):
         raise InvalidError("The file is empty.", hint="Choose a file with rows.", param="file")

@@ -49,7 +49,7 @@ class Code(StrEnum):
     REASONING = "reasoning"
     UNUSED_COLUMNS = "unused_columns"
     UNUSED_FILES = "unused_files"
-    READ_AS_WINDOWS = "read_as_windows"
+    ENCODING = "encoding"
     BY_PARAGRAPH = "by_paragraph"
     BY_LINE = "by_line"
     BY_HEADING = "by_heading"
@@ -81,7 +81,7 @@ SENTENCES: dict[Code, str] = {
     Code.HUGE_NUMBER: "A number has too many digits; write it in quotes",
     Code.TOO_DEEP: "Nested too deeply",
     Code.NOT_A_ROW: 'Not a row: expected an object such as {"prompt": "…", "completion": "…"}',
-    Code.NOT_UTF8: "Not text in UTF-8; save the file as UTF-8 to keep such rows",
+    Code.NOT_UTF8: "Not text in the encoding of the file; save it as UTF-8 to keep such rows",
     Code.BROKEN_VALUE: "A value cannot be read",
     Code.BROKEN_CHARACTER: "A character is broken: half of a surrogate pair",
     Code.TOO_LONG: "Longer than a row may be",
@@ -94,7 +94,7 @@ SENTENCES: dict[Code, str] = {
     "writes it",
     Code.UNUSED_COLUMNS: "These columns are not used",
     Code.UNUSED_FILES: "These files of the archive are not read",
-    Code.READ_AS_WINDOWS: "Not UTF-8, so read as Windows-1252; look whether its accents are right",
+    Code.ENCODING: "Read in another encoding than UTF-8; check that its characters are right",
     Code.BY_PARAGRAPH: "Each paragraph is a row: blank lines part them",
     Code.BY_LINE: "Each line is a row, for there are no blank lines",
     Code.BY_HEADING: "Each section is a row: headings of the first two levels begin one",

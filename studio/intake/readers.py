@@ -10,7 +10,8 @@ from studio.errors import InvalidError
 from studio.intake.archives import within
 from studio.intake.arrow_rows import rows_in_arrow
 from studio.intake.csv_rows import rows_in_table
-from studio.intake.encodings import as_utf8, encoding, with_newlines
+from studio.intake.encodings import CERTAIN, ENCODINGS, as_utf8, with_newlines
+from studio.intake.file_detection import guess_encoding
 from studio.intake.formats import Format
 from studio.intake.json_rows import rows_in_list, rows_on_lines
 from studio.intake.limits import Limits, Meter
@@ -39,15 +40,14 @@ _OF_TEXT: dict[Format, Callable[[BinaryIO, int], Rows]] = {
     "text": rows_in_text,
     "markdown": rows_in_markdown,
 }
-_PERHAPS_WINDOWS: set[Format] = {"csv", "text", "markdown"}
-"""What programs of Windows write in an encoding of their own. JSON is UTF-8 by its standard."""
 _NAMED = 5
 
 
 def rows(path: Path, kind: Format, limits: Limits, columns: Collection[str] | None = None) -> Rows:
     """Read a file row by row, or all files in an archive, numbered through.
 
-    Naming the columns spares Parquet and Arrow the reading of others.
+    The encoding of a text is detected for each file. Naming the columns spares
+    Parquet and Arrow the reading of others.
 
     Raises:
         InvalidError: what cannot be stepped over is damaged.
@@ -55,19 +55,20 @@ def rows(path: Path, kind: Format, limits: Limits, columns: Collection[str] | No
 
     """
     meter = Meter(limits, path.stat().st_size)
-    for row in _rows_in_parts(path, kind, limits, columns, meter):
+    if kind in _OF_TEXT:
+        read = partial(_rows_of_text, kind=kind, limits=limits, meter=meter)
+    else:
+        read = partial(_rows, kind=kind, limits=limits, columns=columns, meter=meter)
+    for row in _rows_in_parts(path, read):
         meter.add_cells(len(row.values) if isinstance(row, Row) else 0)
         yield row
 
 
-def _rows_in_parts(
-    path: Path, kind: Format, limits: Limits, columns: Collection[str] | None, meter: Meter
-) -> Rows:
+def _rows_in_parts(path: Path, read: Callable[[Part], Rows]) -> Rows:
     with parts(path) as found:
         if found.aside:
             more = ", …" if len(found.aside) > _NAMED else ""
             yield Note(Code.UNUSED_FILES, ", ".join(found.aside[:_NAMED]) + more)
-        read = partial(_rows, kind=kind, limits=limits, columns=columns, meter=meter)
         several = len(found.parts) > 1
         before = 0
         for part in found.parts:
@@ -80,20 +81,18 @@ def _rows_in_parts(
 def _rows(
     part: Part, *, kind: Format, limits: Limits, columns: Collection[str] | None, meter: Meter
 ) -> Rows:
-    if kind == "parquet":
-        with part.seekable(meter) as file:
-            yield from rows_in_parquet(file, limits, columns)
-    elif kind == "arrow":
-        with part.seekable(meter) as file:
-            yield from rows_in_arrow(file, limits, columns)
-    else:
-        head = part.head()
-        name = encoding(head, windows=kind in _PERHAPS_WINDOWS)
-        if name == "cp1252":
-            yield Note(Code.READ_AS_WINDOWS)
-        with part.open(meter) as file, as_utf8(file, name) as text:
-            whole = text if kind == "json" else with_newlines(text, head)
-            yield from _OF_TEXT[kind](whole, limits.row_bytes)
+    read = rows_in_parquet if kind == "parquet" else rows_in_arrow
+    with part.seekable(meter) as file:
+        yield from read(file, limits, columns)
+
+
+def _rows_of_text(part: Part, *, kind: Format, limits: Limits, meter: Meter) -> Rows:
+    name = guess_encoding(part, limits).encoding
+    if name not in CERTAIN:
+        yield Note(Code.ENCODING, ENCODINGS[name])
+    with part.open(meter) as file, as_utf8(file, name) as text:
+        whole = text if kind == "json" else with_newlines(text, part.head())
+        yield from _OF_TEXT[kind](whole, limits.row_bytes)
 
 
 def _of_member(found: Rows, part: Part, before: int) -> Generator[Row | Unread | Note, None, int]:

@@ -12,7 +12,10 @@ ARROW = "an Arrow file"
 PARQUET = "a Parquet file"
 JSON = "JSON"
 HTML = "an HTML page"
+XML = "XML"
 TEXT = "text"
+NOT_TEXT = "not text, and no data set either"
+"""It holds NUL bytes; text in UTF-16 and UTF-32 does, too."""
 ZIP = "a zip archive"
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
@@ -41,8 +44,6 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"\x80\x03", "a Python pickle"),
     (b"\x80\x04", "a Python pickle"),
     (b"\x80\x05", "a Python pickle"),
-    (b"\xff\xfe\x00\x00", "text in UTF-32"),
-    (b"\x00\x00\xfe\xff", "text in UTF-32"),
 )
 _HTML = re.compile(rb"<(!doctype|html|head|body|svg|!--)", re.IGNORECASE)
 _XML = re.compile(rb"<\?xml", re.IGNORECASE)
@@ -53,7 +54,6 @@ HINTS = {
     ARROW: "Rename it so that it ends in .arrow.",
     JSON: "Rename it so that it ends in .json or .jsonl.",
     HTML: "Was a web page saved in place of the file? Download the file itself.",
-    "text in UTF-32": "Save it as UTF-8 and upload it again.",
     "an old document of Word or Excel": "Save a table as CSV, a document as plain text.",
     "an Excel workbook": "Save it as CSV and upload that.",
     "an OpenDocument table": "Save it as CSV and upload that.",
@@ -79,9 +79,9 @@ def seen(head: bytes) -> str:
     if head[_TAR] == b"ustar":
         return "a tar archive"
     if b"\0" in head:
-        return "not text: it may be UTF-16, or no data set at all"
+        return NOT_TEXT
     if _HTML.match(text):
         return HTML
     if _XML.match(text):
-        return "XML"
+        return XML
     return JSON if text.startswith((b"{", b"[")) else TEXT

@@ -290,7 +290,7 @@ def test_a_table_of_excel_says_how_it_was_read(client: TestClient) -> None:
     shown = client.get(f"/datasets/{number}")
 
     assert "Voilà" in shown.text
-    assert "Not UTF-8, so read as Windows-1252" in shown.text
+    assert "Read in another encoding than UTF-8" in shown.text
 
 
 def test_the_file_chooser_offers_every_ending_that_is_read(client: TestClient) -> None:

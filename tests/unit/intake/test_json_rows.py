@@ -145,10 +145,12 @@ def test_a_row_is_numbered_by_its_place_in_the_list() -> None:
 
 
 def test_a_row_that_is_not_utf8_is_told_by_its_byte_and_the_rest_is_kept(bring: Bring) -> None:
-    result = bring(f"[{GOOD}, ".encode() + b'{"prompt": "\xe9"}' + f", {GOOD}]".encode(), "a.json")
+    good = GOOD.replace("a", "é").encode()
+    result = bring(b"[" + good + b', {"prompt": "\xe9"}, ' + good + b"]", "a.json")
 
     (problem,) = result.converted.problems
     assert (result.converted.rows, problem.code, problem.rows) == (2, "not_utf8", [2])
     assert problem.message == (
-        "Not text in UTF-8; save the file as UTF-8 to keep such rows (byte 0xe9 at position 13)."
+        "Not text in the encoding of the file; save it as UTF-8 to keep such rows "
+        "(byte 0xe9 at position 13)."
     )
