@@ -19,12 +19,13 @@ from studio.intake.candidates import Counts, candidates
 from studio.intake.checks import Finding
 from studio.intake.columns import table
 from studio.intake.conditions import Reason
+from studio.intake.file_detection import DetectedFile, detect_file
 from studio.intake.followed import Told, followed, followed_rows
 from studio.intake.formats import Format
 from studio.intake.kinds import recognise
 from studio.intake.limits import Limits
 from studio.intake.looking import first_rows, nothing_left, readable
-from studio.intake.mapping import Kind, Mapping, Split
+from studio.intake.mapping import DETECT, FileOptions, Kind, Mapping, Split
 from studio.intake.media import MediaCount, columns_with_media, count_media
 from studio.intake.problems import SENTENCES, Code, Problem, Tally
 from studio.intake.roles import check, says_enough
@@ -50,6 +51,8 @@ class Source:
     path: Path
     filename: str
     """As its owner calls it; the ending says which format it should be."""
+    options: FileOptions = DETECT
+    """What its owner says of how to read it, where no mapping does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +92,10 @@ def look(source: Source, limits: Limits, mapping: Mapping | None = None) -> Look
 
     """
     kind = recognise(source.path, source.filename)
+    file = detect_file(source.path, kind, limits, mapping.file if mapping else source.options)
     unread = Tally()
-    first = first_rows(source.path, kind, limits, unread)
-    media = _counted_media(source, kind, limits, first)
+    first = first_rows(source.path, kind, limits, file.options, unread)
+    media = _counted_media(replace(source, options=file.options), kind, limits, first)
     if media.count == media.rows and kind not in _RUNNING and not _takes_media(mapping):
         raise media.refusal()
     found = detect(row.values for row in first)
@@ -110,7 +114,7 @@ def look(source: Source, limits: Limits, mapping: Mapping | None = None) -> Look
             evidence=["The file is running text.", *found.evidence[1:]],
         )
     found = _with_unread(found, list(unread), len(first))
-    found = with_sides(found, members(source.path))
+    found = _with_file(with_sides(found, members(source.path)), file)
     return Looked(format=kind, columns=_columns(first), detected=found)
 
 
@@ -129,6 +133,22 @@ def _with_unread(detected: Detected, problems: Sequence[Problem], rows: int) -> 
     )
 
 
+def _with_file(detected: Detected, file: DetectedFile) -> Detected:
+    """Return what was detected, with how the file is read and what is not certain of that."""
+    options = {"file": file.options}
+    sureness = detected.sureness
+    if file.questions:
+        sureness = "likely" if file.is_likely and sureness != "guess" else "guess"
+    return replace(
+        detected,
+        mapping=detected.mapping.model_copy(update=options),
+        alternatives=[other.model_copy(update=options) for other in detected.alternatives],
+        sureness=sureness,
+        questions=[*file.questions, *detected.questions],
+        encodings=file.encodings,
+    )
+
+
 def _counted_media(
     source: Source, kind: Format, limits: Limits, first: Sequence[Row]
 ) -> MediaCount:
@@ -136,7 +156,7 @@ def _counted_media(
     found = count_media(first)
     if found.count < found.rows or kind in _RUNNING:
         return found
-    rows = readers.rows(source.path, kind, limits)
+    rows = readers.rows(source.path, kind, limits, options=source.options)
     return count_media(islice(readable(rows, Tally()), _MEDIA_ROWS))
 
 
@@ -205,14 +225,14 @@ def _mapping(
 
 def _converted(source: Source, mapping: Mapping, folder: Path, limits: Limits, told: Told) -> _Part:
     kind = recognise(source.path, source.filename)
-    first = first_rows(source.path, kind, limits)
+    first = first_rows(source.path, kind, limits, mapping.file)
     columns = _columns(first)
     check(mapping, columns)
     media = [] if mapping.media == "ignore" else columns_with_media(first, columns)
     counts = Counts()
     path = followed(source.path)
     wanted = [*mapping.columns, *media]
-    read = readers.rows(path, kind, limits, wanted)
+    read = readers.rows(path, kind, limits, wanted, mapping.file)
     rows = readable(followed_rows(read, path, told), counts.tally)
     kept = counts.kept(candidates(rows, mapping, limits.row_bytes))
     found = written(kept, mapping, folder, limits.total_bytes)
@@ -263,9 +283,12 @@ def _fitted(source: Source, mapping: Mapping, limits: Limits) -> Mapping:
     """Return the mapping without columns that a file lacks, or its own where too few are left."""
     kind = recognise(source.path, source.filename)
     there = set(_columns(first_rows(source.path, kind, limits)))
+    # The other file may be in another encoding.
+    options = mapping.file.model_copy(update={"encoding": ""})
     roles = {role: [one for one in named if one in there] for role, named in mapping.roles.items()}
     less = {
         "roles": roles,
+        "file": options,
         "keep": [condition for condition in mapping.keep if condition.column in there],
         "values": {column: shown for column, shown in mapping.values.items() if column in there},
     }

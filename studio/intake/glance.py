@@ -106,7 +106,7 @@ class OutOfTime:
 def _rows(source: Source, limits: Limits) -> Iterator[Row | Unread | Note | OutOfTime]:
     kind, last = recognise(source.path, source.filename), 0
     try:
-        for row in readers.rows(source.path, kind, limits.at_once()):
+        for row in readers.rows(source.path, kind, limits.at_once(), options=source.options):
             yield row
             last = last if isinstance(row, Note) else row.number
     except SlowReadingError:

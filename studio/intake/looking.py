@@ -9,6 +9,7 @@ from studio.intake import readers
 from studio.intake.conditions import REASONS, Reason
 from studio.intake.formats import Format
 from studio.intake.limits import Limits
+from studio.intake.mapping import DETECT, FileOptions
 from studio.intake.problems import Problem, Tally
 from studio.intake.rows import Note, Row, Rows, Unread
 from studio.intake.texts import plain
@@ -29,7 +30,13 @@ _PARAMS: dict[Reason, str] = {
 _NAMED = 5
 
 
-def first_rows(path: Path, kind: Format, limits: Limits, tally: Tally | None = None) -> list[Row]:
+def first_rows(
+    path: Path,
+    kind: Format,
+    limits: Limits,
+    options: FileOptions = DETECT,
+    tally: Tally | None = None,
+) -> list[Row]:
     """Return the first rows, as many as a shape is told from, or fewer if they are long.
 
     What could not be read is counted in the tally.
@@ -41,7 +48,7 @@ def first_rows(path: Path, kind: Format, limits: Limits, tally: Tally | None = N
     tally = Tally() if tally is None else tally
     found: list[Row] = []
     size = 0
-    tried = islice(readers.rows(path, kind, limits), _PATIENCE)
+    tried = islice(readers.rows(path, kind, limits, options=options), _PATIENCE)
     for row in islice(readable(tried, tally), LOOKED_AT):
         found.append(row)
         size += sum(len(plain(value)) for value in row.values.values())

@@ -6,9 +6,10 @@ It is kept with every version of a data set: the same mapping of the same file g
 from typing import Annotated, Literal, Self
 
 from annotated_types import Ge, Gt, Le, Len
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from studio.described import Described
+from studio.intake.encodings import ENCODINGS, normalise
 
 ShapeName = Literal[
     "alpaca",
@@ -85,6 +86,27 @@ class Split(_Part):
     """The name or id of a data set; nothing where a file was brought along."""
 
 
+class FileOptions(_Part):
+    """How the file itself is read. What is left empty is detected."""
+
+    encoding: str = ""
+    """Of a text, as Python names it: gb18030, cp1252. Other spellings are understood."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, written: str) -> str:
+        try:
+            return normalise(written)
+        except (LookupError, ValueError):
+            known = ", ".join(ENCODINGS)
+            message = f"There is no encoding called {written[:60]}. Known are: {known}."
+            raise ValueError(message) from None
+
+
+DETECT = FileOptions()
+"""Nothing is chosen: all of it is detected."""
+
+
 class Mapping(_Part):
     """How the columns of a file become rows."""
 
@@ -111,6 +133,7 @@ class Mapping(_Part):
     """Numbers of rows to leave out, as the file counts them; an archive counts through its files
     in the order in which they are read."""
     seed: Annotated[int, Ge(0), Le(2**32 - 1)] = 42
+    file: FileOptions = DETECT
 
     @property
     def kind(self) -> Kind:

@@ -49,7 +49,7 @@ def preview(source: Source, mapping: Mapping, limits: Limits, rows: int = 20) ->
     check(mapping, mapping.columns)
     kind = recognise(source.path, source.filename)
     count = rows * _SEVERAL if mapping.shape == "thread" else rows
-    found = readers.rows(source.path, kind, limits.at_once())
+    found = readers.rows(source.path, kind, limits.at_once(), options=mapping.file)
     first: list[Row | Unread] = []
     # What there is no time for is not shown; that a file is slow is said when it is read.
     with suppress(SlowReadingError):

@@ -15,6 +15,7 @@ from studio.intake.file_detection import guess_encoding
 from studio.intake.formats import Format
 from studio.intake.json_rows import rows_in_list, rows_on_lines
 from studio.intake.limits import Limits, Meter
+from studio.intake.mapping import DETECT, FileOptions
 from studio.intake.markdown_rows import rows_in_markdown
 from studio.intake.parquet_rows import rows_in_parquet
 from studio.intake.parts import Part, parts
@@ -43,10 +44,16 @@ _OF_TEXT: dict[Format, Callable[[BinaryIO, int], Rows]] = {
 _NAMED = 5
 
 
-def rows(path: Path, kind: Format, limits: Limits, columns: Collection[str] | None = None) -> Rows:
+def rows(
+    path: Path,
+    kind: Format,
+    limits: Limits,
+    columns: Collection[str] | None = None,
+    options: FileOptions = DETECT,
+) -> Rows:
     """Read a file row by row, or all files in an archive, numbered through.
 
-    The encoding of a text is detected for each file. Naming the columns spares
+    An encoding that the options leave empty is detected for each file. Naming the columns spares
     Parquet and Arrow the reading of others.
 
     Raises:
@@ -56,7 +63,7 @@ def rows(path: Path, kind: Format, limits: Limits, columns: Collection[str] | No
     """
     meter = Meter(limits, path.stat().st_size)
     if kind in _OF_TEXT:
-        read = partial(_rows_of_text, kind=kind, limits=limits, meter=meter)
+        read = partial(_rows_of_text, kind=kind, limits=limits, options=options, meter=meter)
     else:
         read = partial(_rows, kind=kind, limits=limits, columns=columns, meter=meter)
     for row in _rows_in_parts(path, read):
@@ -86,8 +93,10 @@ def _rows(
         yield from read(file, limits, columns)
 
 
-def _rows_of_text(part: Part, *, kind: Format, limits: Limits, meter: Meter) -> Rows:
-    name = guess_encoding(part, limits).encoding
+def _rows_of_text(
+    part: Part, *, kind: Format, limits: Limits, options: FileOptions, meter: Meter
+) -> Rows:
+    name = options.encoding or guess_encoding(part, limits).encoding
     if name not in CERTAIN:
         yield Note(Code.ENCODING, ENCODINGS[name])
     with part.open(meter) as file, as_utf8(file, name) as text:

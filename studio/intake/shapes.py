@@ -13,6 +13,7 @@ from studio.errors import InvalidError
 from studio.intake.canonical import canonical
 from studio.intake.columns import Table, table
 from studio.intake.dialogues import unused_keys
+from studio.intake.encodings import Reading
 from studio.intake.guesses import guessed
 from studio.intake.habits import Found, Sureness, listed, named
 from studio.intake.mapping import Kind, Mapping, ShapeName, Split
@@ -76,6 +77,8 @@ class Detected:
     """Columns that play no role, and keys of turns that nothing is made of."""
     questions: list[str] = field(default_factory=list)
     """What a person should look at before the rows are used, in sentences."""
+    encodings: list[Reading] = field(default_factory=list)
+    """Of a text that is not UTF-8: how it reads as it is read, and in other encodings."""
     media_rows: int = 0
     """Of the rows looked at, those that hold images, audio, video or files."""
 

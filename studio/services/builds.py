@@ -176,7 +176,7 @@ def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
 
 
 def _bring_large(db: Session, folder: Path, upload: Upload) -> Dataset:
-    source = Source(path=upload.path, filename=upload.filename)
+    source = Source(path=upload.path, filename=upload.filename, options=upload.options)
     seen = look(source, upload.limits.at_once(), upload.mapping)
     if upload.mapping is not None:
         check(upload.mapping, seen.columns)
@@ -193,7 +193,7 @@ def _bring_unseen(db: Session, folder: Path, upload: Upload) -> Dataset:
     brought = Source(path=upload.path, filename=upload.filename)
     dataset = drafts.add(db, folder, replace(upload, arrival=unseen(brought)))
     job = Reading(
-        source=drafts.source(folder, dataset),
+        source=replace(drafts.source(folder, dataset), options=upload.options),
         mapping=upload.mapping,
         limits=upload.limits,
         validation=drafts.validation(folder, dataset),
@@ -237,7 +237,7 @@ def _subject(dataset_id: int) -> str:
 def _arrived(upload: Upload) -> Reading:
     brought = upload.validation_filename or upload.filename
     return Reading(
-        source=Source(path=upload.path, filename=upload.filename),
+        source=Source(path=upload.path, filename=upload.filename, options=upload.options),
         mapping=upload.mapping,
         limits=upload.limits,
         validation=Source(path=upload.validation, filename=brought) if upload.validation else None,

@@ -15,7 +15,7 @@ from studio.intake.arrivals import DETECTED, Arrival, arrival
 from studio.intake.convert import Source, look
 from studio.intake.formats import endings, stem
 from studio.intake.limits import Limits
-from studio.intake.mapping import Mapping
+from studio.intake.mapping import DETECT, FileOptions, Mapping
 from studio.intake.shapes import Detected
 from studio.manifest import sha256
 from studio.services import datasets, folders
@@ -37,6 +37,8 @@ class Upload:
     """Where it came from, in words."""
     validation: Path | None = None
     validation_filename: str = ""
+    options: FileOptions = DETECT
+    """What its owner says of how to read the file, where no mapping does."""
     mapping: Mapping | None = None
     """How to read it; None leaves that to what is seen in it."""
     is_draft: bool = False
@@ -74,7 +76,7 @@ def add(db: Session, folder: Path, upload: Upload) -> Dataset:
 def described(upload: Upload) -> Dataset:
     """Return the row of a file with what was seen in it, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
-    brought = Source(path=upload.path, filename=upload.filename)
+    brought = Source(path=upload.path, filename=upload.filename, options=upload.options)
     found = upload.arrival or arrival(brought, upload.limits.at_once(), upload.mapping)
     return Dataset(
         name=datasets.clean_name(upload.name or stem(filename)),

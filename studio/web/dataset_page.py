@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping as Values
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -93,7 +93,7 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "page_size": ROWS,
         "folded": {one.number for one in rows.rows if is_long(one.row)},
         "spots": findings.spots(where, version, which, rows) if version else {},
-        "original": _original(config, dataset, asked),
+        "original": _original(config, dataset, asked, mapping),
         "chore": builds.of(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
         "findings": _findings(version, mapping) if version and mapping else None,
@@ -140,12 +140,15 @@ def _findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]]
     ]
 
 
-def _original(config: Settings, dataset: Dataset, asked: Asked) -> dict[str, Any] | None:
+def _original(
+    config: Settings, dataset: Dataset, asked: Asked, mapping: Mapping | None
+) -> dict[str, Any] | None:
     """Return the rows that were asked for as they stand in the file that was brought."""
     numbers = _numbers(asked.original)
     if not numbers:
         return None
     source = drafts.source(config.datasets, dataset)
+    source = replace(source, options=mapping.file) if mapping else source
     if asked.split == "validation":
         source = drafts.validation(config.datasets, dataset) or source
     found = glance.find(source, limits_of(config), numbers)

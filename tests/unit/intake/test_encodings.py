@@ -3,11 +3,16 @@
 import codecs
 import io
 import json
+from pathlib import Path
 
 import pytest
 
+from studio.errors import InvalidError
+from studio.intake.convert import Source, look
 from studio.intake.encodings import as_utf8, guess, normalise
 from studio.intake.json_rows import rows_on_lines
+from studio.intake.limits import Limits
+from studio.intake.mapping import FileOptions, Mapping
 from studio.intake.problems import Code
 from studio.intake.rows import Unread
 from tests.unit.intake.conftest import Bring, zipped
@@ -69,6 +74,30 @@ def test_a_text_is_read_in_the_encoding_it_is_in(
     assert (last["text"] if kind == "txt" else last["messages"][-1]["content"]) == text
 
 
+@pytest.mark.parametrize(("text", "name"), TEXTS, ids=[name for _text, name in TEXTS])
+def test_a_guess_is_a_question_with_a_sample_and_never_sure(
+    tmp_path: Path, text: str, name: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(in_format(text, "csv").encode(name, "ignore"))
+
+    seen = look(Source(path=path, filename=path.name), Limits()).detected
+
+    is_certain = name.startswith("utf_")
+    assert (seen.sureness == "sure") is is_certain
+    assert [text[:8] in question for question in seen.questions] == [True] * (not is_certain)
+
+
+def test_a_short_doubtful_text_is_a_guess_with_other_readings(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(EXCEL.encode("cp437", "ignore"))
+
+    seen = look(Source(path=path, filename=path.name), Limits()).detected
+
+    assert seen.sureness == "guess"
+    assert len(seen.encodings) > 1
+
+
 def test_the_encoding_is_known_behind_a_megabyte_of_ascii(bring: Bring) -> None:
     content = ("prompt,completion\n" + "Hi,There\n" * 120_000 + f"你好,{CHINESE}\n").encode("gbk")
 
@@ -86,6 +115,24 @@ def test_files_of_an_archive_are_each_read_in_their_own_encoding(bring: Bring) -
 
     answers = [turns[1]["content"] for turns in result.conversations]
     assert answers == [CHINESE, RUSSIAN, FRENCH]
+
+
+def test_an_encoding_that_is_given_is_obeyed(bring: Bring) -> None:
+    mapping = Mapping(
+        shape="prompt_completion",
+        roles={"prompt": ["prompt"], "completion": ["completion"]},
+        file=FileOptions(encoding="Latin-1"),
+    )
+
+    result = bring(in_format("Привет", "csv").encode("cp1251"), "rows.csv", mapping)
+
+    assert result.conversations[0][1]["content"] == "Ïðèâåò"
+
+
+@pytest.mark.parametrize("name", ["klingon", "base64", "idna", "rot13"])
+def test_an_unknown_encoding_is_refused_with_the_known(name: str) -> None:
+    with pytest.raises(ValueError, match=r"There is no encoding called .* utf-8, gb18030"):
+        FileOptions(encoding=name)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +191,24 @@ def test_a_row_that_is_no_text_is_left_out_and_told(
     result = bring(content, filename)
 
     assert (result.converted.rows, result.problems) == (2, [("not_utf8", 1, [number])])
+
+
+def test_bytes_that_an_encoding_has_no_letter_for_are_told(bring: Bring) -> None:
+    mapping = Mapping(
+        shape="prompt_completion",
+        roles={"prompt": ["prompt"], "completion": ["completion"]},
+        file=FileOptions(encoding="gbk"),
+    )
+    content = "prompt,completion\n你好,世界\n".encode("gbk") + b"a,\xff\n"
+
+    problems = bring(content, "rows.csv", mapping).problems
+
+    assert ("not_utf8", 1, [3]) in problems
+
+
+def test_binary_files_are_not_taken_for_text() -> None:
+    with pytest.raises(InvalidError):
+        look(Source(path=Path(__file__), filename="rows.parquet"), Limits())
 
 
 def test_the_place_of_the_byte_is_told() -> None:
