@@ -1,6 +1,7 @@
 """All that the mapping screen shows of a data set, for a form as it stands."""
 
 from collections.abc import Mapping as Values
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,7 +13,12 @@ from studio.db.work import Chore
 from studio.errors import InvalidError, TooLargeError
 from studio.intake import glance, wording
 from studio.intake.archives import is_zip
-from studio.intake.mapping import Mapping, Split
+from studio.intake.convert import look
+from studio.intake.encodings import ENCODINGS, Reading
+from studio.intake.file_detection import TEXTS, detect_file
+from studio.intake.glance import Glance
+from studio.intake.kinds import recognise
+from studio.intake.mapping import DETECT, FileOptions, Mapping, Split
 from studio.intake.rows import Row
 from studio.intake.shapes import Detected
 from studio.services import builds, datasets, drafts, versions
@@ -26,6 +32,21 @@ FIRST = 5
 """Rows that the table of the file shows."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is seen in a file that is read in one way."""
+
+    detected: Detected | None
+    why: str
+    """Why nothing was recognised, if nothing was."""
+    options: FileOptions
+    encodings: list[Reading]
+
+    @property
+    def readings(self) -> list[Mapping]:
+        return [self.detected.mapping, *self.detected.alternatives] if self.detected else []
+
+
 class Screen:
     """A data set whose mapping is being chosen."""
 
@@ -34,41 +55,66 @@ class Screen:
         self.folder = config.datasets
         self.source = drafts.source(config.datasets, dataset)
 
-    def begin(self, chosen: int | None) -> dict[str, Any]:
-        """Return what to show first: the reading in use, what was seen, or the one chosen."""
-        found, _why = self._detected()
+    def begin(self, chosen: int | None, options: FileOptions = DETECT) -> dict[str, Any]:
+        """Return what to show first: the reading in use, what was seen, or the one chosen.
+
+        Options say how to read the file itself, where a person has chosen that.
+        """
         current = versions.current(self.db, self.dataset)
-        readings = [found.mapping, *found.alternatives] if found else []
-        seen = glance.look(self.source, self.limits)
+        mapping = Mapping.model_validate(current.mapping) if current else None
+        if options == DETECT and mapping is not None:
+            options = mapping.file
+        found = self._detected(options)
+        readings = found.readings
+        seen = self._glance(found.options)
         if chosen is not None and chosen < len(readings):
             form = mappings.shown(readings[chosen], seen)
-        elif current is not None:
-            form = mappings.shown(Mapping.model_validate(current.mapping), seen)
+        elif mapping is not None and mapping.file == found.options:
+            form = mappings.shown(mapping, seen)
         elif readings:
             form = mappings.shown(self._with_file(readings[0]), seen)
         else:
-            form = mappings.empty(seen)
-        return self.show(form)
+            form = mappings.empty(seen, found.options)
+        return self._shown(form, found, seen)
 
     def show(
         self, form: MappingForm, error: ValidationError | InvalidError | None = None
     ) -> dict[str, Any]:
         """Return everything that the page says of a form as it stands."""
-        seen = glance.look(self.source, self.limits)
-        found, why = self._detected()
-        problems = _problems(error)
+        options = FileOptions.model_validate(form.file)
+        return self._shown(form, self._detected(options), self._glance(options), error)
+
+    def outcome(self, form: MappingForm) -> Outcome:
+        """Return what a form makes of the first rows, or why nothing can be said yet."""
+        try:
+            mapping = form.mapping()
+        except ValidationError as error:
+            return Outcome(refused=_refusal(error))
+        return sample.of(self.source, mapping, self.limits)
+
+    def _shown(
+        self,
+        form: MappingForm,
+        found: "_Found",
+        seen: Glance,
+        error: ValidationError | InvalidError | None = None,
+    ) -> dict[str, Any]:
         return {
             "dataset": self.dataset,
             "base": f"/datasets/{self.dataset.id}/mapping",
             "failed": self._failed(),
-            "detected": found,
-            "unseen": why,
-            "readings": _readings(found),
+            "detected": found.detected,
+            "unseen": found.why,
+            "readings": [wording.in_words(one) for one in found.readings],
             "chosen": _chosen(found, form),
+            "file": found.options,
+            "encodings": found.encodings,
+            "all_encodings": ENCODINGS,
+            "is_text": self.dataset.format in TEXTS,
             "form": mappings.with_classes(form, seen),
             "glance": seen,
             "first": [_first(row) for row in seen.rows[:FIRST]],
-            "problems": problems,
+            "problems": _problems(error),
             "is_open": _is_open,
             "outcome": Outcome(refused=error)
             if isinstance(error, InvalidError)
@@ -82,19 +128,21 @@ class Screen:
             "is_large": builds.is_large(self.dataset.bytes, self.dataset.filename),
         }
 
-    def outcome(self, form: MappingForm) -> Outcome:
-        """Return what a form makes of the first rows, or why nothing can be said yet."""
-        try:
-            mapping = form.mapping()
-        except ValidationError as error:
-            return Outcome(refused=_refusal(error))
-        return sample.of(self.source, mapping, self.limits)
+    def _glance(self, options: FileOptions) -> Glance:
+        return glance.look(replace(self.source, options=options), self.limits)
 
-    def _detected(self) -> tuple[Detected | None, str]:
+    def _detected(self, options: FileOptions) -> "_Found":
+        """Return what was seen in the file when it came; if it is read otherwise, what is now."""
+        limits = self.limits.at_once()
         try:
-            return drafts.detected(self.folder, self.dataset, self.limits), ""
+            seen = drafts.detected(self.folder, self.dataset, self.limits)
+            if options not in (DETECT, seen.mapping.file):
+                seen = look(replace(self.source, options=options), limits).detected
         except (InvalidError, TooLargeError) as error:
-            return None, error.message
+            kind = recognise(self.source.path, self.source.filename)
+            file = detect_file(self.source.path, kind, limits, options)
+            return _Found(None, error.message, file.options, file.encodings)
+        return _Found(seen, "", seen.mapping.file, seen.encodings)
 
     def _with_file(self, mapping: Mapping) -> Mapping:
         if drafts.validation(self.folder, self.dataset) is None:
@@ -122,18 +170,15 @@ def _first(row: Row) -> dict[str, Any]:
     return {"number": row.number, "cells": cells}
 
 
-def _readings(found: Detected | None) -> list[str]:
-    return [wording.in_words(one) for one in (found.mapping, *found.alternatives)] if found else []
-
-
-def _chosen(found: Detected | None, form: MappingForm) -> int | None:
+def _chosen(found: _Found, form: MappingForm) -> int | None:
     """Return which of the readings that were seen the form shows, if any."""
-    readings = [found.mapping, *found.alternatives] if found else []
     roles: dict[str, list[str]] = {}
     for column, role in form.roles.items():
         if role:
             roles.setdefault(role, []).append(column)
-    same = (i for i, one in enumerate(readings) if (one.shape, one.roles) == (form.shape, roles))
+    same = (
+        i for i, one in enumerate(found.readings) if (one.shape, one.roles) == (form.shape, roles)
+    )
     return next(same, None)
 
 

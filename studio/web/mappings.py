@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from studio.intake.glance import Glance
-from studio.intake.mapping import KINDS, Mapping, Split
+from studio.intake.mapping import KINDS, FileOptions, Mapping, Split
 from studio.intake.roles import Role, roles_of
 from studio.validation import field_errors
 
@@ -73,6 +73,8 @@ class MappingForm:
     split: dict[str, str] = field(default_factory=dict)
     exclude: str = ""
     seed: str = "42"
+    file: dict[str, str] = field(default_factory=dict)
+    """How the file itself is read; what is empty is detected."""
 
     @property
     def choices(self) -> tuple[Role, ...]:
@@ -115,6 +117,7 @@ class MappingForm:
                 "split": _split(self.split),
                 "exclude": _words(self.exclude),
                 "seed": self.seed,
+                "file": {name: value for name, value in self.file.items() if value},
             }
         )
 
@@ -136,16 +139,23 @@ def shown(mapping: Mapping, seen: Glance) -> MappingForm:
         split=_split_shown(mapping),
         exclude=", ".join(map(str, mapping.exclude)),
         seed=str(mapping.seed),
+        file=file_shown(mapping.file),
     )
     return with_classes(form, seen)
 
 
-def empty(seen: Glance) -> MappingForm:
+def file_shown(options: FileOptions) -> dict[str, str]:
+    """Return how a file is read as the form carries it: only what is not left to be detected."""
+    return {name: str(value) for name, value in options.model_dump(exclude_defaults=True).items()}
+
+
+def empty(seen: Glance, options: FileOptions) -> MappingForm:
     """Return the form of a file in which nothing was recognised."""
     return MappingForm(
         shape="prompt_completion",
         roles=dict.fromkeys(seen.columns[:COLUMNS], ""),
         split=_split_shown(None),
+        file=file_shown(options),
     )
 
 
@@ -169,6 +179,7 @@ def posted(sent: Values[str, Any]) -> MappingForm:
         split={name: str(value) for name, value in _group(sent, "split").items()},
         exclude=_text(sent, "exclude"),
         seed=_text(sent, "seed").strip() or "42",
+        file={name: str(value) for name, value in _group(sent, "file").items()},
     )
 
 

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from studio.errors import InvalidError, StudioError
 from studio.intake.limits import Limits
-from studio.intake.mapping import Mapping
+from studio.intake.mapping import FileOptions, Mapping
 from studio.services import folders
 from studio.services.drafts import Upload
 from studio.settings import Settings
@@ -53,7 +53,8 @@ class Names:
 
 
 _DATASET = Names(
-    fields=frozenset({"name", "mapping", "draft"}), files=frozenset({"file", "validation_file"})
+    fields=frozenset({"name", "mapping", "draft", *FileOptions.model_fields}),
+    files=frozenset({"file", "validation_file"}),
 )
 
 
@@ -218,13 +219,15 @@ async def new_dataset(request: Request, config: Config) -> AsyncIterator[Upload]
         if file is None:
             raise InvalidError("No file was chosen.", hint="Choose a file to upload.", param="file")
         await once.recall(request, _meant(form))
+        options, mapping = file_options(form.fields), _mapping(form.fields.get("mapping", ""))
         yield Upload(
             path=file.path,
             filename=file.filename,
             name=form.fields.get("name", ""),
             validation=validation.path if validation else None,
             validation_filename=validation.filename if validation else "",
-            mapping=_mapping(form.fields.get("mapping", "")),
+            options=options,
+            mapping=mapping and _with_options(mapping, options),
             is_draft=form.fields.get("draft", "") in {"true", "1"},
             limits=limits_of(config),
             sha256=file.sha256,
@@ -240,6 +243,27 @@ def _meant(form: Form) -> bytes:
 def limits_of(config: Settings) -> Limits:
     """Return what a file may cost here."""
     return Limits(row_bytes=config.line_limit_bytes, total_bytes=config.upload_limit_bytes)
+
+
+def file_options(fields: dict[str, str]) -> FileOptions:
+    """Return what a form says of how to read a file.
+
+    Raises:
+        InvalidError: a field holds what it may not; `param` names it.
+
+    """
+    sent = {name: fields[name] for name in FileOptions.model_fields if fields.get(name)}
+    try:
+        return FileOptions.model_validate(sent)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        message = first["msg"].removeprefix("Value error, ")
+        raise InvalidError(message, param=str(first["loc"][0])) from error
+
+
+def _with_options(mapping: Mapping, options: FileOptions) -> Mapping:
+    chosen = options.model_dump(exclude_defaults=True)
+    return mapping.model_copy(update={"file": mapping.file.model_copy(update=chosen)})
 
 
 def _mapping(written: str) -> Mapping | None:

@@ -389,3 +389,58 @@ def test_answers_judged_bad_are_not_counted_as_learnt(client: TestClient) -> Non
 
     assert "Of all 20 rows, 15 are learnt" in page
     assert "5 judged bad and not used" in page
+
+
+CHINESE = "prompt,completion\n今天天气怎么样？,今天天气很好，我们去公园散步吧。\n"
+
+
+def send(client: TestClient, content: bytes, filename: str, **sent: str) -> Any:  # noqa: ANN401 -- the client's response
+    return client.post(API, files={"file": (filename, content)}, data=sent)
+
+
+def test_a_guessed_encoding_is_shown_with_samples_and_others_to_choose(client: TestClient) -> None:
+    number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
+
+    page = screen(client, number)
+    chosen = screen(client, number, "?encoding=big5")
+    client.post(f"/datasets/{number}/mapping", data=form_of(page))
+
+    samples = page.one("form", **{"aria-labelledby": "file-title"})
+    assert "Chinese, simplified (GB18030, GBK) in use 今天天气怎么样" in samples.text
+    assert "今天天气怎么样" not in chosen.one("div", class_="scroller").text
+    assert form_of(chosen)["file.encoding"] == "cp950"
+    made = client.get(f"{API}/{number}").json()
+    assert made["mapping"]["file"]["encoding"] == "gb18030"
+    assert "今天天气很好" in client.get(f"/datasets/{number}").text
+
+
+def test_a_script_is_told_the_guess_and_may_say_better(client: TestClient) -> None:
+    number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
+
+    seen = client.get(f"{API}/{number}/detection").json()
+    other = client.get(f"{API}/{number}/detection", params={"encoding": "latin-1"}).json()
+
+    assert seen["encodings"][0]["encoding"] == "gb18030"
+    assert seen["questions"][0].startswith("The text is not UTF-8.")
+    assert other["mapping"]["file"]["encoding"] == other["encodings"][0]["encoding"] == "iso8859-1"
+
+
+def test_an_unknown_encoding_in_an_address_is_refused(client: TestClient) -> None:
+    number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
+
+    page = client.get(f"/datasets/{number}/mapping", params={"encoding": "klingon"})
+    answer = client.get(f"{API}/{number}/detection", params={"encoding": "klingon"})
+
+    assert page.status_code == answer.status_code == 422
+    assert "There is no encoding called klingon" in page.text
+
+
+def test_an_encoding_sent_with_a_file_is_obeyed(client: TestClient) -> None:
+    content = "prompt,completion\nПривет,мир\n".encode("cp1251")
+
+    made = send(client, content, "a.csv", encoding="latin-1").json()
+    unknown = send(client, content, "b.csv", encoding="klingon")
+
+    rows = client.get(f"{API}/{made['id']}/rows").json()["data"]
+    assert rows[0]["messages"][0]["content"] == "Ïðèâåò"
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (422, "encoding")

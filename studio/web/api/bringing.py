@@ -32,6 +32,11 @@ FORM: dict[str, Any] = {
                             "description": "How to read it: a Mapping as JSON. By default as "
                             "its columns say.",
                         },
+                        "encoding": {
+                            "type": "string",
+                            "description": "Of a text, as Python names it: gb18030, cp1252. By "
+                            "default it is detected.",
+                        },
                         "draft": {
                             "type": "boolean",
                             "description": "Keep the file, and wait for a mapping.",

@@ -1,5 +1,6 @@
 """How data sets are read, as JSON: detection, preview, versions, and the rows that came of it."""
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from studio.db.tables import DatasetVersion
 from studio.intake import wording
-from studio.intake.mapping import Kind, Mapping
+from studio.intake.convert import look
+from studio.intake.mapping import FileOptions, Kind, Mapping
 from studio.intake.pages import NumberedRow
 from studio.intake.preview import preview as previewed
 from studio.intake.spots import Spotted
@@ -28,6 +30,15 @@ router = APIRouter(route_class=Call, prefix="/api/v1/datasets/{dataset_id}", tag
 Number = Annotated[int, Path(ge=1, lt=2**31)]
 
 
+class EncodingOut(Out):
+    """How the text of a file reads in one encoding."""
+
+    encoding: str
+    """For `file.encoding` of a mapping."""
+    label: str
+    sample: str
+
+
 class DetectionOut(Out):
     """What was seen in the first rows of a file."""
 
@@ -41,6 +52,8 @@ class DetectionOut(Out):
     """Columns that play no role."""
     questions: list[str]
     """What a person should look at before the rows are used, in sentences."""
+    encodings: list[EncodingOut]
+    """Of a text that is not UTF-8: how it reads as it is read, and in other encodings."""
 
     @computed_field  # type: ignore[prop-decorator] # as pydantic documents it
     @property
@@ -148,10 +161,18 @@ class RowOut(Out):
 
 
 @router.get("/detection")
-def detection(dataset_id: Id, db: Reads, config: Config) -> DetectionOut:
-    """Say what was seen in the file, how sure that is, and what else it could be."""
-    dataset = datasets.get(db, dataset_id)
-    return DetectionOut.model_validate(drafts.detected(config.datasets, dataset, limits_of(config)))
+def detection(
+    dataset_id: Id, db: Reads, config: Config, options: Annotated[FileOptions, Query()]
+) -> DetectionOut:
+    """Say what was seen in the file, how sure that is, and what else it could be.
+
+    Parameters say how to read the file itself, where what was detected of that is wrong.
+    """
+    dataset, limits = datasets.get(db, dataset_id), limits_of(config)
+    if options == FileOptions():
+        return DetectionOut.model_validate(drafts.detected(config.datasets, dataset, limits))
+    source = replace(drafts.source(config.datasets, dataset), options=options)
+    return DetectionOut.model_validate(look(source, limits.at_once()).detected)
 
 
 @router.post("/mapping/preview")

@@ -2,33 +2,49 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
 from studio.errors import InvalidError
+from studio.intake.mapping import FileOptions
 from studio.services import builds, datasets
 from studio.web import mappings
 from studio.web.deps import Config, Posted, Reads
 from studio.web.mapping_screen import Screen
 from studio.web.render import asked_by_htmx, block, go, page
-from studio.web.uploads import limits_of
+from studio.web.uploads import file_options, limits_of
 
 router = APIRouter(prefix="/datasets/{dataset_id}/mapping", include_in_schema=False)
 
 DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 Alternative = Annotated[int | None, Query(alias="as", ge=0, le=20)]
 
+Encoding = Annotated[str, Query(max_length=40)]
+
+
+def _options(encoding: Encoding = "") -> FileOptions:
+    """Return how a person has chosen to read the file itself."""
+    return file_options({"encoding": encoding})
+
+
+Options = Annotated[FileOptions, Depends(_options)]
+
 TEMPLATE = "datasets/mapping.html"
 
 
 @router.get("")
 def show(
-    request: Request, dataset_id: DatasetId, db: Reads, config: Config, chosen: Alternative = None
+    request: Request,
+    dataset_id: DatasetId,
+    db: Reads,
+    config: Config,
+    options: Options,
+    chosen: Alternative = None,
 ) -> Response:
-    """Begin with the reading in use, else with what was seen, or with the alternative asked for."""
+    """Begin with the reading in use, else with what was seen, or with what is asked for."""
     screen = Screen(db, config, datasets.get(db, dataset_id))
-    return page(request, TEMPLATE, **screen.begin(chosen))
+    return page(request, TEMPLATE, **screen.begin(chosen, options))
 
 
 @router.post("/form")
