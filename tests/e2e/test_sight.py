@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
+from safetensors.numpy import save_file
 
 from tests import desks
 
 pytestmark = pytest.mark.e2e
+
+WEIGHTS = "model.safetensors"
 
 
 def test_the_panel_follows_the_form(page: Page) -> None:
@@ -35,6 +39,7 @@ def test_packing_draws_the_rows_beside_a_row(page: Page) -> None:
 
 def test_a_base_model_is_taught_to_speak_by_a_choice(page: Page, tmp_path: Path) -> None:
     base = desks.write_model(tmp_path / "base", template="")
+    save_file({"model.embed_tokens.weight": np.zeros((258, 64), np.float32)}, base / WEIGHTS)
     page.goto("/new?preset=full")
     page.get_by_label("Base model").fill(str(base))
     page.get_by_label("Base model").blur()
