@@ -263,10 +263,17 @@ def violations(page: Page) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     for scheme, width in LOOKS[spoken(page)].items():
         page.emulate_media(color_scheme=scheme)
-        page.set_viewport_size({"width": width, "height": 900})
+        show_whole(page, width)
         broken = Axe().run(page, options=RULES).response["violations"]
         found += [(scheme, one["id"], one["nodes"][0]["html"][:200]) for one in broken]
     return found
+
+
+def show_whole(page: Page, width: int) -> None:
+    """Make the window as high as the page, so that a bar at its foot covers nothing."""
+    page.set_viewport_size({"width": width, "height": 900})
+    height: int = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": width, "height": height})
 
 
 def scrolls(page: Page, width: int) -> bool:
