@@ -140,7 +140,7 @@ def prepare(settings: Settings) -> None:
     """Furnish a home as `studio serve` does, with a starter model made earlier."""
     engine = home.open_home(settings)
     shutil.copytree(starter_model(), settings.models / home.STARTER)
-    home.furnish(engine, settings, say=print)
+    home.furnish(engine, settings, say=print, report=print)
     engine.dispose()
 
 

@@ -16,7 +16,7 @@ import uvicorn
 from sqlalchemy import Engine
 
 from studio import logs, paths
-from studio.commands import entry
+from studio.commands import entry, showing
 from studio.commands.entry import Address
 from studio.commands.supervise import Ending, Supervisor
 from studio.errors import ConflictError, UnavailableError
@@ -45,7 +45,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         engine = home.open_home(settings)
         secrets.hide(engine, settings)
         home.tidy(engine, settings)
-        home.furnish(engine, settings, typer.echo)
+        home.furnish(engine, settings, typer.echo, showing.in_place)
         _warn(settings)
         with _worker_beside(engine, settings, wanted=worker) as ending:
             # The largest import of all goes on while the worker does its own.

@@ -1,5 +1,6 @@
 """What commands print: tables for people, JSON and nothing else for scripts."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,14 @@ def json_of(shown: "Shape | Iterable[Shape]") -> None:
 
     whole: Any = shown if hasattr(shown, "model_dump") else list(shown)
     typer.echo(to_json(whole, indent=2, inf_nan_mode="strings").decode())
+
+
+def in_place(line: str) -> None:
+    """Print a line over the one before on a terminal, and below it in a log."""
+    if sys.stdout.isatty():
+        typer.echo(f"\x1b[A\x1b[2K{line}")
+    else:
+        typer.echo(line)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

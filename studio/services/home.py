@@ -1,8 +1,11 @@
 """The folder where a studio keeps everything: locked, migrated and furnished before it is used."""
 
 import os
+import re
 import subprocess
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,10 @@ from studio.settings import Settings, without_secrets
 
 STARTER = "starter"
 BUILDER = (sys.executable, "-m", "studio.training.starter")
+
+MAKING = "Making the starter model, once."
+_STEP = re.compile(r"Step (\d+) of (\d+)\b")
+"""What the builder logs while it trains."""
 
 Say = Callable[[str], None]
 
@@ -74,8 +81,16 @@ def tidy(engine: Engine, settings: Settings) -> None:
         trash.empty(db, settings.runs)
 
 
-def furnish(engine: Engine, settings: Settings, say: Say) -> None:
-    """Add the starter data set and model where they are missing; the model takes some seconds."""
+def furnish(engine: Engine, settings: Settings, say: Say, report: Say) -> None:
+    """Add the starter data set and model where they are missing.
+
+    The model is trained here: 20 s on a quiet processor, minutes on a busy one. `report` is told
+    how far it is, each time in place of what it was told before.
+
+    Raises:
+        UnavailableError: the model could not be made.
+
+    """
     with unit_of_work(engine) as db:
         starters.add(db, settings.datasets)
         known = db.exec(select(Model).where(Model.name == STARTER)).first()
@@ -86,24 +101,41 @@ def furnish(engine: Engine, settings: Settings, say: Say) -> None:
         say("The training packages are missing: pip install 'mantissa-studio[train]'")
         return
     if not (folder / "config.json").exists():
-        say("Making the starter model, once. This takes about 20 seconds.")
-        _build(folder)
+        say(MAKING)
+        _build(folder, report)
     if known:
         return
     with unit_of_work(engine) as db:
         models.add(db, STARTER, str(folder), kind=STARTER)
 
 
-def _build(folder: Path) -> None:
-    built = subprocess.run(  # noqa: S603 -- our own interpreter, our own path
+def _build(folder: Path, report: Say) -> None:
+    last_lines: deque[str] = deque(["no reason given"], maxlen=1)
+    with subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
         [*BUILDER, str(folder)],
         env=POLITE | without_secrets(os.environ),
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    if built.returncode:
-        last = (built.stderr.strip().splitlines() or ["no reason given"])[-1]
+    ) as builder:
+        assert builder.stderr is not None  # noqa: S101 -- it was asked for
+        first: tuple[int, float] | None = None
+        for line in builder.stderr:
+            last_lines.extend([line.strip()] if line.strip() else [])
+            if match := _STEP.match(line):
+                step, steps = int(match[1]), int(match[2])
+                first = first or (step, time.monotonic())
+                report(_progress(step, steps, first))
+    if builder.returncode:
         raise UnavailableError(
-            f"The starter model could not be made: {last}", hint="Run `studio doctor`."
+            f"The starter model could not be made: {last_lines[0]}", hint="Run `studio doctor`."
         )
+
+
+def _progress(step: int, steps: int, first: tuple[int, float]) -> str:
+    """Say how far it is; the time left goes by the steps since the `first` one that was told."""
+    begun, at = first
+    if step == begun:
+        return f"{MAKING} Step {step} of {steps}"
+    left = (time.monotonic() - at) / (step - begun) * (steps - step)
+    return f"{MAKING} Step {step} of {steps}, about {left:.0f} s left"

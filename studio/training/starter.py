@@ -1,4 +1,4 @@
-"""The starter: a small base model and its tokenizer, made here in seconds, without a network.
+"""The starter: a small base model and its tokenizer, made here, without a network.
 
 It has read plain prose and a little small talk (`studio.starter.prose`), so it writes sentences but
 does not answer questions. Teaching it that is what the starter's instruction rows are for.
@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch.optim.lr_scheduler import OneCycleLR
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from studio.hardware import detect
 from studio.starter import prose
 
 PAD, START, END = "<|pad|>", "<|start|>", "<|end|>"
@@ -47,6 +48,7 @@ CHAT_TEMPLATE = """\
 VOCABULARY = 2048
 DOCUMENTS = 6000
 STEPS = 180
+LOG_EVERY = 10
 BATCH = 16
 LENGTH = 64
 PEAK_LEARNING_RATE = 3e-3
@@ -159,8 +161,9 @@ def _pretrain(model: LlamaForCausalLM, batches: torch.Tensor) -> None:
         model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.05, fused=True
     )
     schedule = OneCycleLR(optimiser, PEAK_LEARNING_RATE, total_steps=STEPS, pct_start=0.15)
-    # Twice as fast where the processor has the instructions, many times slower where not.
-    half = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    # Twice as fast where the processor has the instructions, many times slower where not: most
+    # processors with AVX-512 have none for bfloat16.
+    half = detect().native_bf16
     model.train()
     for step, batch in enumerate(batches, start=1):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
@@ -170,7 +173,7 @@ def _pretrain(model: LlamaForCausalLM, batches: torch.Tensor) -> None:
         optimiser.step()
         schedule.step()
         optimiser.zero_grad()
-        if step % 20 == 0 or step == STEPS:
+        if step % LOG_EVERY == 0 or step == STEPS:
             log.info("Step %d of %d, loss %.2f.", step, STEPS, loss.item())
     model.eval()
 

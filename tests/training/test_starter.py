@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -17,6 +18,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from studio.services import home
+from studio.settings import Settings
 from studio.starter import rows
 from studio.starter.chat import Message
 from studio.training import starter
@@ -34,10 +37,28 @@ CHAT = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models") / "starter"
-    starter.build(folder)
-    return folder
+def reports() -> list[str]:
+    """Return what was reported while the starter was made."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, reports: list[str]) -> Path:
+    settings = Settings(home=tmp_path_factory.mktemp("home"))
+    engine = home.open_home(settings)
+    home.furnish(engine, settings, say=print, report=reports.append)
+    engine.dispose()
+    return settings.models / home.STARTER
+
+
+@pytest.mark.usefixtures("folder")
+def test_progress_is_reported_to_the_last_step(reports: list[str]) -> None:
+    steps = range(starter.LOG_EVERY, starter.STEPS + 1, starter.LOG_EVERY)
+    shown = [f"{home.MAKING} Step {step} of {starter.STEPS}" for step in steps]
+
+    assert [report.partition(",")[0] for report in reports] == shown
+    assert all(re.fullmatch(r".*, about \d+ s left", report) for report in reports[1:])
+    assert reports[-1].endswith(", about 0 s left")
 
 
 @pytest.fixture(scope="module")
