@@ -150,7 +150,7 @@ class Failed(_Event):
 NO_ROOM = Failed(
     code="disk_full",
     message="The disk is full.",
-    hint="Delete old runs or models, then start the run anew.",
+    hint="Delete old runs or models, then try again.",
 )
 NO_ROOM_EXIT = errno.ENOSPC
 """The exit code of a training process that has no room left even for its last event."""

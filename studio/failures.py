@@ -190,7 +190,7 @@ _ROWS = (
         "disk_full",
         "Disk full",
         "There was no room left where the studio keeps its data. Older checkpoints are whole.",
-        "Delete old runs or models, then run again.",
+        "Delete old runs or models, then try again.",
     ),
     Kind(
         "dependency_missing",

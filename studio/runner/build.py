@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.chores import ChoreDir
+from studio.errors import StudioError
 from studio.intake.arrivals import ARRIVAL, arrival
 from studio.intake.limits import Limits
 from studio.intake.reading import CONVERTED, READ, READING, Reading
@@ -35,7 +36,12 @@ def _look(job: Reading, limits: Limits, tell: Tell) -> dict[str, Any]:
 def _write(job: Reading, rows: Path, tell: Tell) -> dict[str, Any]:
     shutil.rmtree(rows, ignore_errors=True)
     rows.mkdir()
-    made = job.write(rows, lambda share: tell(_phase(share), share))
+    try:
+        made = job.write(rows, lambda share: tell(_phase(share), share))
+    except (OSError, StudioError):
+        # On a full disk, half of the rows would keep the room that everything else needs.
+        shutil.rmtree(rows, ignore_errors=True)
+        raise
     safe(rows)
     return {"rows": str(rows), "converted": CONVERTED.dump_python(made, mode="json")}
 

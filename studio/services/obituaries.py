@@ -133,7 +133,7 @@ def _disk(work: str) -> Why:
     return Why(
         code="disk_full",
         message=f"The disk is full, so the {work} process could not even write why it ended.",
-        hint="Delete old runs or models, then run again.",
+        hint="Delete old runs or models, then try again.",
     )
 
 

@@ -66,7 +66,7 @@ def told(error: Exception) -> StudioError:
     if isinstance(error, StudioError):
         return error
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        hint = "Delete old runs or models, then run again."
+        hint = "Delete old runs or models, then try again."
         return DiskFullError("The disk is full, so the run could not be started.", hint=hint)
     reason = error.strerror if isinstance(error, OSError) else type(error).__name__
     return UnavailableError(

@@ -82,6 +82,20 @@ def named(studio: Studio) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in studio.api.get("/datasets").json()["data"]}
 
 
+def read_again(studio: Studio) -> None:
+    """Read again each file that was kept while there was no room for its rows.
+
+    A file that takes a second to read is kept first and read later, by a process of its own.
+    """
+    until(lambda: "building" not in {one["status"] for one in named(studio).values()}, seconds=120)
+    for dataset in named(studio).values():
+        if dataset["status"] == "failed":
+            chore = studio.api.get(f"/chores/{dataset['chore']}").raise_for_status().json()
+            assert chore["error"]["code"] == "disk_full"
+            studio.api.post(f"/chores/{dataset['chore']}/again").raise_for_status()
+    until(lambda: {one["status"] for one in named(studio).values()} == {"ready"}, seconds=120)
+
+
 def test_uploads_go_on_until_the_disk_is_full_and_after(studio: Studio, disk: Path) -> None:
     kept: dict[str, int] = {}
     while (answer := upload(studio, f"data-{len(kept)}", rows=20_000)).status_code == CREATED:
@@ -96,6 +110,7 @@ def test_uploads_go_on_until_the_disk_is_full_and_after(studio: Studio, disk: Pa
     assert set(named(studio)) == {"starter", *kept}
     ballast.unlink()
     assert upload(studio, "at-last", rows=10).status_code == CREATED
+    read_again(studio)
     assert {name: named(studio)[name]["train_rows"] for name in kept} == kept
 
 
@@ -128,7 +143,7 @@ def test_a_run_on_a_full_disk_ends_in_words_and_the_next_one_trains(
     assert (error["code"], error["message"], error["hint"]) == (
         "disk_full",
         "The disk is full.",
-        "Delete old runs or models, then start the run anew.",
+        "Delete old runs or models, then try again.",
     )
     assert steps_of(studio, number)[: len(seen)] == seen
     until(lambda: run_of(studio, waiting)["status"] in {"succeeded", "failed"}, seconds=120)

@@ -118,7 +118,7 @@ def test_an_exit_code_tells_of_a_disk_too_full_for_words(db: Session) -> None:
     assert (run.error_code, run.error_message, run.error_hint) == (
         "disk_full",
         "The disk is full.",
-        "Delete old runs or models, then start the run anew.",
+        "Delete old runs or models, then try again.",
     )
 
 
