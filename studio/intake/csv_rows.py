@@ -1,4 +1,4 @@
-"""Rows of a table written with commas, semicolons or tabs. The first line names the columns."""
+"""Rows of a table written as text. The first line names the columns, unless said otherwise."""
 
 import csv
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from studio.errors import InvalidError
 from studio.intake.lines import lines, not_utf8, too_long
+from studio.intake.mapping import DETECT, FileOptions, Separator
 from studio.intake.naming import Names, apart
 from studio.intake.problems import Code
 from studio.intake.rows import Row, Rows, Unread
@@ -15,8 +16,11 @@ from studio.intake.rows import Row, Rows, Unread
 # The csv module's own limit is one for the whole process, and for a cell; `_Text` bounds the row.
 csv.field_size_limit(2**31 - 1)
 
+MARKS: dict[Separator, str] = {",": ",", ";": ";", "tab": "\t", "|": "|", "^": "^"}
+"""By the name of each separator, as options have it: what stands between two cells."""
 
-def rows_in_table(file: BinaryIO, limit: int) -> Rows:
+
+def rows_in_table(file: BinaryIO, limit: int, options: FileOptions = DETECT) -> Rows:
     """Yield the rows of a table.
 
     Raises:
@@ -25,13 +29,15 @@ def rows_in_table(file: BinaryIO, limit: int) -> Rows:
 
     """
     columns: list[str] = []
-    text = _Text(file, limit)
+    text = _Text(file, limit, MARKS.get(options.separator, ""))
     for number, row in _cells(text):
         if not columns:
-            names = _names(row)
+            names = _names(row, is_header=options.header != "no")
             columns = names.own
             yield from names.notes()
-        elif text.fault is not None:
+            if options.header != "no":
+                continue
+        if text.fault is not None:
             yield replace(text.fault, number=number)
         elif isinstance(row, str):
             yield Unread(number, Code.NOT_CSV, row)
@@ -42,20 +48,27 @@ def rows_in_table(file: BinaryIO, limit: int) -> Rows:
             yield Row(number, dict.fromkeys(columns) | dict(zip(columns, row, strict=False)))
 
 
-def _names(row: list[str] | str) -> Names:
+def most_frequent(line: str) -> str:
+    """Return the separator that stands most often in a line."""
+    return max(MARKS.values(), key=line.count)
+
+
+def _names(row: list[str] | str, *, is_header: bool) -> Names:
     if isinstance(row, str):
         raise InvalidError(
             f"The first line, which names the columns, is not valid CSV ({row}).",
             hint="Mend it and upload the file again.",
             param="file",
         )
-    return apart([name.strip() or f"column {i}" for i, name in enumerate(row, 1)])
+    return apart(
+        [(name.strip() if is_header else "") or f"column {i}" for i, name in enumerate(row, 1)]
+    )
 
 
 class _Text:
     """The lines of a table as text, refused when too many make one row."""
 
-    def __init__(self, file: BinaryIO, limit: int) -> None:
+    def __init__(self, file: BinaryIO, limit: int, delimiter: str) -> None:
         self.limit = limit
         self.first_line = 1
         self.size = 0
@@ -64,8 +77,7 @@ class _Text:
         found = lines(file, limit)
         first = next(found, (1, b""))
         self.lines = chain([first], found)
-        # The mark that stands most often in the first line.
-        self.delimiter = max(",;\t", key=lambda mark: (first[1] or b"").count(mark.encode()))
+        self.delimiter = delimiter or most_frequent((first[1] or b"").decode(errors="replace"))
 
     def __iter__(self) -> Iterator[str]:
         for number, line in self.lines:

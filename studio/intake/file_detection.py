@@ -1,4 +1,4 @@
-"""How a file itself is to be read, before anything is known of its rows: its encoding.
+"""How a file itself is read, before anything is known of its rows: its encoding and layout.
 
 What nothing in the file says for certain is a guess, told as a question with a sample.
 """
@@ -6,14 +6,17 @@ What nothing in the file says for certain is a guess, told as a question with a 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio.intake.encodings import Guess, Reading, guess, samples
+from studio.intake.encodings import Guess, Reading, as_utf8, guess, samples, with_newlines
 from studio.intake.formats import Format
 from studio.intake.limits import Limits, Meter
 from studio.intake.mapping import FileOptions
 from studio.intake.parts import Part, parts
+from studio.intake.table_detection import detect_table
 
 TEXTS: frozenset[Format] = frozenset({"jsonl", "json", "csv", "text", "markdown"})
 """Formats that are text, and so in some encoding."""
+_TABLE_BYTES = 2**15
+"""So much of a table is looked at to see how it is laid out."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +42,8 @@ def detect_file(path: Path, kind: Format, limits: Limits, options: FileOptions) 
     if kind in TEXTS:
         with parts(path) as opened:
             _detect_encoding(found, opened.parts, limits)
+            if kind == "csv" and opened.parts:
+                _detect_table(found, opened.parts[0], limits)
     return found
 
 
@@ -64,6 +69,18 @@ def _detect_encoding(found: DetectedFile, opened: list[Part], limits: Limits) ->
         f"The text is not UTF-8. It is read as {first.label}, which is a guess: are these "
         f"characters right? {first.sample}"
     )
+
+
+def _detect_table(found: DetectedFile, part: Part, limits: Limits) -> None:
+    name = found.options.encoding or guess_encoding(part, limits).encoding
+    with part.open(Meter(limits)) as file, as_utf8(file, name) as text:
+        head = with_newlines(text, part.head()).read(_TABLE_BYTES).decode(errors="replace")
+    lines = head.splitlines(keepends=True)
+    # The last line may be cut in two.
+    table = detect_table(lines[:-1] if len(head) == _TABLE_BYTES else lines, found.options)
+    found.options = table.options
+    found.questions += table.questions
+    found.is_likely = found.is_likely and table.is_likely
 
 
 def _readings(opened: list[Part], limits: Limits, chosen: str) -> list[Reading]:

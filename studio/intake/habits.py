@@ -46,7 +46,15 @@ _PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
 _LABELS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "label_text")
 _NUMBERS = ("score", "rating", "label", "stars", "value", "target", "number", "similarity")
 _TOOLS = ("tools", "functions")
-
+NAMES = frozenset(
+    {
+        *("instruction", "system", "context", "history", "id", "split"),
+        *(*_PROMPTS, *_ANSWERS, *_TURNS, *_CONTEXTS, *_CHOSEN, *_REJECTED, *_LISTS, *_SCORES),
+        *(*_RANKS, *_VERDICTS, *_IDS, *_PARENTS, *_SPEAKERS, *_LABELLED, *_LABELS, *_NUMBERS),
+        *(*_TOOLS, *(name for pair in _PAIRS for name in pair)),
+    }
+)
+"""Every name that is known: a line with one of them names columns."""
 
 Columns = str | list[str] | None
 

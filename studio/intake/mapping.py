@@ -45,6 +45,7 @@ NAME_LIMIT = 1000
 """A column with a longer name, or none, cannot play a role."""
 
 Column = Annotated[str, Len(1, NAME_LIMIT)]
+Separator = Literal["", ",", ";", "tab", "|", "^"]
 Op = Literal["is", "is_not", "contains", "lacks", "longer_than", "shorter_than"]
 
 
@@ -91,6 +92,15 @@ class FileOptions(_Part):
 
     encoding: str = ""
     """Of a text, as Python names it: gb18030, cp1252. Other spellings are understood."""
+    separator: Separator = ""
+    """What stands between the cells of a table."""
+    header: Literal["", "yes", "no"] = ""
+    """Whether the first line of a table names its columns; without, they are numbered."""
+
+    @field_validator("separator", mode="before")
+    @classmethod
+    def _name_tab(cls, written: object) -> object:
+        return "tab" if written == "\t" else written
 
     @field_validator("encoding")
     @classmethod

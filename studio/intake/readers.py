@@ -101,7 +101,10 @@ def _rows_of_text(
         yield Note(Code.ENCODING, ENCODINGS[name])
     with part.open(meter) as file, as_utf8(file, name) as text:
         whole = text if kind == "json" else with_newlines(text, part.head())
-        yield from _OF_TEXT[kind](whole, limits.row_bytes)
+        if kind == "csv":
+            yield from rows_in_table(whole, limits.row_bytes, options)
+        else:
+            yield from _OF_TEXT[kind](whole, limits.row_bytes)
 
 
 def _of_member(found: Rows, part: Part, before: int) -> Generator[Row | Unread | Note, None, int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from studio.intake.habits import listed
-from studio.intake.mapping import Condition, Kind, Mapping, Op, ShapeName, Split
+from studio.intake.mapping import Condition, FileOptions, Kind, Mapping, Op, ShapeName, Split
 from studio.intake.roles import roles_of
 
 SHAPES: dict[ShapeName, str] = {
@@ -83,12 +83,20 @@ def in_words(mapping: Mapping) -> str:
 def difference(old: Mapping, new: Mapping) -> list[str]:
     """Say what a reading does otherwise than the one before, a sentence each."""
     return [
+        *_file(old.file, new.file),
         *_shape(old, new),
         *_texts(old, new),
         *_values(old, new),
         *_rows(old, new),
         *_excluded(old.exclude, new.exclude),
     ]
+
+
+def _file(old: FileOptions, new: FileOptions) -> Iterator[str]:
+    if old != new:
+        chosen = new.model_dump(exclude_defaults=True)
+        told = ", ".join(f"{name} {value}" for name, value in chosen.items())
+        yield f"How the file is read: {told or 'detected'}."
 
 
 def _shape(old: Mapping, new: Mapping) -> Iterator[str]:

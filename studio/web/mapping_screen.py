@@ -3,6 +3,7 @@
 from collections.abc import Mapping as Values
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlencode
 
 from pydantic import ValidationError
 from sqlmodel import Session
@@ -108,6 +109,7 @@ class Screen:
             "readings": [wording.in_words(one) for one in found.readings],
             "chosen": _chosen(found, form),
             "file": found.options,
+            "file_query": _query(found.options),
             "encodings": found.encodings,
             "all_encodings": ENCODINGS,
             "is_text": self.dataset.format in TEXTS,
@@ -163,6 +165,12 @@ class Screen:
             if one.id != self.dataset.id and one.version is not None
         ]
         return brought + named
+
+
+def _query(options: FileOptions) -> str:
+    """Return options as the rest of an address."""
+    chosen = options.model_dump(exclude_defaults=True)
+    return f"&{urlencode(chosen)}" if chosen else ""
 
 
 def _first(row: Row) -> dict[str, Any]:

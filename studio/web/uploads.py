@@ -256,9 +256,8 @@ def file_options(fields: dict[str, str]) -> FileOptions:
     try:
         return FileOptions.model_validate(sent)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        message = first["msg"].removeprefix("Value error, ")
-        raise InvalidError(message, param=str(first["loc"][0])) from error
+        first = field_errors(error.errors(), FileOptions)[0]
+        raise InvalidError(first.message, param=first.param) from error
 
 
 def _with_options(mapping: Mapping, options: FileOptions) -> Mapping:

@@ -425,6 +425,41 @@ def test_a_script_is_told_the_guess_and_may_say_better(client: TestClient) -> No
     assert other["mapping"]["file"]["encoding"] == other["encodings"][0]["encoding"] == "iso8859-1"
 
 
+BARS = "Where is my order, please?|It left on Monday.\nMay I return it?|Yes, of course.\n"
+
+
+def test_a_separator_and_a_missing_header_are_asked_about(client: TestClient) -> None:
+    number = send(client, BARS.encode(), "a.csv", draft="true").json()["id"]
+
+    seen = client.get(f"{API}/{number}/detection").json()
+    page = screen(client, number)
+    choices = page.one("form", **{"aria-labelledby": "file-title"})
+    chosen = screen(client, number, "?separator=%2C&header=yes")
+    client.post(f"/datasets/{number}/mapping", data=form_of(page))
+
+    assert seen["mapping"]["file"] == {"encoding": "", "separator": "|", "header": "no"}
+    assert seen["sureness"] == "guess"
+    assert [question.split(".")[0] for question in seen["questions"][:2]] == [
+        "The separator of the cells seems to be | here",
+        "The first line seems to be a row, not the names of the columns",
+    ]
+    assert dict(posted(choices))["separator"] == "|"
+    assert dict(posted(choices))["header"] == "no"
+    assert "please?|It left on Monday." in chosen.one("div", class_="scroller").text
+    (first, _second) = client.get(f"{API}/{number}/rows").json()["data"]
+    assert first["messages"][1]["content"] == "It left on Monday."
+
+
+def test_a_separator_sent_with_a_file_is_obeyed(client: TestClient) -> None:
+    content = b"prompt|completion\na, b|c\n"
+
+    made = send(client, content, "a.csv", separator="|").json()
+    unknown = send(client, content, "b.csv", separator="#")
+
+    assert made["mapping"]["file"]["separator"] == "|"
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (422, "separator")
+
+
 def test_an_unknown_encoding_in_an_address_is_refused(client: TestClient) -> None:
     number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
 

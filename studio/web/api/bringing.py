@@ -37,6 +37,18 @@ FORM: dict[str, Any] = {
                             "description": "Of a text, as Python names it: gb18030, cp1252. By "
                             "default it is detected.",
                         },
+                        "separator": {
+                            "type": "string",
+                            "enum": [",", ";", "tab", "|", "^"],
+                            "description": "What stands between the cells of a table. By default "
+                            "it is detected.",
+                        },
+                        "header": {
+                            "type": "string",
+                            "enum": ["yes", "no"],
+                            "description": "Whether the first line of a table names its columns. "
+                            "By default it is detected.",
+                        },
                         "draft": {
                             "type": "boolean",
                             "description": "Keep the file, and wait for a mapping.",

@@ -20,12 +20,12 @@ router = APIRouter(prefix="/datasets/{dataset_id}/mapping", include_in_schema=Fa
 DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
 Alternative = Annotated[int | None, Query(alias="as", ge=0, le=20)]
 
-Encoding = Annotated[str, Query(max_length=40)]
+Option = Annotated[str, Query(max_length=40)]
 
 
-def _options(encoding: Encoding = "") -> FileOptions:
+def _options(encoding: Option = "", separator: Option = "", header: Option = "") -> FileOptions:
     """Return how a person has chosen to read the file itself."""
-    return file_options({"encoding": encoding})
+    return file_options({"encoding": encoding, "separator": separator, "header": header})
 
 
 Options = Annotated[FileOptions, Depends(_options)]

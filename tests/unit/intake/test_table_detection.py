@@ -1,0 +1,89 @@
+"""What separates cells, and whether the first line names columns, is asked where unsure."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from studio.intake.convert import Source, look
+from studio.intake.limits import Limits
+from studio.intake.mapping import FileOptions
+from studio.intake.shapes import Detected
+from studio.intake.table_detection import detect_table
+from tests.unit.intake.conftest import Bring
+
+PAIRS = [("Where is it, please; do you know?", "It left on Monday, I think."), ("Why?", "Because")]
+
+
+def seen_in(folder: Path, content: str, filename: str = "rows.csv") -> Detected:
+    path = folder / "rows"
+    path.write_text(content)
+    return look(Source(path=path, filename=filename), Limits()).detected
+
+
+def written(separator: str, *, header: bool) -> str:
+    out = io.StringIO()
+    rows = [("prompt", "completion"), *PAIRS] if header else PAIRS
+    csv.writer(out, delimiter=separator, lineterminator="\n").writerows(rows)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_usual_separators_with_known_names_are_sure(tmp_path: Path, separator: str) -> None:
+    seen = seen_in(tmp_path, written(separator, header=True))
+
+    assert (seen.sureness, seen.questions, seen.mapping.file) == ("sure", [], FileOptions())
+
+
+@pytest.mark.parametrize("separator", ["|", "^"])
+def test_unusual_separators_are_asked_about(tmp_path: Path, separator: str) -> None:
+    seen = seen_in(tmp_path, written(separator, header=True))
+
+    assert seen.mapping.roles == {"prompt": ["prompt"], "completion": ["completion"]}
+    assert (seen.sureness, seen.mapping.file.separator) == ("likely", separator)
+    assert seen.questions[0].endswith(f"The first line is: prompt{separator}completion")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|", "^"])
+def test_rows_without_names_are_all_kept(bring: Bring, separator: str) -> None:
+    result = bring(written(separator, header=False), "rows.csv")
+
+    turns = [tuple(turn["content"] for turn in row) for row in result.conversations]
+    assert turns == PAIRS
+
+
+def test_a_missing_header_is_asked_about_with_the_first_line(tmp_path: Path) -> None:
+    seen = seen_in(tmp_path, "I like it,good\nI hate it,bad\nWell made,good\n" * 9)
+
+    assert (seen.sureness, seen.mapping.file.header) == ("guess", "no")
+    assert seen.questions[0].endswith("Is that right? It is: I like it,good")
+
+
+def test_two_separators_that_fit_are_a_guess(tmp_path: Path) -> None:
+    seen = seen_in(tmp_path, "prompt|a,completion|b\nc|d,e|f\n")
+
+    assert (seen.sureness, seen.mapping.file.separator) == ("guess", "|")
+
+
+def test_options_that_are_chosen_are_kept() -> None:
+    chosen = FileOptions(separator=",", header="yes")
+
+    table = detect_table(["a|1\n", "b|2\n"], chosen)
+
+    assert (table.options, table.questions) == (chosen, [])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["prompt,completion\n", "a;b;c,d\n"],
+        ["name,toxic?\n", "a,yes\n"],
+        ["question\n", "Why, and how?\n"],
+        ["prompt,completion\n", '"a\n', 'b",c\n'],
+        ["only one line, no more.\n"],
+        [],
+    ],
+)
+def test_names_are_not_taken_for_a_row(lines: list[str]) -> None:
+    assert detect_table(lines, FileOptions()).options.header == ""
