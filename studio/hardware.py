@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -29,6 +30,9 @@ _LIMITS = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 """Where a container reads how much memory it may use."""
+
+_USED = ("memory.current", "memory.usage_in_bytes")
+"""The files beside these that say how much it uses, page cache included."""
 
 _QUERY = "index,name,memory.total,compute_cap"
 
@@ -107,6 +111,16 @@ def _memory() -> int:
     told = (path.read_text(encoding="ascii").strip() for path in _LIMITS if path.exists())
     limits = [int(limit) for limit in told if limit.isdecimal()]
     return min([psutil.virtual_memory().total, *limits])
+
+
+def free_memory() -> int:
+    """Return how many bytes of memory are free now: of the host, or of a container's share."""
+    free = psutil.virtual_memory().available
+    limits = [(limit, limit.with_name(name)) for limit, name in zip(_LIMITS, _USED, strict=True)]
+    for limit, used in limits:
+        with suppress(OSError, ValueError):  # No limit is the word "max".
+            free = min(free, int(limit.read_text("ascii")) - int(used.read_text("ascii")))
+    return max(0, free)
 
 
 def versions() -> dict[str, str]:

@@ -56,10 +56,16 @@ def used(db: Session, worker: str) -> int:
     return int(db.exec(query.where(col(Run.status).in_(LIVE), Run.worker == worker)).one())
 
 
+def first(db: Session) -> Run | None:
+    """Return the run that starts next."""
+    found: Run | None = db.exec(_waiting().where(~col(Run.is_held)).limit(1)).first()
+    return found
+
+
 def wanted(db: Session) -> int:
     """Return how many slots the first run that waits needs; none if none does."""
-    first: Run | None = db.exec(_waiting().where(~col(Run.is_held)).limit(1)).first()
-    return first.slots if first else 0
+    run = first(db)
+    return run.slots if run else 0
 
 
 def waiting(db: Session) -> Sequence[Run]:

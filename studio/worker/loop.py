@@ -28,6 +28,7 @@ from studio.services import (
     attempts,
     control,
     folders,
+    lanes,
     models,
     obituaries,
     queue,
@@ -90,7 +91,8 @@ class Loop:
     _emptied_at: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self.trades = Trades(self.engine, self.settings, self.isolation, self.commands)
+        about = (self.engine, self.settings, self.isolation)
+        self.trades = Trades(*about, self.commands, self.hardware)
         self.sweeper = Sweeper(self.engine, self.settings.cache / "sweeps", self.isolation)
         self.speaker = Speaker(self.settings)
 
@@ -318,7 +320,8 @@ class Loop:
     def _take_next(self) -> bool:
         """Start the next queued run. Return whether there was one."""
         with reading(self.engine) as db:
-            if not queue.waiting(db):
+            # Beside an export there may not be enough memory for it.
+            if not queue.waiting(db) or lanes.holding_up(db, self.hardware):
                 return False
         with unit_of_work(self.engine) as db:
             # A run that was paused may wait again before its process is quite gone.

@@ -60,6 +60,11 @@ class Process:
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
+    def step_back(self, niceness: int) -> None:
+        """Have it compute only when others do not, the more so the nicer it is."""
+        with suppress(psutil.Error):
+            psutil.Process(self.pid).nice(niceness)
+
     def dump(self) -> None:
         """Have it write into its log where each of its threads stands."""
         if self.is_alive:

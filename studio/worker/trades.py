@@ -11,22 +11,23 @@ from studio.chores import FILES, KINDS, ChoreDir, ChoreSpec
 from studio.db.session import unit_of_work
 from studio.db.work import Chore, Export
 from studio.events import Event
+from studio.hardware import Hardware, free_memory
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir
-from studio.services import chores, endings, exports, secrets, stats
+from studio.services import chores, endings, exports, lanes, secrets, stats
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.isolation import Isolation
 from studio.worker.workshop import Workshop
 
-LIGHT = 2
-"""How many chores that need no device are done at once."""
-
 
 @dataclass(frozen=True, slots=True)
 class Exporting:
     settings: Settings
+    hardware: Hardware
+    free_memory: Callable[[], int] = free_memory
     table: type[Export] = Export
+    niceness: int = 5
 
     def name(self, _export: Export) -> str:
         return exports.WORD
@@ -39,8 +40,14 @@ class Exporting:
         about = {"run": run.root, "kind": export.kind, "dtype": export.dtype}
         return ExportSpec.model_validate(about)
 
-    def needs_device(self, _export: Export) -> bool:
-        return True
+    def takes_slot(self, db: Session, export: Export) -> bool:
+        return lanes.takes_slot(db, export, self.hardware)
+
+    def may_start(self, db: Session, export: Export, *, on_device: bool) -> bool:
+        is_small = lanes.is_small(db, export, self.hardware)
+        if on_device:
+            return self.hardware.device == "cuda" or not is_small
+        return is_small and lanes.fits(db, export, self.hardware, self.free_memory())
 
     def secrets(self, _db: Session, _export: Export) -> dict[str, str]:
         return {}
@@ -56,6 +63,7 @@ class Exporting:
 class Choring:
     settings: Settings
     table: type[Chore] = Chore
+    niceness: int = 0
 
     def name(self, chore: Chore) -> str:
         return chore.kind
@@ -66,8 +74,11 @@ class Choring:
     def spec(self, chore: Chore) -> ChoreSpec:
         return ChoreSpec(kind=chore.kind, params=chore.params)
 
-    def needs_device(self, chore: Chore) -> bool:
+    def takes_slot(self, _db: Session, chore: Chore) -> bool:
         return chores.needs_device(chore)
+
+    def may_start(self, _db: Session, chore: Chore, *, on_device: bool) -> bool:
+        return chores.needs_device(chore) is on_device
 
     def secrets(self, db: Session, chore: Chore) -> dict[str, str]:
         names = KINDS[chore.kind].needs(chore.params)
@@ -92,11 +103,17 @@ class Trades:
     """Every kind of work besides runs."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, isolation: Isolation, commands: Commands
+        self,
+        engine: Engine,
+        settings: Settings,
+        isolation: Isolation,
+        commands: Commands,
+        hardware: Hardware,
     ) -> None:
         self.isolation = isolation
         about = (engine, settings)
-        self.exports = Workshop(*about, Exporting(settings), isolation, commands.export)
+        exporting = Exporting(settings, hardware)
+        self.exports = Workshop(*about, exporting, isolation, commands.export)
         self.chores = Workshop(*about, Choring(settings), isolation, commands.chore, (FILES,))
 
     @property
@@ -130,9 +147,16 @@ class Trades:
             with self.isolation.step("start", f"{shop.noun}s on a device"):
                 while has_slot() and shop.take_next(gpu(), on_device=True):
                     pass
-        with self.isolation.step("start", "tasks"):
-            while self._light < LIGHT and self.chores.take_next(on_device=False):
+        with self.isolation.step("start", "exports beside training"):
+            while self._beside < lanes.EXPORTS and self.exports.take_next(on_device=False):
                 pass
+        with self.isolation.step("start", "tasks"):
+            while self._light < lanes.TASKS and self.chores.take_next(on_device=False):
+                pass
+
+    @property
+    def _beside(self) -> int:
+        return len(self.exports.followed) - self.exports.slots
 
     @property
     def _light(self) -> int:

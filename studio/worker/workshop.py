@@ -44,8 +44,15 @@ class Trade(Protocol[W]):
     def spec(self, work: W) -> BaseModel:
         """Return what its process is to do."""
 
-    def needs_device(self, work: W) -> bool:
-        """Whether it takes a slot that a run could have."""
+    @property
+    def niceness(self) -> int:
+        """How far its process steps back for others where it has no slot; 0 is not at all."""
+
+    def takes_slot(self, db: Session, work: W) -> bool:
+        """Whether it has, once it is started, a slot that a run could have."""
+
+    def may_start(self, db: Session, work: W, *, on_device: bool) -> bool:
+        """Whether it may start now in a slot that a run could have, or else without one."""
 
     def secrets(self, db: Session, work: W) -> dict[str, str]:
         """Return what its process finds in its environment, of what is nobody else's business.
@@ -61,6 +68,9 @@ class Trade(Protocol[W]):
     def told(self, db: Session, work: W) -> AbstractContextManager[None]:
         """Tell whom it concerns if it ends meanwhile."""
 
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""What keeps a process without a slot off the GPUs, which belong to runs."""
 
 KILLS = 25
 """After so many ticks work that was killed is closed, whatever its process does."""
@@ -113,7 +123,7 @@ class Workshop(Generic[W]):
         with unit_of_work(self.engine) as db:
             one = db.get_one(self.trade.table, work_id)
             if alive := process.found(one.pid, one.pid_started):
-                self._watch(one, alive)
+                self._watch(one, alive, on_device=self.trade.takes_slot(db, one))
                 return
             try:
                 self._catch_up(db, one, End())
@@ -183,7 +193,7 @@ class Workshop(Generic[W]):
             one = self._next(db, on_device=on_device)
             if one is not None:
                 work.begin(one)
-                self._launch(db, one, gpu)
+                self._launch(db, one, gpu, on_device=on_device)
         return one is not None
 
     def waits(self, db: Session, *, on_device: bool) -> bool:
@@ -194,18 +204,22 @@ class Workshop(Generic[W]):
         waiting = work.waiting(db, self.trade.table)
         # What was told to stop and waits again does so until its first process is gone.
         free = (one for one in waiting if _id(one) not in self.followed)
-        return next((one for one in free if self.trade.needs_device(one) is on_device), None)
+        may_start = self.trade.may_start
+        return next((one for one in free if may_start(db, one, on_device=on_device)), None)
 
-    def _launch(self, db: Session, one: W, gpu: int | None) -> None:
+    def _launch(self, db: Session, one: W, gpu: int | None, *, on_device: bool) -> None:
         with caught() as errors:
+            secrets = self.trade.secrets(db, one)
             started = process.start(
                 self._prepare(one),
                 gpu=gpu,
                 command=self.command,
-                besides=self.settings.environment | self.trade.secrets(db, one),
+                besides=self.settings.environment | secrets | ({} if on_device else NO_GPU),
             )
+            if not on_device:
+                started.step_back(self.trade.niceness)
             one.pid, one.pid_started, one.gpu = started.pid, started.started, gpu
-            self._watch(one, started)
+            self._watch(one, started, on_device=on_device)
         for error in errors:
             if isinstance(error.__cause__, DatabaseError):
                 raise error
@@ -216,8 +230,7 @@ class Workshop(Generic[W]):
                 work.fail(one, why)
         db.flush()
 
-    def _watch(self, one: W, started: Process) -> None:
-        on_device = self.trade.needs_device(one)
+    def _watch(self, one: W, started: Process, *, on_device: bool) -> None:
         self.followed[_id(one)] = Followed(started, self.trade.folder(one), one.gpu, on_device)
 
     def _prepare(self, one: W) -> WorkDir:

@@ -22,7 +22,7 @@ from studio.db.tables import Attempt, Run
 from studio.services import home, queue
 from studio.settings import Settings
 from tests.factories import furnish, make_run
-from tests.living import QUICK, Studio
+from tests.living import QUICK, Studio, run_of, submit
 from tests.patience import until
 
 pytestmark = pytest.mark.faults
@@ -36,6 +36,7 @@ PACE_SECONDS = 0.25
 SUBMITTERS = 200
 SUBMITTING_SECONDS = 180
 KILLS = 3
+LONG = 100_000
 
 
 @contextmanager
@@ -143,3 +144,16 @@ def taken(studio: Studio, number: int) -> int:
             return made
     # Nobody waits for a thread that goes on for ever.
     raise TimeoutError(f"Run {number} was never taken.")
+
+
+@pytest.mark.timeout(900)
+def test_an_export_is_made_while_a_long_run_trains(studio: Studio) -> None:
+    first = submit(studio, "short", max_steps=2)
+    until(lambda: run_of(studio, first)["status"] == "succeeded", seconds=180)
+    second = submit(studio, "long", max_steps=LONG)
+    until(lambda: run_of(studio, second)["step"] >= 3, seconds=180)
+    asked = studio.api.post(f"/runs/{first}/exports", json={"dtype": "bfloat16"})
+    where = f"/runs/{first}/exports/{asked.raise_for_status().json()['id']}"
+    until(lambda: studio.api.get(where).json()["status"] == "succeeded", seconds=300)
+
+    assert run_of(studio, second)["status"] == "running"

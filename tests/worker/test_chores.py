@@ -17,12 +17,12 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
 from studio.db.work import Chore
 from studio.errors import ConflictError
-from studio.services import chores, endings, runs, work
+from studio.services import chores, endings, lanes, runs, work
 from studio.settings import Settings
 from studio.sources import Errand, Folder, Limits
 from studio.worker.local import Local
 from studio.worker.loop import Loop
-from studio.worker.trades import LIGHT, Commands
+from studio.worker.trades import Commands
 from tests.factories import make_run
 from tests.patience import until as wait_until
 from tests.worker.crew import dismiss, settled, until
@@ -267,13 +267,13 @@ def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, ch
 
 
 def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) -> None:
-    for number in range(LIGHT + 1):
+    for number in range(lanes.TASKS + 1):
         ask(engine, f"import:{number}", source)
     loop = start("wait")
     loop.tick()
 
     with reading(engine) as db:
-        assert [one.subject for one in work.waiting(db, Chore)] == [f"import:{LIGHT}"]
+        assert [one.subject for one in work.waiting(db, Chore)] == [f"import:{lanes.TASKS}"]
 
 
 def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -> None:

@@ -5,6 +5,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,18 +16,26 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
 from studio.db.work import Export
 from studio.rundir import ExportDir, RunDir
-from studio.services import exports, runs, work
+from studio.services import exports, lanes, runs, work
 from studio.settings import Settings
 from studio.worker.local import Local
 from studio.worker.loop import Loop
-from studio.worker.trades import Commands
-from tests.factories import make_done, make_run
+from studio.worker.trades import Commands, Exporting
+from tests.factories import MACHINES, make_done, make_run
+from tests.patience import until as wait_until
 from tests.worker.crew import dismiss
 
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 30
 
-Start = Callable[[str], Loop]
+Start = Callable[..., Loop]
+
+
+def has_ended(loop: Loop, handle: str) -> bool:
+    return loop.launcher.observe(handle) is not None
+
+
+SPARE = MACHINES["plain"]
 
 
 @pytest.fixture
@@ -34,10 +44,10 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     loops: list[Loop] = []
 
-    def begin(part: str) -> Loop:
-        runner = (sys.executable, str(HERE / "fake_runner.py"), "succeed")
+    def begin(part: str, runner: str = "succeed") -> Loop:
+        trainer = (sys.executable, str(HERE / "fake_runner.py"), runner)
         exporter = (sys.executable, str(HERE / "fake_exporter.py"), part)
-        loop = Loop(engine, settings, Local(command=runner), commands=Commands(export=exporter))
+        loop = Loop(engine, settings, Local(command=trainer), commands=Commands(export=exporter))
         loops.append(loop)
         loop.adopt(alone=True)
         return loop
@@ -45,6 +55,9 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     yield begin
     for loop in loops:
         dismiss(loop)
+        for followed in loop.followed.values():
+            loop.launcher.kill(followed.handle)
+            wait_until(partial(has_ended, loop, followed.handle))
 
 
 @pytest.fixture
@@ -144,6 +157,95 @@ def test_a_run_waits_for_the_slot_of_an_export(engine: Engine, start: Start) -> 
 
     with reading(engine) as db:
         assert runs.get(db, second).status is RunStatus.QUEUED
+
+
+def begin_training(engine: Engine, **estimate: int) -> int:
+    """Queue a run that was estimated to hold so many bytes."""
+    with unit_of_work(engine) as db:
+        run = make_run(db)
+        run.estimate = {"memory": {"total": estimate.get("total", 10**8), "parts": {}}}
+        return run.id or 0
+
+
+@pytest.fixture
+def small(engine: Engine, export: int) -> int:
+    """Ask for an export of a model with few parameters."""
+    with unit_of_work(engine) as db:
+        runs.get(db, 1).resolved = {"parameters": 1000, "trainable_parameters": 10}
+    return export
+
+
+def test_a_small_export_is_made_while_a_run_trains(
+    engine: Engine, start: Start, small: int
+) -> None:
+    second = begin_training(engine)
+    loop = start("succeed", runner="wait")
+    made = settled(loop)
+    with reading(engine) as db:
+        status = runs.get(db, second).status
+
+    assert (made.id, made.status, status) == (small, WorkStatus.SUCCEEDED, RunStatus.RUNNING)
+
+
+def test_an_export_without_memory_beside_training_waits_and_says_so(
+    engine: Engine, start: Start, small: int
+) -> None:
+    begin_training(engine)
+    loop = start("succeed", runner="wait")
+    trade = loop.trades.exports.trade
+    assert isinstance(trade, Exporting)
+    loop.trades.exports.trade = replace(trade, free_memory=lambda: 10**6)
+    for _ in range(3):
+        loop.tick()
+    with reading(engine) as db:
+        made, fits = exports.get(db, 1, small), lanes.fits(db, exports.get(db, 1, small), SPARE, 0)
+
+    assert (made.status, fits) == (WorkStatus.QUEUED, False)
+
+
+def test_a_run_waits_for_an_export_that_it_has_no_memory_beside(
+    engine: Engine, start: Start, small: int
+) -> None:
+    loop = start("wait")
+    until(loop, begun)
+    second = begin_training(engine, total=10**15)
+    for _ in range(3):
+        loop.tick()
+    with reading(engine) as db:
+        status = runs.get(db, second).status
+        blocking = lanes.holding_up(db, loop.hardware)
+    (folder(loop.settings, small).root / "go").touch()
+    settled(loop)
+    loop.tick()
+
+    assert (status, blocking and blocking.id) == (RunStatus.QUEUED, small)
+    with reading(engine) as db:
+        assert runs.get(db, second).status.is_live
+
+
+def test_a_small_export_leaves_the_slot_to_runs(engine: Engine, start: Start, small: int) -> None:
+    loop = start("wait")
+    until(loop, begun)
+    second = begin_training(engine)
+    loop.tick()
+    with reading(engine) as db:
+        assert runs.get(db, second).status.is_live
+        assert exports.get(db, 1, small).status is WorkStatus.RUNNING
+
+
+def test_beside_a_gpu_a_small_export_takes_a_free_one_and_waits_for_none(
+    engine: Engine, settings: Settings, small: int
+) -> None:
+    begin_training(engine)
+    trade = Exporting(settings, MACHINES["t4"], lambda: 2**33)
+    with reading(engine) as db:
+        made = exports.get(db, 1, small)
+        starts = [trade.may_start(db, made, on_device=on_device) for on_device in (True, False)]
+        beside = trade.takes_slot(db, made)
+        made.gpu = 0
+        on_gpu = trade.takes_slot(db, made)
+
+    assert (starts, beside, on_gpu) == ([True, True], False, True)
 
 
 def test_another_worker_adopts_what_is_being_made(
