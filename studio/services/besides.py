@@ -8,7 +8,8 @@ from sqlmodel import Session
 from studio.db.states import WorkStatus
 from studio.db.tables import Run
 from studio.db.work import Chore, Export
-from studio.services import chores, loaded, runs, work
+from studio.services import chores, lanes, loaded, runs, waits, work, workers
+from studio.services.waits import Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +20,10 @@ class Other:
     title: str
     about: str
     """What it is for, in words."""
-    needs_device: bool
-    """Whether it takes a slot that a run could have."""
+    takes_slot: bool
+    """Whether it has a slot that a run could have."""
+    wait: Wait | None
+    """Why it waits, if it does."""
     owner_id: int | None = None
     """Who may cancel it: an export is of its run."""
 
@@ -29,21 +32,12 @@ class Other:
         """What tells it from all others in the list."""
         return f"{type(self.work).__name__.lower()}-{self.work.id}"
 
-    @property
-    def waits(self) -> str:
-        """Why it waits."""
-        return "waits for a slot that no run needs" if self.needs_device else "waits for its turn"
-
-    @property
-    def takes_slot(self) -> bool:
-        return self.needs_device and self.work.status is WorkStatus.RUNNING
-
 
 def listed(db: Session) -> Sequence[Other]:
     """Return what goes on, then what waits, each in its order."""
     found = [
         *(_export(db, one) for one in work.unfinished(db, Export)),
-        *(_chore(one) for one in work.unfinished(db, Chore)),
+        *(_chore(db, one) for one in work.unfinished(db, Chore)),
     ]
     return sorted(found, key=lambda other: other.work.status is WorkStatus.QUEUED)
 
@@ -56,16 +50,23 @@ def slots_used(db: Session) -> int:
 
 def _export(db: Session, export: Export) -> Other:
     run = db.get(Run, export.run_id)
-    about = f"of {run.name if run else 'run'} #{export.run_id}, {export.kind} in {export.dtype}"
-    owner_id = run.owner_id if run else None
-    return Other(work=export, title="Export", about=about, needs_device=True, owner_id=owner_id)
+    return Other(
+        work=export,
+        title="Export",
+        about=f"of {run.name if run else 'run'} #{export.run_id}, {export.kind} in {export.dtype}",
+        takes_slot=export.status is WorkStatus.RUNNING
+        and lanes.takes_slot(db, export, workers.machine(db)),
+        wait=waits.of_work(db, export),
+        owner_id=run.owner_id if run else None,
+    )
 
 
-def _chore(chore: Chore) -> Other:
+def _chore(db: Session, chore: Chore) -> Other:
     return Other(
         work=chore,
         title=chores.title(chore),
         about=chores.about(chore),
-        needs_device=chores.needs_device(chore),
+        takes_slot=chore.status is WorkStatus.RUNNING and chores.needs_device(chore),
+        wait=waits.of_work(db, chore),
         owner_id=chore.owner_id,
     )

@@ -5,19 +5,21 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from sqlmodel import Session, col, select
+from sqlmodel import Session, col, func, select
 
 from studio.db.states import RunStatus
-from studio.db.tables import Run
+from studio.db.tables import Happening, Run
 from studio.services import progress, queue, runs, workers
+from studio.services.waits import SOON, Obstacle, Wait, slots_are_taken, worker_is_away
 
 _LIKE = 5
 """How many earlier runs of an experiment tell how long the next will take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class RunWait(Wait):
     """One run that waits."""
 
     run: Run
@@ -25,45 +27,62 @@ class Wait:
     """Among those of its priority, counted from one."""
     places: int
     """How many those are."""
-    reason: str
-    seconds: float | None
-    """Until it starts, estimated; None where nothing tells."""
 
 
-def waits(db: Session) -> list[Wait]:
+def waits(db: Session) -> list[RunWait]:
     """Tell of each waiting run why it waits, and estimate for how long."""
     slots, waiting = workers.slots(db), queue.waiting(db)
     peers = Counter(run.priority for run in waiting)
     place = Counter[int]()
-    free = _free_at(runs.live(db), slots)
+    taken = slots_are_taken(db)
+    free = _free_at(runs.live(db), slots) if taken is None or taken.seconds is not None else []
+    ahead = worker_is_away(db) or taken or Obstacle(SOON)
+    since = _queued_at(db, waiting)
     told = []
     for run in waiting:
-        reason = _reason(run, slots)
-        seconds = free[0] if free and not reason else None
+        own = _own_reason(run, slots)
+        seconds = free[0] if free and slots and not own else None
         place[run.priority] += 1
         told.append(
-            Wait(
+            RunWait(
                 run=run,
                 place=place[run.priority],
                 places=peers[run.priority],
-                reason=reason or "waits for a slot",
+                reason=own or ahead.reason,
+                since=since.get(run.id or 0, run.created_at),
                 seconds=seconds,
             )
         )
-        if reason:
+        if own:
             continue
+        if slots:
+            ahead = Obstacle(f"waits behind run {run.id}")
         lasts = _usual_seconds(db, run)
         # Where one cannot be foretold, neither can those behind it.
         free = [] if seconds is None or lasts is None else _after(free, seconds + lasts)
     return told
 
 
-def _reason(run: Run, slots: int) -> str:
+def of_run(db: Session, run: Run) -> RunWait | None:
+    """Say why a run waits; None for one that does not."""
+    if run.status is not RunStatus.QUEUED:
+        return None
+    return next((wait for wait in waits(db) if wait.run.id == run.id), None)
+
+
+def _own_reason(run: Run, slots: int) -> str:
     if run.is_held:
         return "held by you"
-    if not slots:
-        return "no worker is there"
-    return f"needs {run.slots} slots, there are {slots}" if run.slots > slots else ""
+    return f"needs {run.slots} slots, there are {slots}" if 0 < slots < run.slots else ""
+
+
+def _queued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
+    """Return when runs that have begun before were put into the queue again."""
+    again = [run.id for run in waiting if run.attempt]
+    query = select(Happening.run_id, func.max(Happening.at)).where(
+        col(Happening.run_id).in_(again), Happening.kind == RunStatus.QUEUED.value
+    )
+    return dict(db.exec(query.group_by(col(Happening.run_id))).all())
 
 
 def _free_at(live: Sequence[Run], slots: int) -> list[float]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlmodel import Session
 
+from studio.db.columns import HOMES
 from studio.services import obituaries, workers
 from studio.settings import Settings
 
@@ -44,9 +45,9 @@ def clear(settings: Settings) -> None:
     (settings.home / FILE).unlink(missing_ok=True)
 
 
-def death(db: Session, settings: Settings) -> Death | None:
+def death(db: Session) -> Death | None:
     """Return how the worker ended, until another one is heard of."""
-    return None if workers.heard_of(db) else _read(settings.home / FILE)
+    return None if workers.heard_of(db) else _read(HOMES[db.get_bind().dialect] / FILE)
 
 
 def _read(path: Path) -> Death | None:

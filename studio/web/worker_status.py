@@ -24,9 +24,8 @@ class WorkerStatus:
 
 def worker_status(request: Request) -> WorkerStatus:
     """Ask how the worker is; a database that is busy keeps no page from being shown."""
-    state = request.app.state
     try:
-        with reading(state.engine) as db:
-            return WorkerStatus(supervision.death(db, state.settings), workers.failing(db))
+        with reading(request.app.state.engine) as db:
+            return WorkerStatus(supervision.death(db), workers.failing(db))
     except StudioError:
         return WorkerStatus(None, [])

@@ -5,10 +5,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.work import Chore, Export
+from studio.db.work import Export
 from studio.events import Failed, Phase
-from studio.services import chores, work
-from studio.services.besides import Other
+from studio.services import besides, chores, work
 from tests.factories import make_done
 from tests.reading import read
 
@@ -123,7 +122,7 @@ def test_the_queue_shows_what_is_done_besides_runs(
 
     assert [(row.one("th").text, row.all("td")[1].text) for row in rows] == [
         ("Fetching a file data set 3", "copying"),
-        ("Export of first try #1, merged in bfloat16", "waits for a slot that no run needs"),
+        ("Export of first try #1, merged in bfloat16", "Waits for a worker: none is running"),
     ]
     assert chore == 1
 
@@ -136,10 +135,11 @@ def test_what_has_ended_is_no_longer_in_the_queue(
     assert read(client.get("/queue/others").text).one(id="others").text == ""
 
 
-def test_only_what_goes_on_takes_a_slot() -> None:
-    chore = Chore(kind="fetch", subject="x")
-    other = Other(work=chore, title="", about="", needs_device=True)
-    waits = other.takes_slot
-    work.begin(chore)
+def test_only_what_goes_on_takes_a_slot(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        chore = chores.ask(db, "calibrate", "x", {})
+        waiting = besides.listed(db)[0].takes_slot
+        work.begin(chore)
+        running = besides.listed(db)[0].takes_slot
 
-    assert (waits, other.takes_slot) == (False, True)
+    assert (waiting, running) == (False, True)

@@ -120,8 +120,8 @@ def test_a_run_is_moved_held_and_prioritised_in_one_call(
     waiting = client.get("/api/v1/queue").json()["waiting"]
     assert [(run["name"], run["queue_position"], run["reason"]) for run in waiting] == [
         ("b", 1, "held by you"),
-        ("c", 2, "no worker is there"),
-        ("a", 3, "no worker is there"),
+        ("c", 2, "waits for a worker: none is running"),
+        ("a", 3, "waits for a worker: none is running"),
     ]
 
 

@@ -16,6 +16,7 @@ router = APIRouter(route_class=Call, prefix="/api/v1/queue", tags=["queue"])
 class WaitOut(RunBrief):
     reason: str
     """Why it waits."""
+    waiting_since: datetime
     starts_in_seconds: float | None
     """Estimated from the runs that train and from earlier runs of its experiment."""
 
@@ -47,9 +48,14 @@ class QueueOut(Out):
     """In the order in which they will start."""
 
 
-def _wait(db: DB, wait: forecast.Wait) -> WaitOut:
+def _wait(db: DB, wait: forecast.RunWait) -> WaitOut:
     brief = run_brief(db, wait.run).model_dump()
-    return WaitOut(**brief, reason=wait.reason, starts_in_seconds=wait.seconds)
+    return WaitOut(
+        **brief,
+        reason=wait.reason,
+        waiting_since=wait.since,
+        starts_in_seconds=wait.seconds,
+    )
 
 
 @router.get("")

@@ -11,7 +11,7 @@ from studio.recipe.precision import PRECISIONS
 from studio.services import supervision, workers
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Out
-from studio.web.deps import DB, Config
+from studio.web.deps import DB
 
 router = APIRouter(route_class=Call, prefix="/api/v1", tags=["system"])
 
@@ -45,10 +45,10 @@ class HardwareOut(Out):
 
 
 @router.get("/health")
-def health(db: DB, config: Config) -> Health:
+def health(db: DB) -> Health:
     """Answer 503 with the reason when no worker is there to train."""
     if not workers.heard_of(db):
-        if death := supervision.death(db, config):
+        if death := supervision.death(db):
             hint = f"The studio starts another; attempt {death.deaths}."
             raise UnavailableError(death.reason, hint=hint)
         raise UnavailableError("No worker is running.", hint="Start one: studio worker")
