@@ -120,6 +120,7 @@ ROUTES = {
     "/runs/{run_id}/resume": "POST manage",
     "/runs/{run_id}/retry": "POST manage",
     "/runs/{run_id}/row": "GET read",
+    "/runs/{run_id}/wait": "GET read",
     "/runs/{run_id}/trash": "POST manage",
     "/runs/{run_id}/words": "GET read, POST manage",
     "/samples/{sample_id}/rating": "POST submit",

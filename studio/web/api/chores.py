@@ -8,9 +8,9 @@ from fastapi.responses import PlainTextResponse
 
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
-from studio.services import artifacts, chores, endings
+from studio.services import artifacts, chores, endings, waits
 from studio.web.api.calls import Call
-from studio.web.api.shapes import Id, Out
+from studio.web.api.shapes import Id, Out, WaitingOut, waiting_out
 from studio.web.deps import DB, Config
 
 router = APIRouter(route_class=Call, prefix="/api/v1/chores", tags=["chores"])
@@ -40,13 +40,16 @@ class ChoreOut(Out):
     result: dict[str, Any]
     """What it came to; empty until it has succeeded."""
     error: TroubleOut | None
+    waiting: WaitingOut | None = None
+    """Why it waits, as long as it does; only where one chore is asked for by its id."""
     created_at: datetime
     finished_at: datetime | None
 
 
 @router.get("/{chore_id}")
 def show(chore_id: Id, db: DB) -> ChoreOut:
-    return out(chores.get(db, chore_id))
+    chore = chores.get(db, chore_id)
+    return out(chore).model_copy(update={"waiting": waiting_out(waits.of_work(db, chore))})
 
 
 @router.delete("/{chore_id}")

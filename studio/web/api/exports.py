@@ -12,13 +12,13 @@ from studio.errors import ConflictError
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType
 from studio.rundir import ExportDir, RunDir
-from studio.services import artifacts, exports, runs
+from studio.services import artifacts, exports, runs, waits
 from studio.web import archive
 from studio.web.api import models
 from studio.web.api.calls import Call
 from studio.web.api.models import ModelOut
 from studio.web.api.results import ArtifactOut
-from studio.web.api.shapes import Body, ErrorOut, Id, Listing, Out
+from studio.web.api.shapes import Body, ErrorOut, Id, Listing, Out, WaitingOut, waiting_out
 from studio.web.deps import DB, Config
 
 router = APIRouter(route_class=Call, prefix="/api/v1/runs/{run_id}/exports", tags=["exports"])
@@ -48,26 +48,28 @@ class ExportOut(Out):
     """What the conversion did to the weights and to perplexity; empty until it has succeeded."""
     files: list[ArtifactOut]
     error: ErrorOut | None
+    waiting: WaitingOut | None
+    """Why it waits; null once it has begun."""
     created_at: datetime
     finished_at: datetime | None
 
 
 @router.post("", status_code=201)
 def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
-    """Queue an export. It is made when no run waits for the slot."""
-    return _out(exports.request(db, run_id, new.dtype, new.kind, config.runs), config)
+    """Queue an export. A small one is made beside training, others when no run needs the slot."""
+    return _out(db, exports.request(db, run_id, new.dtype, new.kind, config.runs), config)
 
 
 @router.get("")
 def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
     runs.get(db, run_id)
-    shown = [_out(one, config) for one in exports.of_run(db, run_id)]
+    shown = [_out(db, one, config) for one in exports.of_run(db, run_id)]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
 @router.get("/{export_id}")
 def show(run_id: Id, export_id: Id, db: DB, config: Config) -> ExportOut:
-    return _out(exports.get(db, run_id, export_id), config)
+    return _out(db, exports.get(db, run_id, export_id), config)
 
 
 @router.delete("/{export_id}", status_code=204)
@@ -112,7 +114,7 @@ def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingRespons
     )
 
 
-def _out(export: Export, config: Config) -> ExportOut:
+def _out(db: DB, export: Export, config: Config) -> ExportOut:
     listed = artifacts.listing(_folder(export, config).files)
     error = {
         "code": export.error_code,
@@ -123,6 +125,7 @@ def _out(export: Export, config: Config) -> ExportOut:
         "progress": export.share,
         "files": [ArtifactOut(name=one.name, bytes=one.bytes) for one in listed],
         "error": error if export.error_code else None,
+        "waiting": waiting_out(waits.of_work(db, export)),
     }
     return ExportOut.model_validate(told)
 

@@ -14,7 +14,8 @@ from studio.db.tables import Experiment, Run
 from studio.described import Described
 from studio.methods import AnyRecipe
 from studio.rundir import RunDir
-from studio.services import explanations, progress, queue
+from studio.services import explanations, forecast, progress, queue
+from studio.services.waits import Wait
 
 T = TypeVar("T")
 
@@ -150,10 +151,26 @@ class RunOut(RunBrief):
     finished_at: datetime | None
 
 
+class WaitingOut(Out):
+    """Why something waits."""
+
+    reason: str
+    since: datetime
+    starts_in_seconds: float | None
+    """Estimated; null where that is not known."""
+
+
 class FailedRunOut(RunOut):
-    """A run with all that explains its failure."""
+    """A run with all that explains its failure, or why it waits."""
 
     error: WholeErrorOut | None
+    waiting: WaitingOut | None
+
+
+def waiting_out(wait: Wait | None) -> WaitingOut | None:
+    if wait is None:
+        return None
+    return WaitingOut(reason=wait.reason, since=wait.since, starts_in_seconds=wait.seconds)
 
 
 def page_of(rows: Sequence[Any], limit: int, shown: Sequence[T]) -> Listing[T]:
@@ -197,6 +214,7 @@ def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
 def run_explained(db: Session, run: Run, folder: RunDir) -> FailedRunOut:
     why = explanations.of(db, run)
     told = run_out(db, run).model_dump()
+    told["waiting"] = waiting_out(forecast.of_run(db, run))
     if why is not None:
         told["error"] |= {
             "log": explanations.last_lines(folder),

@@ -1,13 +1,13 @@
 """A chore on screen: how far it is, what went wrong, and a way to call it off."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from studio.db.work import Chore
-from studio.services import chores, endings
+from studio.services import chores, endings, waits
 from studio.web.deps import DB
 from studio.web.render import asked_by_htmx, block, go, page
 
@@ -22,28 +22,32 @@ Then = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
 def show(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
     chore = chores.get(db, chore_id)
     if asked_by_htmx(request):
-        return block(request, "chores/show.html", "chore", chore=chore, then=then)
-    return page(request, "chores/show.html", chore=chore, then=then)
+        return block(request, "chores/show.html", "chore", **_about(db, chore, then))
+    return page(request, "chores/show.html", **_about(db, chore, then))
 
 
 @router.post("/{chore_id}/cancel")
 def cancel(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
     chore = endings.cancel(db, chore_id)
-    return _shown(request, chore, then)
+    return _shown(request, db, chore, then)
 
 
 @router.post("/{chore_id}/again")
 def again(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
     chore = chores.get(db, chore_id)
     chores.again(chore)
-    return _shown(request, chore, then)
+    return _shown(request, db, chore, then)
 
 
-def _shown(request: Request, chore: Chore, then: str) -> Response:
+def _shown(request: Request, db: DB, chore: Chore, then: str) -> Response:
     """Show a chore anew: in its place where the page is to stay, else on the page one was on."""
     if asked_by_htmx(request):
-        return block(request, "chores/show.html", "chore", chore=chore, then=then)
+        return block(request, "chores/show.html", "chore", **_about(db, chore, then))
     return go(request, _back(request, chore.id or 0))
+
+
+def _about(db: DB, chore: Chore, then: str) -> dict[str, Any]:
+    return {"chore": chore, "then": then, "wait": waits.of_work(db, chore)}
 
 
 def _back(request: Request, chore_id: int) -> str:

@@ -16,9 +16,10 @@ from studio.errors import InvalidError
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType
 from studio.rundir import RunDir
-from studio.services import artifacts, exports, formats, runs
+from studio.services import artifacts, exports, formats, runs, waits
 from studio.services.artifacts import File
 from studio.services.formats import Choice
+from studio.services.waits import Wait
 from studio.web.deps import DB, Config
 from studio.web.render import block, go
 
@@ -35,6 +36,8 @@ class Shown:
     files: list[File]
     base: str
     """What it is called among the base models, if it is one."""
+    wait: Wait | None
+    """Why it waits, if it does."""
 
     @property
     def is_going(self) -> bool:
@@ -79,6 +82,7 @@ def shown(db: Session, run: Run, run_folders: Path) -> list[Shown]:
             export=one,
             files=artifacts.listing(folder.export(one.id or 0).files),
             base=bases.get(str(folder.export(one.id or 0).files), ""),
+            wait=waits.of_work(db, one),
         )
         for one in exports.of_run(db, run.id or 0)
     ]

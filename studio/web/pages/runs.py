@@ -17,6 +17,7 @@ from studio.services import (
     compare,
     control,
     explanations,
+    forecast,
     memory,
     metrics,
     progress,
@@ -88,6 +89,7 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         memory=_memory(run),
         beginning=progress.beginning(run, folder.events.beginning(FIRST_LINES)),
         position=queue.position(db, run),
+        wait=forecast.of_run(db, run),
         precisions=precisions,
         shrunk=rescues.told(db, run_id),
         **_failure(db, run, folder),
@@ -108,6 +110,13 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
 def past(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
     return block(request, "runs/show.html", "history", run=run, past=history.of(db, run))
+
+
+@router.get("/{run_id}/wait")
+def wait(request: Request, run_id: int, db: DB) -> Response:
+    """Show why a run waits, and nothing more once it has begun."""
+    run = runs.get(db, run_id)
+    return block(request, "runs/show.html", "wait", run=run, wait=forecast.of_run(db, run))
 
 
 @router.get("/{run_id}/row")
