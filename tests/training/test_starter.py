@@ -56,7 +56,7 @@ def test_progress_is_reported_to_the_last_step(reports: list[str]) -> None:
     steps = range(starter.LOG_EVERY, starter.STEPS + 1, starter.LOG_EVERY)
     shown = [f"{home.MAKING} Step {step} of {starter.STEPS}" for step in steps]
 
-    assert [report.partition(",")[0] for report in reports] == shown
+    assert [report.partition(", about")[0] for report in reports] == shown
     assert all(re.fullmatch(r".*, about \d+ s left", report) for report in reports[1:])
     assert reports[-1].endswith(", about 0 s left")
 
