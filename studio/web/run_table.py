@@ -96,8 +96,8 @@ class Cell:
     value: Any
     text: str
     delta: str = ""
-    verdict: str = ""
-    """better or worse than the baseline, where that is known."""
+    """The difference to the baseline, unjudged: whether it is better, the compare page finds out,
+    which knows how far each run has come and how much it varies."""
     differs: bool = False
     """Whether it is a setting that is not as in the baseline."""
 
@@ -155,9 +155,7 @@ def _cell(line: Line, field: fields.Field, base: Line | None) -> Cell:
         return replace(plain, differs=field.name in fields.settings() and value != against)
     if value is None or against is None or value == against:
         return plain
-    better = fields.direction(field.key) * (value - against)
-    verdict = "better" if better > 0 else "worse" if better < 0 else ""
-    return replace(plain, delta=words.change(value - against, field.key), verdict=verdict)
+    return replace(plain, delta=words.change(value - against, field.key))
 
 
 def title(field: fields.Field) -> str:
