@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import psutil
 
+from studio import allocator
 from studio.births import born
 from studio.hardware import POLITE
 from studio.rundir import RunDir, WorkDir
@@ -103,7 +104,8 @@ def environment(gpu: int | None) -> dict[str, str]:
     clean = {name: value for name, value in kept.items() if name not in LEAKING}
     if gpu is not None:
         clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
-    return POLITE | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
+    ours = POLITE | allocator.ENVIRONMENT
+    return ours | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
 
 
 def hub_environment(settings: Settings) -> dict[str, str]:
