@@ -22,7 +22,6 @@ from studio.training import dryrun
 from studio.training.data import Examples
 from studio.training.dryrun import Batch, Plan
 from studio.training.job import Job
-from studio.training.ledger import Held
 
 _HANGS_ON_NUMBERS = (
     fake_tensor.DataDependentOutputException,
@@ -98,10 +97,9 @@ def _batch(examples: Examples, size: int) -> Batch:
     return Batch(count, examples.longest, examples.longest_answer, is_packed)
 
 
-def _told(job: Job, held: Held) -> dict[str, Any]:
+def _told(job: Job, held: dict[str, int]) -> dict[str, Any]:
     return {
-        "at_peak": held.at_peak,
-        "kept": held.kept,
+        "at_peak": held,
         "longest_example": job.train.longest,
         "longest_answer": job.train.longest_answer,
         "train_rows": len(job.train.rows),

@@ -1,4 +1,6 @@
-"""Measurements: a step of a recipe gone through without numbers, as a chore; what it held is exact.
+"""Measurements: a step of a recipe gone through without numbers, as a chore.
+
+Every tensor it would hold is counted.
 
 What decides it is hashed, and one that was made is found again by that: a second look is instant.
 """
@@ -71,9 +73,8 @@ def estimate(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Estimate | No
     if done is None:
         return None
     told, on_gpu = done.result, detect().device != "cpu"
-    parts = told["at_peak" if on_gpu else "kept"]
     load = memory.load_of(recipe, told)
-    return memory.of_counted(recipe, facts, load, parts, on_gpu=on_gpu)
+    return memory.of_counted(recipe, facts, load, told["at_peak"], on_gpu=on_gpu)
 
 
 def readings(db: Session) -> Iterator[Reading]:

@@ -6,11 +6,10 @@ when the optimizer moves the weights, holding every gradient:
     backward    weights + optimizer + copies + activations + scores [+ gradients, if added up]
     update      weights + optimizer + gradients + scratch
 
-On a processor what a step frees stays with the process, for the next step: measured, a run holds
-at its fullest what both moments need. To give it back at once costs a third of the speed.
+On a processor the system's allocator loses a share of what a step takes and frees.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,7 +28,7 @@ from studio.weights import shapes
 from studio.weights.facts import ModelFacts
 from studio.weights.layers import FAMILIES
 
-Moment = Literal["backward", "update", "step"]
+Moment = Literal["backward", "update"]
 
 RUNTIME = 27_000_000
 """Bytes: what a trainer takes on a processor beside its tensors, measured on a model of none."""
@@ -37,17 +36,11 @@ KERNELS, _SHAPES = 8_000_000, 7
 """What oneDNN's products of 16 bits take for each length of a batch, and for how many lengths the
 caches keep them: measured on a model of none, with an adapter or without."""
 
-_HOLES, _FILLED = 0.44, 0.8
-"""The share of what a step takes and frees that the system's allocator loses between blocks, and
-the share of gradients and scratch that fit into what is lost. Fitted to 18 runs of 2 to 57 million
-weights, of 12 and 16 steps, with batches of 4 and 8: off by 6 % of the peak at most, 4 in the
-median. With every block mapped on its own nothing is lost, and a run of 16 million weights holds
-within 3 % of its tensors and the runtime, but a step takes a third more processor time.
-"""
-_ADAPTER_HOLES, _CHECKPOINTED_HOLES = 0.54, 0.63
-"""The same with an adapter or checkpointing, where much lives for a moment beside little that
-stays. Measured with batches of 8: 0.46 to 0.62, and 0.55 to 0.72; batches of 4, whose runs were
-shorter, too, lost less: -0.05 to 0.49."""
+_OVERHEAD = 0.13
+"""The share of what a step takes and frees that the system's allocator loses between blocks, in a
+process set up by `studio.allocator`. Four runs in float32 lost 0.03 (2 million weights), 0.14 (the
+same, checkpointed), 0.16 (LoRA beside 16 million) and 0.23 (9 million, checkpointed, 8 x 512
+tokens): this puts their dry runs 7 % too high to 7 % too low."""
 
 _ROW_BYTES, _TOKEN_BYTES = 4000, 70
 """What a row that was read holds, and each of its tokens; measured on 300 to 10,000 rows."""
@@ -83,7 +76,7 @@ class Estimate:
     scratch: int = 0
     """What an update needs beside it."""
     holes: int = 0
-    """What is free between blocks, and too small for the next."""
+    """What is free between blocks, and too small for the next: allocator overhead."""
     examples: int
     """The rows, read and tokenised."""
     runtime: int
@@ -150,17 +143,8 @@ def estimate(recipe: AnyRecipe, facts: ModelFacts, load: Load, *, on_gpu: bool) 
     begun = _backward(step, sizes)
     widened = replace(begun, scores=0, copies=begun.copies + step.widened)
     moments = [begun, widened, *_layers_again(step, sizes), _evaluation(step, sizes)]
-    update = _update(step, sizes)
-    if on_gpu:
-        return max([*moments, update], key=lambda one: one.total)
-    fullest = max(moments, key=_blocks)
-    return replace(
-        fullest,
-        moment="step",
-        gradients=update.gradients,
-        scratch=update.scratch,
-        holes=_lost(step, fullest, update.gradients + update.scratch),
-    )
+    fullest = max([*moments, _update(step, sizes)], key=lambda one: one.total)
+    return replace(fullest, holes=_overhead(step, moments))
 
 
 def of_counted(
@@ -171,19 +155,14 @@ def of_counted(
     none = Sizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
     held: dict[str, Any] = dict(parts)
     made = replace(_standing(step, none), **held)
-    if on_gpu:
-        is_update = made.gradients > _blocks(made)
-        return replace(made, moment="update" if is_update else "backward")
-    return replace(made, moment="step", holes=_lost(step, made, made.gradients + made.scratch))
+    is_update = made.gradients > _blocks(made)
+    moment: Moment = "update" if is_update else "backward"
+    return replace(made, moment=moment, holes=_overhead(step, [made]))
 
 
-def _lost(step: Step, fullest: Estimate, filling: int) -> int:
-    """Return what the allocator loses; `filling` are the bytes that an update takes later."""
-    if step.is_checkpointed:
-        return round(_CHECKPOINTED_HOLES * _blocks(fullest))
-    if step.is_adapter:
-        return round(_ADAPTER_HOLES * _blocks(fullest))
-    return max(0, round(_HOLES * _blocks(fullest) - _FILLED * filling))
+def _overhead(step: Step, moments: Iterable[Estimate]) -> int:
+    """Return what the allocator loses; on a GPU an estimate is what torch allocates, without it."""
+    return 0 if step.on_gpu else round(_OVERHEAD * max(map(_blocks, moments)))
 
 
 def _blocks(one: Estimate) -> int:

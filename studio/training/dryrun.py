@@ -29,7 +29,7 @@ from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
 from studio.training import matmuls, models, trust
 from studio.training.labels import IGNORED
-from studio.training.ledger import Held, Ledger
+from studio.training.ledger import Ledger
 
 _STEPS = 2
 """The first makes what the optimizer keeps; all others find it."""
@@ -111,14 +111,16 @@ def fakes() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def rehearse(plan: Plan, mode: FakeTensorMode) -> Held:
+def rehearse(plan: Plan, mode: FakeTensorMode) -> dict[str, int]:
     """Go through a training step on fake tensors: nothing is allocated, nothing computed."""
     with mode, _numberless():
         return counted(plan)
 
 
-def counted(plan: Plan) -> Held:
+def counted(plan: Plan) -> dict[str, int]:
     """Train on whatever tensors there are; count a step that finds all in place, and a validation.
+
+    Return the bytes by part when there were most at once.
 
     Of real tensors it is just as true, which is how a dry run is proven.
     """

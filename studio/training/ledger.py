@@ -3,7 +3,6 @@
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,20 +14,6 @@ from torch.utils._pytree import tree_leaves
 _aten = torch.ops.aten
 _TO_COPY = _aten._to_copy  # noqa: SLF001 -- an operator's name
 _TO_NUMBER = _aten._local_scalar_dense  # noqa: SLF001 -- an operator's name
-
-_FREED = ("activations", "copies", "scores")
-"""Parts that a step takes and frees again and again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Bytes by part: the largest first."""
-
-    at_peak: dict[str, int]
-    """What was there when the most was there at once."""
-    kept: dict[str, int]
-    """What a process ends up with that never gives a block back: what a step takes and frees when
-    that is the most, and of each other part the most there was."""
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
@@ -57,18 +42,14 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is 
         """Forget what was: count from what is there now."""
         self._moves = [(size, number) for number, size in self._living.values()]
 
-    def held(self) -> Held:
-        """Go through all that came and went."""
+    def held(self) -> dict[str, int]:
+        """Return the bytes by part when there were most at once, the largest part first."""
         now: Counter[str] = Counter()
-        most: Counter[str] = Counter()
-        at_peak, freed = now.copy(), now.copy()
+        peak = now.copy()
         for size, number in self._moves:
             now[self._parts[number]] += size
-            most |= now
-            at_peak = max(at_peak, now.copy(), key=Counter.total)
-            freed = max(freed, _only(now), key=Counter.total)
-        kept = Counter({part: size for part, size in most.items() if part not in _FREED})
-        return Held(dict((+at_peak).most_common()), dict((kept + freed).most_common()))
+            peak = max(peak, now.copy(), key=Counter.total)
+        return dict((+peak).most_common())
 
     def __torch_dispatch__(
         self,
@@ -126,10 +107,6 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is 
     def _gone(self, address: int) -> None:
         number, size = self._living.pop(address)
         self._moves.append((-size, number))
-
-
-def _only(now: Counter[str]) -> Counter[str]:
-    return Counter({part: now[part] for part in _FREED})
 
 
 def _address(storage: torch.UntypedStorage) -> int:

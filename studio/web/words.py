@@ -71,7 +71,7 @@ PARTS: dict[str, str] = {
     "activations": "Activations",
     "scores": "Scoring the answers",
     "scratch": "Update",
-    "holes": "Lost between blocks",
+    "holes": "Allocator overhead",
     "examples": "Examples",
     "runtime": "Trainer",
 }

@@ -29,10 +29,10 @@ def test_one_press_counts_a_step_and_keeps_the_form(page: Page) -> None:
     page.goto("/new?preset=full")
     page.get_by_label("Name", exact=True).fill("kept")
     expect(page.locator("#advice figcaption")).to_contain_text("Estimated for examples")
-    page.get_by_role("button", name="Measure exactly").click()
+    page.get_by_role("button", name="Count every tensor").click()
 
     expect(page.locator("#advice figcaption")).to_contain_text("By a dry run", timeout=180_000)
-    expect(page.get_by_role("button", name="Measure exactly")).to_have_count(0)
+    expect(page.get_by_role("button", name="Count every tensor")).to_have_count(0)
     expect(page.get_by_label("Name", exact=True)).to_have_value("kept")
 
 

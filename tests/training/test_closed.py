@@ -49,7 +49,6 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_family_holds_what_a_dry_run_counts(family: str, tmp_path: Path) -> None:
     closed, exact = both(write(tmp_path, family), tmp_path, {"precision": "fp32"})
 
-    assert closed.gradients == exact.gradients  # Of each parameter, four bytes.
     assert closed.activations == pytest.approx(exact.activations, rel=0.1)
     assert closed.total == pytest.approx(exact.total, rel=0.1)
 
@@ -69,7 +68,7 @@ def test_what_no_dry_run_can_follow_holds_what_real_tensors_do(
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(_ROWS)])
     step = plan(run, models.load_model)
     told = {"longest_example": step.train.length, "longest_answer": step.train.answers}
-    closed, exact = worked_out(llama, run, told, dryrun.counted(step).kept)
+    closed, exact = worked_out(llama, run, told, dryrun.counted(step))
 
     assert closed.weights == pytest.approx(exact.weights, rel=0.01)
     assert closed.total == pytest.approx(exact.total, rel=0.1)
@@ -86,7 +85,7 @@ def both(model: Path, folder: Path, knobs: dict[str, Any]) -> tuple[Estimate, Es
     run = tiny.write_run(folder / "run", model, **knobs, numerics__health=False)
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(_ROWS)])
     told = dry(folder, run)
-    return worked_out(model, run, told, told["kept"])
+    return worked_out(model, run, told, told["at_peak"])
 
 
 def worked_out(

@@ -70,7 +70,7 @@ def test_weights_that_are_shared_are_counted_once(tmp_path: Path) -> None:
     folder = tiny.write_model(tmp_path / "model", config)
     told = dry(tmp_path, tiny.write_run(tmp_path / "run", folder))
 
-    assert told["kept"]["gradients"] == 4 * facts.read(folder).parameters
+    assert told["at_peak"]["weights"] == 4 * facts.read(folder).parameters
 
 
 def plan(run: RunDir, load: Any) -> Plan:  # noqa: ANN401 -- upstream is untyped
@@ -105,4 +105,4 @@ def dry(tmp_path: Path, run: RunDir) -> dict[str, Any]:
 def total(run: RunDir, model: Path, told: dict[str, Any]) -> int:
     recipe, known = recipe_of(run), facts.read(model)
     load = memory.load_of(recipe, told)
-    return memory.of_counted(recipe, known, load, told["kept"], on_gpu=False).total
+    return memory.of_counted(recipe, known, load, told["at_peak"], on_gpu=False).total

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from studio.training.ledger import Held, Ledger
+from studio.training.ledger import Ledger
 
 KILO = 1000
 NUMBER = 4
 """Bytes of a float32."""
 
 
-def noted(work: Callable[[Ledger], None]) -> Held:
+def noted(work: Callable[[Ledger], None]) -> dict[str, int]:
     ledger = Ledger(picked=3, is_padded=True)
     with FakeTensorMode(), ledger:
         work(ledger)
@@ -29,7 +29,7 @@ def test_the_peak_is_what_lives_at_once() -> None:
         _third = torch.empty(KILO // 2)
         del second
 
-    assert noted(work).at_peak == {"activations": 2 * KILO * NUMBER}
+    assert noted(work) == {"activations": 2 * KILO * NUMBER}
 
 
 def test_views_and_what_is_written_in_place_hold_nothing_more() -> None:
@@ -37,7 +37,7 @@ def test_views_and_what_is_written_in_place_hold_nothing_more() -> None:
         whole = torch.empty(KILO)
         whole.view(10, 100).t().add_(1)
 
-    assert noted(work).at_peak == {"activations": KILO * NUMBER}
+    assert noted(work) == {"activations": KILO * NUMBER}
 
 
 def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
@@ -49,11 +49,15 @@ def test_autograd_holds_what_the_way_back_needs_and_frees_it() -> None:
         out.sum().backward()
         ledger.name("gradients", [one.grad for one in layer.parameters() if one.grad is not None])
 
-    held = noted(work)
-
-    assert held.kept["weights"] == held.kept["gradients"] == 1000 * NUMBER
     # The batch, the exponential, the sum, and its gradient on the way through the product.
-    assert held.kept["activations"] == (500 + 50 + 1 + 50 + 1) * NUMBER
+    activations = (500 + 50 + 1 + 50 + 1) * NUMBER
+
+    weights = gradients = 1000 * NUMBER
+    assert noted(work) == {
+        "weights": weights,
+        "gradients": gradients,
+        "activations": activations,
+    }
 
 
 def test_a_weight_in_another_format_is_a_copy() -> None:
@@ -62,20 +66,7 @@ def test_a_weight_in_another_format_is_a_copy() -> None:
         ledger.name("weights", [weight])
         _narrow = weight.bfloat16()
 
-    assert noted(work).at_peak == {"weights": KILO * NUMBER, "copies": KILO * NUMBER // 2}
-
-
-def test_a_process_keeps_the_most_of_each_part() -> None:
-    def work(ledger: Ledger) -> None:
-        layers = torch.empty(KILO)
-        del layers
-        ledger.part = "scratch"
-        _update = torch.empty(KILO // 2)
-
-    held = noted(work)
-
-    assert held.at_peak == {"activations": KILO * NUMBER}
-    assert held.kept == {"activations": KILO * NUMBER, "scratch": KILO // 2 * NUMBER}
+    assert noted(work) == {"weights": KILO * NUMBER, "copies": KILO * NUMBER // 2}
 
 
 @pytest.mark.parametrize("is_fake", [True, False])

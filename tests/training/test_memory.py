@@ -26,6 +26,7 @@ from studio.training.memory import OWN, Gauge
 from studio.weights import facts, shapes
 from studio.weights.facts import ModelFacts
 from studio.weights.layers import FAMILIES
+from studio.worker import process
 from tests.training import sizes, tiny
 from tests.training.test_dryrun import dry, total
 
@@ -171,7 +172,7 @@ def ran(
     run = tiny.write_run(folder / "run", middling, **knobs, numerics__health=False)
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(20)])
     counted = dry(folder, run)
-    subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
+    train_as_worker(run)
     (started,), (finished,) = tiny.said(run, Started), tiny.said(run, Finished)
     return Ran(run, counted, started.resolved, finished.metrics["peak_memory_bytes"], off)
 
@@ -190,7 +191,7 @@ def test_what_is_rounded_or_packed_holds_what_was_estimated(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", middling, **knobs, numerics__health=False)
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(20)])
-    subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
+    train_as_worker(run)
     (started,), (finished,) = tiny.said(run, Started), tiny.said(run, Finished)
     held = finished.metrics["peak_memory_bytes"]
     # 5 % off at most where nothing else ran; the allocator loses less at times.
@@ -225,11 +226,17 @@ def test_batches_of_many_lengths_hold_no_more_than_the_longest(tmp_path: Path) -
     # Longest first: what a step needs, the first ones show.
     lengths = range(100, 20, -1)
     tiny.write_rows(run.root / "train.jsonl", [{"text": "a " * length} for length in lengths])
-    subprocess.run([sys.executable, "-m", "studio.runner", str(run.root)], check=True)
+    train_as_worker(run)
 
     # Unbounded, caches of compiled kernels make it five times as much.
     early, *_, late = tiny.series(run, "peak_memory_bytes")[9:]
     assert late < 1.5 * early
+
+
+def train_as_worker(run: RunDir) -> None:
+    """Train in a process with the environment that the worker gives it: memory depends on it."""
+    command = [sys.executable, "-m", "studio.runner", str(run.root)]
+    subprocess.run(command, env=process.environment(None), check=True)
 
 
 def talk(number: int) -> dict[str, Any]:

@@ -269,8 +269,7 @@ def test_the_form_shows_the_estimate(client: TestClient, decoder: str) -> None:
     parts = page.one(class_="memory").all("dt")
     assert sorted(part.text for part in parts) == [
         "Activations",
-        "Gradients",
-        "Lost between blocks",
+        "Allocator overhead",
         "Optimizer",
         "Scoring the answers",
         "Trainer",

@@ -45,16 +45,16 @@ class MemoryOut(Out):
 
     total: int
     """The sum of the parts, times `factor`."""
-    moment: Literal["backward", "update", "step"]
-    """When that is: as the backward pass begins, as the optimizer moves the weights, or all along:
-    on a processor what a step frees stays with its process."""
+    moment: Literal["backward", "update"]
+    """When that is: as the backward pass begins, or as the optimizer moves the weights."""
     parts: dict[str, int]
     length: int
     """Tokens of the longest example it was worked out for."""
     knows_lengths: bool
     """Whether this data has been read; else every example counts as the longest allowed."""
     is_exact: bool
-    """Whether a dry run has counted it; else it is worked out by the closed form."""
+    """Whether a dry run has counted its tensors; else they are worked out by the closed form. On a
+    processor the part `holes`, allocator overhead, is estimated in both."""
     closed_total: int | None
     """What the closed form says where a dry run knows better; else null."""
     assumed: tuple[str, ...]
@@ -125,7 +125,8 @@ def calibrate(asked: Asked, db: DB, config: Config) -> ChoreOut:
 def measure(asked: Asked, db: DB, config: Config) -> ChoreOut:
     """Go through a step of a recipe in shapes alone, without the memory it would take.
 
-    Once it has been done, estimates of steps like it are exact; asking again returns the same.
+    Once it has been done, estimates of steps like it count every tensor; asking again returns the
+    same.
     """
     recipe = advice.resolve(db, asked.recipe).recipe
     runs.check(db, recipe)

@@ -17,7 +17,6 @@ from tests.unit.weights import folders
 PARTS = {"weights": 40_000_000, "gradients": 20_000_000, "scores": 10_000_000}
 RESULT = {
     "at_peak": PARTS,
-    "kept": PARTS,
     "longest_example": 90,
     "longest_answer": 40,
     "train_rows": 10,
