@@ -84,6 +84,18 @@ def holds_lists(values: Sequence[Any]) -> bool:
     return _most(values, lambda value: _is_list_of_answers(parsed(value)))
 
 
+def holds_spans(values: Sequence[Any]) -> bool:
+    """Tell whether most values are answers as SQuAD has them: texts, and where they start."""
+    return _most(values, lambda value: _is_span(parsed(value)))
+
+
+def _is_span(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    match value:
+        case {"text": [*_], "answer_start": _}:
+            return True
+    return False
+
+
 def _first_has(value: Any, keys: Sequence[str]) -> bool:  # noqa: ANN401 -- from a user's file
     match value:
         case [{**turn}, *_]:

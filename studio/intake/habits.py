@@ -4,13 +4,14 @@ A shape is a habit of many people, so each role lists the names it goes by, the 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from studio.intake.columns import (
     Table,
     holds_dialogues,
     holds_lists,
+    holds_spans,
     is_label,
     is_numeric,
     is_text,
@@ -45,6 +46,10 @@ _LABELLED = (*_TEXTS, "sentence", "review", "comment", "tweet", "utterance", "ti
 _PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
 _LABELS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "label_text")
 _NUMBERS = ("score", "rating", "label", "stars", "value", "target", "number", "similarity")
+_SPANS = (
+    "The first of several answers to a question is learnt; questions without an answer are left "
+    "out. Is that right?"
+)
 _TOOLS = ("tools", "functions")
 NAMES = frozenset(
     {
@@ -67,6 +72,8 @@ class Found:
     roles: dict[str, list[str]]
     why: str
     sureness: Sureness
+    question: str = ""
+    """What a person should look at, in a sentence."""
 
 
 def named(table: Table) -> Iterator[Found]:
@@ -116,6 +123,24 @@ def _preference(table: Table) -> Found | None:
     prompt = table.first(["input"]) if openai else _asking(table) or table.first(_TURNS)
     habit = "OpenAI names preferences" if openai else "preferences are: a better, a worse answer"
     return _by_name("preference", habit, prompt=prompt, chosen=chosen, rejected=rejected)
+
+
+def _squad(table: Table) -> Found | None:
+    context, question = table.first(["context"]), table.first(["question"])
+    answers = table.first(["answers"])
+    if context is None or question is None or answers is None:
+        return None
+    if not holds_spans(table.columns[answers]):
+        return None
+    found = _by_name(
+        "prompt_completion",
+        "SQuAD names them",
+        "likely",
+        context=context,
+        prompt=question,
+        completion=answers,
+    )
+    return replace(found, question=_SPANS)
 
 
 def _ranked(table: Table) -> Found | None:
@@ -260,6 +285,7 @@ def _text(table: Table) -> Found | None:
 
 _FINDERS: tuple[Callable[[Table], Found | None], ...] = (
     _preference,
+    _squad,
     _ranked,
     _judged,
     _thread,

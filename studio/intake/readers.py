@@ -21,6 +21,7 @@ from studio.intake.parquet_rows import rows_in_parquet
 from studio.intake.parts import Part, parts
 from studio.intake.problems import Code
 from studio.intake.rows import Note, Row, Rows, Unread
+from studio.intake.squad_rows import flatten_articles
 from studio.intake.text_rows import rows_in_text
 
 PLACES: dict[str, str] = {
@@ -104,7 +105,8 @@ def _rows_of_text(
         if kind == "csv":
             yield from rows_in_table(whole, limits.row_bytes, options)
         else:
-            yield from _OF_TEXT[kind](whole, limits.row_bytes)
+            found = _OF_TEXT[kind](whole, limits.row_bytes)
+            yield from flatten_articles(found) if kind == "json" else found
 
 
 def _of_member(found: Rows, part: Part, before: int) -> Generator[Row | Unread | Note, None, int]:

@@ -110,8 +110,12 @@ def detect(rows: Iterable[Values[str, Any]]) -> Detected:
         evidence=_evidence(best, len(seen.rows)),
         alternatives=_different(best, others),
         unused=unused(seen, best.mapping),
-        questions=[_BY_VALUES] if best.found.sureness == "guess" else [],
+        questions=[question for question in (_by_values(best), best.found.question) if question],
     )
+
+
+def _by_values(best: _Tried) -> str:
+    return _BY_VALUES if best.found.sureness == "guess" else ""
 
 
 def unused(seen: Table, mapping: Mapping) -> list[str]:

@@ -5,8 +5,8 @@ import re
 BOM = b"\xef\xbb\xbf"
 ARROW_FILE = b"ARROW1"
 ARROW_STREAM = b"\xff\xff\xff\xff"
-JSON_LIST = re.compile(rb'\s*(?:\{\s*"data"\s*:\s*)?\[')
-"""A list of rows, or an object whose first entry is one."""
+JSON_LIST = re.compile(rb'\s*(?:\{\s*(?:"version"\s*:\s*"[^"]*"\s*,\s*)?"data"\s*:\s*)?\[')
+"""A list of rows, or an object whose first entry is one; a version may stand before it."""
 
 ARROW = "an Arrow file"
 PARQUET = "a Parquet file"

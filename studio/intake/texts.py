@@ -69,6 +69,9 @@ def text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
             return "" if value != value else str(value)  # noqa: PLR0124 -- only NaN differs from itself
         case Decimal() | date() | time():
             return str(value)
+        # SQuAD has the answers of several people; a question without one has none.
+        case {"text": [*answers], "answer_start": _}:
+            return text(answers[0]) if answers else ""
     raise UnusableRowError(Code.NOT_TEXT)
 
 
