@@ -24,7 +24,7 @@ SMALL = 0.25
 """An export is small if it takes at most this share of the machine's memory."""
 
 PROCESS_BYTES = 700_000_000
-"""Bytes that an export's process holds before it loads a model: 640 MB measured, rounded up."""
+"""Bytes that an export's process holds beside its model: 600 MB measured, rounded up."""
 
 SCORING_BYTES = 3 * 4 * 2**26
 """Bytes to score answers with: the logits that `studio.training.perplexity` computes at once, as
