@@ -152,8 +152,8 @@ def test_an_export_is_made_while_a_long_run_trains(studio: Studio) -> None:
     until(lambda: run_of(studio, first)["status"] == "succeeded", seconds=180)
     second = submit(studio, "long", max_steps=LONG)
     until(lambda: run_of(studio, second)["step"] >= 3, seconds=180)
-    asked = studio.api.post(f"/runs/{first}/exports", json={"dtype": "bfloat16"})
+    asked = studio.api.post(f"/runs/{first}/exports", json={"dtype": "float32"})
     where = f"/runs/{first}/exports/{asked.raise_for_status().json()['id']}"
-    until(lambda: studio.api.get(where).json()["status"] == "succeeded", seconds=300)
+    until(lambda: studio.api.get(where).json()["status"] == "succeeded", seconds=600)
 
     assert run_of(studio, second)["status"] == "running"
