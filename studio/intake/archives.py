@@ -20,6 +20,7 @@ from studio.errors import InvalidError
 from studio.intake.formats import ARCHIVE, ENDINGS, PACKINGS, ending
 from studio.intake.limits import Meter
 from studio.intake.rows import Side
+from studio.intake.signatures import WORKBOOK
 from studio.intake.unpacking import PIECE, damaged, joined
 
 Split = Literal["train", "validation", "test", ""]
@@ -46,7 +47,7 @@ _SPLITS: tuple[tuple[Split, re.Pattern[str]], ...] = (
     ("train", re.compile(r"(?<![a-z])(train|training)(?![a-z])")),
 )
 _OFFICE = {
-    "xl": "an Excel workbook",
+    "xl": WORKBOOK,
     "word": "a Word document",
     "ppt": "a PowerPoint presentation",
 }
@@ -101,10 +102,15 @@ def members(path: Path) -> list[Member]:
         InvalidError: the archive is damaged, encrypted, too large or means harm.
 
     """
-    if not is_zip(path):
+    if not is_archive(path):
         return []
     with archive(path) as opened:
         return opened.members
+
+
+def is_archive(path: Path) -> bool:
+    """Tell whether a file is a zip archive; an Excel workbook is one of another kind."""
+    return is_zip(path) and document(path) != WORKBOOK
 
 
 def is_zip(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Have a file that native code unpacks read to its end by another process first."""
+"""Have a file whose library may take too much memory read to its end by another process first."""
 
 import os
 import signal
@@ -15,7 +15,12 @@ from studio.intake.reading import READING, Reading
 from studio.settings import without_secrets
 
 MEMORY_BYTES = 2**30
-_NATIVE: frozenset[Format] = frozenset({"parquet", "arrow"})
+LIBRARIES: dict[Format, str] = {
+    "parquet": "pyarrow",
+    "arrow": "pyarrow",
+    "xlsx": "openpyxl.reader.excel",
+}
+"""What reads the formats that may take much memory at once, or crash."""
 _COMMAND = (sys.executable, "-m", "studio.runner.check_file")
 _WALL_SECONDS = 120.0
 """A busy machine may be slow to start a process; what takes longer is left to a task."""
@@ -28,7 +33,7 @@ class ChildExit(IntEnum):
 
 
 def check_in_child(job: Reading) -> None:
-    """Refuse a small Parquet or Arrow file that this process could not survive.
+    """Refuse a small Parquet, Arrow or Excel file that this process could not survive.
 
     Raises:
         InvalidError: reading it crashes.
@@ -37,7 +42,7 @@ def check_in_child(job: Reading) -> None:
 
     """
     sources = (job.source, *([job.validation] if job.validation else []))
-    if not any(map(_is_native, sources)):
+    if not any(map(_is_checked, sources)):
         return
     code = _exit_code(job)
     if code in {ChildExit.SLOW, -signal.SIGXCPU}:
@@ -56,9 +61,9 @@ def check_in_child(job: Reading) -> None:
         )
 
 
-def _is_native(source: Source) -> bool:
+def _is_checked(source: Source) -> bool:
     try:
-        return recognise(source.path, source.filename) in _NATIVE
+        return recognise(source.path, source.filename) in LIBRARIES
     except InvalidError:
         return False  # Whoever reads it says so, and names the field.
 

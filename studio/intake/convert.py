@@ -146,6 +146,7 @@ def _with_file(detected: Detected, file: DetectedFile) -> Detected:
         sureness=sureness,
         questions=[*file.questions, *detected.questions],
         encodings=file.encodings,
+        sheets=file.sheets,
     )
 
 

@@ -11,7 +11,8 @@ from studio.intake.formats import Format
 from studio.intake.limits import Limits, Meter
 from studio.intake.mapping import FileOptions
 from studio.intake.parts import Part, parts
-from studio.intake.table_detection import detect_table
+from studio.intake.table_detection import detect_header, detect_table
+from studio.intake.texts import plain
 
 TEXTS: frozenset[Format] = frozenset({"jsonl", "json", "csv", "text", "markdown"})
 """Formats that are text, and so in some encoding."""
@@ -28,6 +29,8 @@ class DetectedFile:
     """Whether what was guessed is probably right."""
     encodings: list[Reading] = field(default_factory=list)
     """How the text reads in the encoding that was guessed, and in those that came next."""
+    sheets: list[str] = field(default_factory=list)
+    """Of an Excel workbook: the names of its sheets."""
 
 
 def detect_file(path: Path, kind: Format, limits: Limits, options: FileOptions) -> DetectedFile:
@@ -44,6 +47,9 @@ def detect_file(path: Path, kind: Format, limits: Limits, options: FileOptions) 
             _detect_encoding(found, opened.parts, limits)
             if kind == "csv" and opened.parts:
                 _detect_table(found, opened.parts[0], limits)
+    if kind == "xlsx":
+        with parts(path) as opened:
+            _detect_sheet(found, opened.parts, limits)
     return found
 
 
@@ -81,6 +87,27 @@ def _detect_table(found: DetectedFile, part: Part, limits: Limits) -> None:
     found.options = table.options
     found.questions += table.questions
     found.is_likely = found.is_likely and table.is_likely
+
+
+def _detect_sheet(found: DetectedFile, opened: list[Part], limits: Limits) -> None:
+    from studio.intake import workbook_rows  # noqa: PLC0415 -- heavy import
+
+    meter = Meter(limits)
+    with opened[0].seekable(meter) as file, workbook_rows.sheets(file, meter) as sheets:
+        chosen = workbook_rows.choose(sheets, found.options.sheet, meter)
+        rows = workbook_rows.first_rows(chosen, meter)
+        found.sheets = [sheet.name for sheet in sheets]
+    if len(found.sheets) > 1 and not found.options.sheet:
+        others = ", ".join(name for name in found.sheets if name != chosen.name)
+        found.questions.append(f"The sheet {chosen.name} is read. Is that right? Others: {others}.")
+        if len(opened) == 1:
+            found.options = found.options.model_copy(update={"sheet": chosen.name})
+    if rows and rows[0][0] > 1:
+        found.questions.append(f"Everything above row {rows[0][0]} is left out. Is that right?")
+    header = detect_header([[plain(cell) for cell in cells] for _, cells in rows], found.options)
+    found.options = header.options
+    found.questions += header.questions
+    found.is_likely = found.is_likely and header.is_likely
 
 
 def _readings(opened: list[Part], limits: Limits, chosen: str) -> list[Reading]:

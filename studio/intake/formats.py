@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Literal
 
-Format = Literal["jsonl", "json", "csv", "parquet", "arrow", "text", "markdown"]
+Format = Literal["jsonl", "json", "csv", "parquet", "arrow", "xlsx", "text", "markdown"]
 
 ENDINGS: dict[str, Format] = {
     ".jsonl": "jsonl",
@@ -14,6 +14,8 @@ ENDINGS: dict[str, Format] = {
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".feather": "arrow",
+    ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
     ".txt": "text",
     ".md": "markdown",
     ".markdown": "markdown",
@@ -25,7 +27,7 @@ ARCHIVE = ".zip"
 ACCEPTED = ",".join([*ENDINGS, *PACKINGS, ARCHIVE])
 """All endings, as the file chooser of a browser wants them."""
 IN_WORDS = (
-    "JSON lines, JSON, CSV, TSV, Parquet, Arrow, plain text or Markdown, "
+    "JSON lines, JSON, CSV, TSV, Excel (.xlsx), Parquet, Arrow, plain text or Markdown, "
     "as they are, packed as .gz or .zst, or in a zip archive"
 )
 

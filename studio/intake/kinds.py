@@ -23,6 +23,7 @@ from studio.intake.signatures import (
     NOT_TEXT,
     PARQUET,
     TEXT,
+    WORKBOOK,
     XML,
     ZIP,
     seen,
@@ -81,6 +82,8 @@ def _agreed(named: str, inside: str, head: bytes) -> Format:
 
 def _archived(path: Path, named: str) -> Format:
     inside = archives.document(path) or ZIP
+    if inside == WORKBOOK and ENDINGS.get(named) == "xlsx":
+        return "xlsx"
     if named not in {ARCHIVE, *ENDINGS, *PACKINGS}:
         raise _unreadable(named, inside)
     if named != ARCHIVE or inside != ZIP:
@@ -133,6 +136,8 @@ _FITS: dict[Format, Callable[[str, bytes], bool]] = {
     "csv": lambda inside, _head: inside == TEXT,
     "parquet": lambda inside, _head: inside == PARQUET,
     "arrow": lambda inside, _head: inside == ARROW,
+    # Its reader tells a workbook from another archive.
+    "xlsx": lambda inside, _head: inside == ZIP,
     "text": _is_text,
     "markdown": _is_markdown,
 }

@@ -92,6 +92,8 @@ class FileOptions(_Part):
 
     encoding: str = ""
     """Of a text, as Python names it: gb18030, cp1252. Other spellings are understood."""
+    sheet: Annotated[str, Len(0, 31)] = ""
+    """Of an Excel workbook: the name of the sheet to read."""
     separator: Separator = ""
     """What stands between the cells of a table."""
     header: Literal["", "yes", "no"] = ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from studio.intake.archives import Archive, archive, is_zip
+from studio.intake.archives import Archive, archive, is_archive
 from studio.intake.limits import Limits, Meter
 from studio.intake.rows import Side
 from studio.intake.unpacking import PIECE, unpacked
@@ -71,7 +71,7 @@ def parts(path: Path) -> Iterator[Parts]:
         InvalidError: an archive cannot be read.
 
     """
-    if not is_zip(path):
+    if not is_archive(path):
         yield Parts([Part("", lambda _meter: path.open("rb"), path.parent)], [])
         return
     with archive(path) as opened:

@@ -30,6 +30,7 @@ PLACES: dict[str, str] = {
     "csv": "line",
     "parquet": "row",
     "arrow": "row",
+    "xlsx": "row",
     "text": "line",
     "markdown": "line",
 }
@@ -65,6 +66,8 @@ def rows(
     meter = Meter(limits, path.stat().st_size)
     if kind in _OF_TEXT:
         read = partial(_rows_of_text, kind=kind, limits=limits, options=options, meter=meter)
+    elif kind == "xlsx":
+        read = partial(_rows_of_workbook, limits=limits, options=options, meter=meter)
     else:
         read = partial(_rows, kind=kind, limits=limits, columns=columns, meter=meter)
     for row in _rows_in_parts(path, read):
@@ -92,6 +95,13 @@ def _rows(
     read = rows_in_parquet if kind == "parquet" else rows_in_arrow
     with part.seekable(meter) as file:
         yield from read(file, limits, columns)
+
+
+def _rows_of_workbook(part: Part, *, limits: Limits, options: FileOptions, meter: Meter) -> Rows:
+    from studio.intake.workbook_rows import rows_in_workbook  # noqa: PLC0415 -- heavy import
+
+    with part.seekable(meter) as file:
+        yield from rows_in_workbook(file, limits.row_bytes, meter, options)
 
 
 def _rows_of_text(

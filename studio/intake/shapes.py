@@ -79,6 +79,8 @@ class Detected:
     """What a person should look at before the rows are used, in sentences."""
     encodings: list[Reading] = field(default_factory=list)
     """Of a text that is not UTF-8: how it reads as it is read, and in other encodings."""
+    sheets: list[str] = field(default_factory=list)
+    """Of an Excel workbook: the names of its sheets."""
     media_rows: int = 0
     """Of the rows looked at, those that hold images, audio, video or files."""
 

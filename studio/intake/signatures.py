@@ -17,6 +17,7 @@ TEXT = "text"
 NOT_TEXT = "not text, and no data set either"
 """It holds NUL bytes; text in UTF-16 and UTF-32 does, too."""
 ZIP = "a zip archive"
+WORKBOOK = "an Excel workbook"
 
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"PAR1", PARQUET),
@@ -55,7 +56,7 @@ HINTS = {
     JSON: "Rename it so that it ends in .json or .jsonl.",
     HTML: "Was a web page saved in place of the file? Download the file itself.",
     "an old document of Word or Excel": "Save a table as CSV, a document as plain text.",
-    "an Excel workbook": "Save it as CSV and upload that.",
+    WORKBOOK: "Rename it so that it ends in .xlsx.",
     "an OpenDocument table": "Save it as CSV and upload that.",
     "a Word document": "Save it as plain text and upload that.",
     "an OpenDocument text": "Save it as plain text and upload that.",

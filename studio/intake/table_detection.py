@@ -43,15 +43,24 @@ def detect_table(lines: Sequence[str], options: FileOptions) -> TableGuess:
         )
     is_default = MARKS.get(chosen) == most_frequent("".join(lines[:1]))
     separator = chosen if is_asked or options.separator or not is_default else ""
-    header = options.header
-    if not header and _starts_with_row(_cells(lines, chosen or ",")):
-        header = "no"
-        questions.append(
-            "The first line seems to be a row, not the names of the columns. Is that right? It "
-            f"is: {shown}"
-        )
-    found = options.model_copy(update={"separator": separator, "header": header})
-    return TableGuess(found, questions, len(candidates) < 2 and header == options.header)  # noqa: PLR2004 -- several fit
+    found = options.model_copy(update={"separator": separator})
+    table = detect_header(_cells(lines, chosen or ","), found, shown)
+    is_likely = len(candidates) < 2 and table.is_likely  # noqa: PLR2004 -- several fit
+    return TableGuess(table.options, [*questions, *table.questions], is_likely)
+
+
+def detect_header(
+    rows: Sequence[Sequence[str]], options: FileOptions, shown: str = ""
+) -> TableGuess:
+    """Return whether the first of some rows names the columns; what the options say is kept."""
+    if options.header or not _starts_with_row(rows):
+        return TableGuess(options, [])
+    shown = shown or " | ".join(rows[0])[:_SHOWN]
+    question = (
+        "The first line seems to be a row, not the names of the columns. Is that right? "
+        f"It is: {shown}"
+    )
+    return TableGuess(options.model_copy(update={"header": "no"}), [question], is_likely=False)
 
 
 def _candidates(lines: Sequence[str]) -> list[Separator]:

@@ -1,17 +1,20 @@
 """Read a file to its end as a check: `python -m studio.runner.check_file`, a `Reading` on stdin.
 
 A Parquet or Arrow file is unpacked by native code, which no limit can interrupt and which a broken
-file may crash. So this process tries it first, with little memory. Its exit code is `ChildExit`.
+file may crash; a row of an Excel workbook may be as large as all of it. So this process tries it
+first, with little memory. Its exit code is `ChildExit`.
 """
 
 import resource
 import signal
 import sys
 from collections import deque
+from importlib import import_module
 
 from studio.errors import StudioError
 from studio.intake import readers
-from studio.intake.child_check import MEMORY_BYTES, ChildExit
+from studio.intake.child_check import LIBRARIES, MEMORY_BYTES, ChildExit
+from studio.intake.convert import Source
 from studio.intake.kinds import recognise
 from studio.intake.limits import Limits, SlowReadingError
 from studio.intake.reading import READING, Reading
@@ -24,8 +27,8 @@ _NATIVE_SECONDS = 10
 def main() -> ChildExit:
     job = READING.validate_json(sys.stdin.buffer.read())
     # Loaded before the clock starts: it is none of the file's time.
-    import pyarrow as pa  # noqa: F401, PLC0415 -- heavy import
-
+    for source in _sources(job):
+        import_module(LIBRARIES.get(recognise(source.path, source.filename), "csv"))
     limits = job.limits.at_once()
     _limit_process(limits)
     try:
@@ -49,9 +52,13 @@ def _limit_process(limits: Limits) -> None:
 
 
 def _read(job: Reading, limits: Limits) -> None:
-    for source in (job.source, *([job.validation] if job.validation else [])):
+    for source in _sources(job):
         kind = recognise(source.path, source.filename)
         deque(readers.rows(source.path, kind, limits), maxlen=0)
+
+
+def _sources(job: Reading) -> list[Source]:
+    return [job.source, *([job.validation] if job.validation else [])]
 
 
 if __name__ == "__main__":

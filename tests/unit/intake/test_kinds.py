@@ -58,8 +58,14 @@ def in_parquet() -> bytes:
         (
             "a.xlsx",
             zipped({"[Content_Types].xml": b"x", "xl/workbook.xml": b"x"}),
-            "The studio does not read a file ending in .xlsx; it seems to be an Excel workbook.",
+            "The Excel workbook cannot be read to its end: it is damaged, or of an unusual kind.",
         ),
+        (
+            "a.xlsx",
+            zipped({"a.csv": b"x"}),
+            "The name ends in .xlsx, but the file is a zip archive.",
+        ),
+        ("a.xlsx", b"a,b\n", "The name ends in .xlsx, but the file is text."),
         (
             "a.csv",
             zipped({"[Content_Types].xml": b"x", "xl/workbook.xml": b"x"}),
@@ -105,9 +111,13 @@ def test_a_file_that_cannot_be_used_says_what_it_is(
     ("filename", "content", "hint"),
     [
         ("a.jsonl", gzipped(b"{}"), "Rename it so that it ends in .gz behind"),
-        ("a.csv", zipped({"xl/a": b"", "[Content_Types].xml": b""}), "Save it as CSV"),
+        (
+            "a.csv",
+            zipped({"xl/a": b"", "[Content_Types].xml": b""}),
+            "Rename it so that it ends in .xlsx",
+        ),
         ("a.pkl", b"\x80\x04.", "Opening a pickle may run any program."),
-        ("a.png", PNG, "Can be read: JSON lines, JSON, CSV, TSV, Parquet, Arrow,"),
+        ("a.png", PNG, "Can be read: JSON lines, JSON, CSV, TSV, Excel (.xlsx),"),
     ],
 )
 def test_a_refusal_says_what_to_do(bring: Bring, filename: str, content: bytes, hint: str) -> None:
