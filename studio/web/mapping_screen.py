@@ -13,7 +13,7 @@ from studio.db.tables import Dataset
 from studio.db.work import Chore
 from studio.errors import InvalidError, TooLargeError
 from studio.intake import glance, wording
-from studio.intake.archives import is_zip
+from studio.intake.archives import is_archive
 from studio.intake.convert import look
 from studio.intake.encodings import ENCODINGS, Reading
 from studio.intake.file_detection import TEXTS, detect_file
@@ -42,6 +42,7 @@ class _Found:
     """Why nothing was recognised, if nothing was."""
     options: FileOptions
     encodings: list[Reading]
+    sheets: list[str]
 
     @property
     def readings(self) -> list[Mapping]:
@@ -111,6 +112,7 @@ class Screen:
             "file": found.options,
             "file_query": _query(found.options),
             "encodings": found.encodings,
+            "sheets": found.sheets,
             "all_encodings": ENCODINGS,
             "is_text": self.dataset.format in TEXTS,
             "form": mappings.with_classes(form, seen),
@@ -122,7 +124,7 @@ class Screen:
             if isinstance(error, InvalidError)
             else self.outcome(form),
             "others": self._others(),
-            "is_archive": is_zip(self.source.path),
+            "is_archive": is_archive(self.source.path),
             "shapes": wording.SHAPES,
             "ops": wording.OPS,
             "duplicates": wording.DUPLICATES,
@@ -143,8 +145,8 @@ class Screen:
         except (InvalidError, TooLargeError) as error:
             kind = recognise(self.source.path, self.source.filename)
             file = detect_file(self.source.path, kind, limits, options)
-            return _Found(None, error.message, file.options, file.encodings)
-        return _Found(seen, "", seen.mapping.file, seen.encodings)
+            return _Found(None, error.message, file.options, file.encodings, file.sheets)
+        return _Found(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
 
     def _with_file(self, mapping: Mapping) -> Mapping:
         if drafts.validation(self.folder, self.dataset) is None:

@@ -437,7 +437,8 @@ def test_a_separator_and_a_missing_header_are_asked_about(client: TestClient) ->
     chosen = screen(client, number, "?separator=%2C&header=yes")
     client.post(f"/datasets/{number}/mapping", data=form_of(page))
 
-    assert seen["mapping"]["file"] == {"encoding": "", "separator": "|", "header": "no"}
+    read_as = {"encoding": "", "sheet": "", "separator": "|", "header": "no"}
+    assert seen["mapping"]["file"] == read_as
     assert seen["sureness"] == "guess"
     assert [question.split(".")[0] for question in seen["questions"][:2]] == [
         "The separator of the cells seems to be | here",

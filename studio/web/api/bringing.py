@@ -37,6 +37,11 @@ FORM: dict[str, Any] = {
                             "description": "Of a text, as Python names it: gb18030, cp1252. By "
                             "default it is detected.",
                         },
+                        "sheet": {
+                            "type": "string",
+                            "description": "Of an Excel workbook: the name of the sheet to read. "
+                            "By default the first that has rows.",
+                        },
                         "separator": {
                             "type": "string",
                             "enum": [",", ";", "tab", "|", "^"],

@@ -54,6 +54,8 @@ class DetectionOut(Out):
     """What a person should look at before the rows are used, in sentences."""
     encodings: list[EncodingOut]
     """Of a text that is not UTF-8: how it reads as it is read, and in other encodings."""
+    sheets: list[str]
+    """Of an Excel workbook: the names of its sheets."""
 
     @computed_field  # type: ignore[prop-decorator] # as pydantic documents it
     @property

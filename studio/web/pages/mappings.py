@@ -23,9 +23,13 @@ Alternative = Annotated[int | None, Query(alias="as", ge=0, le=20)]
 Option = Annotated[str, Query(max_length=40)]
 
 
-def _options(encoding: Option = "", separator: Option = "", header: Option = "") -> FileOptions:
+def _options(
+    encoding: Option = "", sheet: Option = "", separator: Option = "", header: Option = ""
+) -> FileOptions:
     """Return how a person has chosen to read the file itself."""
-    return file_options({"encoding": encoding, "separator": separator, "header": header})
+    return file_options(
+        {"encoding": encoding, "sheet": sheet, "separator": separator, "header": header}
+    )
 
 
 Options = Annotated[FileOptions, Depends(_options)]
