@@ -83,7 +83,8 @@ def test_what_is_no_number_removes_nothing(place: Place, noun: str, number: str)
     kept = sorted(place.settings.home.rglob("*.json*"))
     path = f"/api/v1/{noun}/{number}".encode("utf-8", "replace").decode()
 
-    assert ask(place, path, method="DELETE").status // 100 == 4
+    # Only a question mark is redirected: to a list, which nothing removes either.
+    assert ask(place, path, method="DELETE").status // 100 in {3, 4}
     assert sorted(place.settings.home.rglob("*.json*")) == kept
 
 
