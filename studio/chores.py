@@ -48,6 +48,9 @@ KINDS = {
         "Fetching a file",
         secrets={"hub": ("hub_token",), "s3": ("s3_key", "s3_secret")},
     ),
+    "probe": Kind(
+        "studio.runner.probe:probe", "Measuring this machine", needs_device=True, is_kept=True
+    ),
     "stats": Kind("studio.runner.stats:count", "Counting tokens", is_kept=True),
     "download": Kind(
         "studio.runner.download:download", "Downloading a model", secrets={"": ("hub_token",)}

@@ -3,8 +3,9 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -59,6 +60,8 @@ class Hardware:
     """Version of the installed torch, or nothing when the training packages are absent."""
     packages: frozenset[str] = frozenset()
     """The optional packages that are installed."""
+    product_times: Mapping[str, float] = field(default_factory=dict)
+    """By format: how many times as long as in float32 matrix products take, once measured."""
 
     @property
     def device(self) -> Literal["cuda", "cpu"]:

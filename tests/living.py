@@ -18,9 +18,13 @@ from typing import Any
 import httpx2
 import psutil
 import pytest
+from sqlmodel import select
 
+from studio.db.session import unit_of_work
+from studio.db.states import WorkStatus
+from studio.db.work import Chore
 from studio.rundir import RunDir
-from studio.services import home, launcher
+from studio.services import home, launcher, speeds, work
 from studio.settings import Settings
 from studio.worker import process
 from tests.patience import until
@@ -141,6 +145,11 @@ def prepare(settings: Settings) -> None:
     engine = home.open_home(settings)
     shutil.copytree(starter_model(), settings.models / home.STARTER)
     home.furnish(engine, settings, say=print, report=print)
+    with unit_of_work(engine) as db:
+        # Measured once a machine: not by each studio that a test starts.
+        (probe,) = db.exec(select(Chore).where(Chore.kind == speeds.KIND))
+        probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1}}
+        work.close(probe, WorkStatus.SUCCEEDED)
     engine.dispose()
 
 

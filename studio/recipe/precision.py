@@ -35,6 +35,10 @@ VOLTA = (7, 0)
 _SPLIT = "its compute capability, 8.0 or newer; on processors, the flags avx512_bf16 and amx_bf16"
 
 
+_NOTICED = 1.05
+"""How many times as long as in float32 nobody minds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     name: PrecisionName
@@ -144,6 +148,16 @@ class Precision:
             return "only large layers get faster: small ones lose time" if self.is_float8 else ""
         if self.is_float8:
             return "processors emulate 8 bits: right numbers, but slow"
+        return self._slowness(hardware)
+
+    def _slowness(self, hardware: Hardware) -> str:
+        """Say how much slower than float32 a processor is: as measured, or as it is known to be."""
+        times = hardware.product_times.get(self.compute)
+        if times is not None:
+            slow = (
+                f"right numbers, but matrix products take {times:.2g} times as long as in float32"
+            )
+            return slow if times > _NOTICED else ""
         if self.compute == "float16":
             return "no processor computes float16 fast: right numbers, but slower than float32"
         if self.compute == "bfloat16" and not hardware.native_bf16:

@@ -239,7 +239,9 @@ def _with_mode(recipe: AnyRecipe, mode: Precision) -> AnyRecipe:
 def fast_formats(hardware: Hardware) -> frozenset[DType]:
     """Return the 16-bit formats that the machine multiplies itself, rather than emulating them."""
     if hardware.device == "cpu":
-        return BFLOAT16 if hardware.native_bf16 else NEITHER
+        times = hardware.product_times.get("bfloat16")
+        is_fast = hardware.native_bf16 if times is None else times < 1
+        return BFLOAT16 if is_fast else NEITHER
     if hardware.capability >= AMPERE:
         return BOTH
     has_units = all(_NO_TENSOR_CORES not in gpu.name for gpu in hardware.gpus)

@@ -17,7 +17,7 @@ from studio.db.session import connect, unit_of_work
 from studio.db.tables import Model
 from studio.errors import UnavailableError
 from studio.hardware import POLITE, detect
-from studio.services import datasets, layouts, models, restores, starters, summaries, trash
+from studio.services import datasets, layouts, models, restores, speeds, starters, summaries, trash
 from studio.services.locks import Share, usable
 from studio.settings import Settings, without_secrets
 
@@ -82,10 +82,10 @@ def tidy(engine: Engine, settings: Settings) -> None:
 
 
 def furnish(engine: Engine, settings: Settings, say: Say, report: Say) -> None:
-    """Add the starter data set and model where they are missing.
+    """Add the starter data set and model where they are missing, and have the machine measured.
 
-    The model is trained here: 20 s on a quiet processor, minutes on a busy one. `report` is told
-    how far it is, each time in place of what it was told before.
+    The model is trained here: 20 s on a quiet processor, minutes on a busy one. `report` gets
+    the progress; each text replaces the one before.
 
     Raises:
         UnavailableError: the model could not be made.
@@ -93,6 +93,7 @@ def furnish(engine: Engine, settings: Settings, say: Say, report: Say) -> None:
     """
     with unit_of_work(engine) as db:
         starters.add(db, settings.datasets)
+        speeds.ask(db, detect())
         known = db.exec(select(Model).where(Model.name == STARTER)).first()
     folder = settings.models / STARTER
     if known and (folder / "config.json").exists():

@@ -9,6 +9,7 @@ from sqlmodel import Session, col, delete, select
 from studio.db.tables import FailingStep, Worker
 from studio.db.work import Loaded
 from studio.hardware import Hardware, detect
+from studio.services import speeds
 
 HARDWARE = TypeAdapter(Hardware)
 
@@ -52,8 +53,11 @@ def hardware(db: Session) -> Hardware | None:
 
 
 def machine(db: Session) -> Hardware:
-    """Return the hardware that runs train on, or this machine's while no worker is connected."""
-    return hardware(db) or detect()
+    """Return the hardware that runs train on, or this machine's while no worker is connected.
+
+    What was measured of it is told, too.
+    """
+    return speeds.with_measured(db, hardware(db) or detect())
 
 
 def slots(db: Session) -> int:

@@ -38,6 +38,9 @@ class HardwareOut(Out):
     cores: int
     memory_bytes: int
     native_bf16: bool
+    product_times: dict[str, float]
+    """By number format: how many times as long as in float32 matrix products take here. Empty
+    until it was measured, once, soon after the first start."""
     gpus: list[GpuOut]
     packages: dict[str, str]
     precisions: dict[str, str]

@@ -73,6 +73,11 @@ def _machine(hardware: Hardware) -> list[tuple[str, str]]:
         ("Cores", str(hardware.cores)),
         ("Memory", words.size(hardware.memory_bytes)),
         ("Multiplies bfloat16 itself", "yes" if hardware.native_bf16 else "no"),
+        *(
+            (f"Products in {name}", f"{times:.2g} times as long as in float32")
+            for name, times in hardware.product_times.items()
+            if name != "float32"
+        ),
     ]
 
 

@@ -1,0 +1,20 @@
+"""The chore that measures this machine leaves seconds for each number format."""
+
+from pathlib import Path
+
+import pytest
+
+from studio.chores import ChoreDir
+from studio.events import Event
+from studio.runner import chores
+
+pytestmark = pytest.mark.slow
+
+
+def test_each_format_is_measured(tmp_path: Path) -> None:
+    folder, said = ChoreDir(tmp_path), list[Event]()
+
+    told = chores.function("probe")(folder, {}, chores.Teller(said.append).tell)
+
+    assert told["seconds"].keys() == {"float32", "bfloat16", "float16"}
+    assert min(told["seconds"].values()) > 0

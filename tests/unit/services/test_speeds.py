@@ -1,0 +1,100 @@
+"""How fast a machine multiplies is measured once, kept, and told where formats are chosen."""
+
+from dataclasses import replace
+
+import pytest
+from sqlmodel import Session, col, select
+
+from studio.db.states import WorkStatus
+from studio.db.work import Chore
+from studio.hardware import Hardware, detect
+from studio.recipe.precision import PRECISIONS
+from studio.services import advice, chores, speeds, work, workers
+from studio.settings import Settings
+
+MACHINE = Hardware(processor="P", cores=2, memory_bytes=2**34, native_bf16=False, torch="2.13")
+
+
+def probes(db: Session) -> list[Chore]:
+    query = select(Chore).where(Chore.kind == speeds.KIND).order_by(col(Chore.id))
+    return list(db.exec(query))
+
+
+def measured(db: Session, machine: Hardware, **seconds: float) -> Hardware:
+    speeds.ask(db, machine)
+    probe = probes(db)[-1]
+    probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1} | seconds}
+    work.close(probe, WorkStatus.SUCCEEDED)
+    db.flush()
+    return speeds.with_measured(db, machine)
+
+
+def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
+    speeds.ask(db, MACHINE)
+    speeds.ask(db, MACHINE)
+    measured(db, MACHINE)
+    chores.tidy(db, settings.chores)
+    speeds.ask(db, MACHINE)
+
+    assert len(probes(db)) == 1
+
+
+@pytest.mark.parametrize("status", [WorkStatus.FAILED, WorkStatus.CANCELLED])
+def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: WorkStatus) -> None:
+    speeds.ask(db, MACHINE)
+    work.close(probes(db)[0], status)
+    speeds.ask(db, MACHINE)
+
+    assert [one.status for one in probes(db)] == [status, WorkStatus.QUEUED]
+    assert speeds.with_measured(db, MACHINE) == MACHINE
+
+
+@pytest.mark.parametrize("change", [{"processor": "Q"}, {"cores": 4}, {"torch": "2.14"}])
+def test_another_machine_is_measured_by_itself(db: Session, change: dict[str, object]) -> None:
+    other = replace(MACHINE, **change)  # type: ignore[arg-type] # one field each
+    measured(db, MACHINE)
+    speeds.ask(db, other)
+
+    assert len(probes(db)) == 2
+    assert speeds.with_measured(db, other).product_times == {}
+
+
+def test_nothing_is_measured_where_nothing_can_train(db: Session) -> None:
+    speeds.ask(db, replace(MACHINE, torch=""))
+
+    assert probes(db) == []
+
+
+def test_cautions_tell_what_was_measured(db: Session) -> None:
+    slow = measured(db, MACHINE, bfloat16=0.0834)
+
+    assert PRECISIONS["bf16"].caution(slow) == (
+        "right numbers, but matrix products take 8.3 times as long as in float32"
+    )
+    assert PRECISIONS["fp16"].caution(slow).endswith("10 times as long as in float32")
+    assert PRECISIONS["fp32"].caution(slow) == ""
+
+
+def test_a_format_that_is_fast_needs_no_caution(db: Session) -> None:
+    fast = measured(db, MACHINE, bfloat16=0.004, float16=0.0102)
+
+    assert [PRECISIONS[name].caution(fast) for name in ("bf16", "fp16")] == ["", ""]
+
+
+@pytest.mark.parametrize(("is_told", "seconds"), [(False, 0.005), (True, 0.02)])
+def test_what_was_measured_counts_more_than_what_the_processor_says(
+    db: Session,
+    is_told: bool,  # noqa: FBT001 -- a case of the parametrised test
+    seconds: float,
+) -> None:
+    machine = measured(db, replace(MACHINE, native_bf16=is_told), bfloat16=seconds)
+
+    assert advice.fast_formats(machine) == (advice.NEITHER if is_told else advice.BFLOAT16)
+
+
+def test_pages_are_told_what_was_measured_here(db: Session) -> None:
+    measured(db, detect())
+
+    assert workers.machine(db).product_times == pytest.approx(
+        {"float32": 1, "bfloat16": 8, "float16": 10}
+    )
