@@ -1,4 +1,4 @@
-"""`studio worker`: the queue, until it is told to stop, or the web process beside it is gone."""
+"""`studio worker`: run the queue until a signal comes or the supervisor is gone."""
 
 import os
 import signal

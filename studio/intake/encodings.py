@@ -329,7 +329,7 @@ def _agreed(sample: bytes) -> str:
 
 
 def _recoded(file: io.BufferedReader, name: str) -> Iterator[bytes]:
-    # Both handlers pass on what is no character, as half of a surrogate pair: its row is told.
+    # Both handlers pass on what is no character as half of a surrogate pair: its row is left out.
     errors = "surrogatepass" if name in _WIDE else "surrogateescape"
     decoder = codecs.getincrementaldecoder(name)(errors)
     while read := file.read(PIECE):

@@ -10,7 +10,7 @@ from studio.intake.rows import Note, Row, Rows
 def flatten_articles(rows: Rows) -> Rows:
     """Yield each question of an article as a row, and all other rows as they are.
 
-    Behind the first article rows are numbered anew: one article holds many.
+    From the second article on, rows get new numbers: one article holds many.
     """
     number = 0
     for row in rows:

@@ -144,7 +144,7 @@ class Post:
                     self.where.unlink()
         self.let_go()
         if self.child is not None:
-            self.child.kill()  # It answers on no condition: whoever asked may ask again.
+            self.child.kill()  # What it answers is lost; one may ask again.
             self.child.wait()
 
     def _reopen(self) -> None:
