@@ -1,9 +1,9 @@
 """The most memory a run has held while it trained, and how that was measured.
 
 On a GPU that is what torch has allocated there. On a processor it is the memory of its own that
-the process holds above that of the moment before the model was loaded. Pages of files are left
-aside: the system can take them back, and libraries, read as they are first used, would drown a
-small model.
+the process holds above that of the moment before the model was loaded, and frozen weights that it
+reads where they lie in their file. Other pages of files are left aside: libraries, read as they are
+first used, would drown a small model.
 """
 
 import ctypes
@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 _STATUS = Path("/proc/self/status")
+_MAPS = Path("/proc/self/maps")
 _CLEAR = Path("/proc/self/clear_refs")
+_PATH = 5
+"""Where a line of maps names its file: proc(5)."""
 _RESET_PEAK = "5"
 """What sets the high-water mark of resident memory back to now: proc(5)."""
 
 ALLOCATED = "allocated"
-OWN = "own"
+RESIDENT = "resident"
 WHOLE = "whole"
 
 
@@ -29,25 +33,25 @@ class Gauge:
 
     def __init__(self) -> None:
         self.method = ALLOCATED if torch.cuda.is_available() else _method()
-        self._before = self._most = 0
-        if self.method == OWN:
+        self._before = self._most = self._mapped = 0
+        if self.method == RESIDENT:
             # Pages that are free but kept would hold a part of the model unseen.
             give_back()
             self._before = _resident()["RssAnon"]
 
-    def set_back(self) -> None:
+    def set_back(self, model: nn.Module | None = None) -> None:
         """Forget what loading took: from now on training alone counts, with all that it holds."""
         if self.method == ALLOCATED:
             torch.cuda.reset_peak_memory_stats()
-        elif self.method == OWN:
+        elif self.method == RESIDENT:
             _CLEAR.write_text(_RESET_PEAK, encoding="ascii")
-            self._most = 0
+            self._most, self._mapped = 0, _mapped_bytes(model) if model else 0
 
     def peak_bytes(self) -> int:
         if self.method == ALLOCATED:
             return torch.cuda.max_memory_allocated()
-        if self.method == OWN:
-            return self._own_peak()
+        if self.method == RESIDENT:
+            return self._own_peak() + self._mapped
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -77,7 +81,22 @@ def _method() -> str:
         _resident()["RssFile"]
     except (OSError, LookupError):
         return WHOLE
-    return OWN if hasattr(ctypes.CDLL(None), "malloc_trim") else WHOLE
+    return RESIDENT if hasattr(ctypes.CDLL(None), "malloc_trim") else WHOLE
+
+
+def _mapped_bytes(model: nn.Module) -> int:
+    """Return the bytes of frozen weights that were never copied out of their file.
+
+    Safetensors maps a file; weights that are not cast stay there, each page read as it is used.
+    All of them count, also the rows of an embedding that no token has asked for yet.
+    """
+    lines = (line.split() for line in _MAPS.read_text(encoding="utf-8").splitlines())
+    of_files = [line[0].split("-") for line in lines if len(line) > _PATH and line[_PATH][0] == "/"]
+    ranges = [(int(start, 16), int(end, 16)) for start, end in of_files]
+    frozen = {one.data_ptr(): one.nbytes for one in model.parameters() if not one.requires_grad}
+    return sum(
+        size for place, size in frozen.items() if any(start <= place < end for start, end in ranges)
+    )
 
 
 def _resident() -> dict[str, int]:

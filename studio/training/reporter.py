@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from studio.events import Event, Progressed, Started
@@ -44,11 +45,17 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         """Whether training ended early because what was learnt so far is to be kept."""
 
     def on_train_begin(
-        self, _args: object, state: TrainerState, _control: object, **_rest: object
+        self,
+        _args: object,
+        state: TrainerState,
+        _control: object,
+        *,
+        model: nn.Module,
+        **_rest: object,
     ) -> None:
         self.resolved = self._resolve()
         self._say(Started(total_steps=state.max_steps, resolved=self.resolved))
-        self._gauge.set_back()
+        self._gauge.set_back(model)
         self.pace.start()
 
     def on_step_end(

@@ -81,6 +81,8 @@ MEASURED: dict[str, str] = {
     "allocated": "memory torch has allocated on the GPU",
     "own": "memory of its own that the training process held, less what it held before it loaded "
     "the model",
+    "resident": "memory of its own that the training process held and weights that it read from "
+    "their file, less what it held before it loaded the model",
     "above_start": "resident memory of the training process, less what it held before it loaded "
     "the model",
     "whole": "resident memory of the whole training process, libraries included",

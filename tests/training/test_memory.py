@@ -22,7 +22,7 @@ from studio.rundir import RunDir
 from studio.services.kept import Load, Step
 from studio.services.memory import of_told
 from studio.training import matmuls, models
-from studio.training.memory import OWN, Gauge
+from studio.training.memory import RESIDENT, Gauge
 from studio.weights import facts, shapes
 from studio.weights.facts import ModelFacts
 from studio.weights.layers import FAMILIES
@@ -145,36 +145,41 @@ class Ran:
     started: dict[str, Any]
     held: float
     """The peak in bytes."""
-    off: float
-    """By how much an estimate may miss it."""
 
 
-# What the system's allocator loses between blocks is known worst for an adapter and short batches:
-# there the estimate is too high by half, and says no more than that it will fit. In so few steps it
-# loses less at times: on a busy machine a run in 16 bits held 22 % less than was estimated.
+SHORT: dict[str, Any] = {
+    "optimisation__max_steps": 2,
+    "evaluation__eval_steps": 2.0,
+    "numerics__health": False,
+}
+"""The second step holds all there is to hold, and many machines take 10 s for one in 16 bits."""
+
+OFF = 0.15
+"""How much an estimate may miss the peak. On a quiet machine these were at most 6.3 % off."""
+
+
 @pytest.fixture(
     scope="module",
     params=[
-        ({"precision": "fp32"}, 0.25),
-        ({"precision": "bf16"}, 0.4),
-        ({"precision": "bf16_pure"}, 0.4),
-        ({"precision": "bf16", "adapter__kind": "lora"}, 0.7),
-        ({"precision": "bf16"} | LORA16, 0.7),
-        ({"precision": "fp32", "optimisation__activation_checkpointing": True}, 0.25),
+        {"precision": "fp32"},
+        {"precision": "bf16"},
+        {"precision": "bf16_pure"},
+        {"precision": "bf16", "adapter__kind": "lora"},
+        {"precision": "bf16"} | LORA16,
+        {"precision": "fp32", "optimisation__activation_checkpointing": True},
     ],
     ids=["fp32", "bf16", "bf16_pure", "lora", "narrow_base", "checkpointed"],
 )
 def ran(
     request: pytest.FixtureRequest, middling: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Ran:
-    knobs, off = request.param
     folder = tmp_path_factory.mktemp("held")
-    run = tiny.write_run(folder / "run", middling, **knobs, numerics__health=False)
+    run = tiny.write_run(folder / "run", middling, **request.param, **SHORT)
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(20)])
     counted = dry(folder, run)
     train_as_worker(run)
     (started,), (finished,) = tiny.said(run, Started), tiny.said(run, Finished)
-    return Ran(run, counted, started.resolved, finished.metrics["peak_memory_bytes"], off)
+    return Ran(run, counted, started.resolved, finished.metrics["peak_memory_bytes"])
 
 
 @pytest.mark.parametrize(
@@ -189,23 +194,22 @@ def ran(
 def test_what_is_rounded_or_packed_holds_what_was_estimated(
     knobs: dict[str, Any], middling: Path, tmp_path: Path
 ) -> None:
-    run = tiny.write_run(tmp_path / "run", middling, **knobs, numerics__health=False)
+    run = tiny.write_run(tmp_path / "run", middling, **knobs, **SHORT)
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(20)])
     train_as_worker(run)
     (started,), (finished,) = tiny.said(run, Started), tiny.said(run, Finished)
     held = finished.metrics["peak_memory_bytes"]
-    # 5 % off at most where nothing else ran; the allocator loses less at times.
-    assert guess(run, middling, started.resolved) == pytest.approx(held, rel=0.25)
+    assert guess(run, middling, started.resolved) == pytest.approx(held, rel=OFF)
 
 
 def test_a_run_holds_what_was_estimated(ran: Ran, middling: Path) -> None:
-    assert ran.started["peak_memory"] == OWN
-    assert guess(ran.run, middling, ran.started) == pytest.approx(ran.held, rel=ran.off)
+    assert ran.started["peak_memory"] == RESIDENT
+    assert guess(ran.run, middling, ran.started) == pytest.approx(ran.held, rel=OFF)
 
 
 def test_a_run_holds_what_its_dry_run_counted(ran: Ran, middling: Path) -> None:
     """Of tensors a dry run is exact; the allocator's loss is estimated beside it as ever."""
-    assert total(ran.run, middling, ran.dry) == pytest.approx(ran.held, rel=ran.off)
+    assert total(ran.run, middling, ran.dry) == pytest.approx(ran.held, rel=OFF)
 
 
 @pytest.mark.skipif(
@@ -241,7 +245,7 @@ def train_as_worker(run: RunDir) -> None:
 
 def talk(number: int) -> dict[str, Any]:
     question = {"role": "user", "content": f"Count from {number}."}
-    counted = " ".join(map(str, range(number, number + 60)))
+    counted = " ".join(map(str, range(number, number + 30)))
     return {"messages": [question, {"role": "assistant", "content": counted}]}
 
 

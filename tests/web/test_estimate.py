@@ -145,7 +145,7 @@ def test_a_finished_run_shows_its_estimates_and_by_how_much_they_missed(
     with unit_of_work(engine) as db:
         run = make_done(db)
         run.estimate = {"memory": {"total": 110e6, "length": 9}, "timing": {"seconds": 30.0}}
-        run.resolved, run.metrics = {"peak_memory": "own"}, {"peak_memory_bytes": 100e6}
+        run.resolved, run.metrics = {"peak_memory": "resident"}, {"peak_memory_bytes": 100e6}
         assert run.finished_at is not None
         run.claimed_at = run.finished_at - timedelta(seconds=40)
     page = read(client.get(f"/runs/{run.id}").text)

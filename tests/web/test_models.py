@@ -321,7 +321,7 @@ def test_how_estimates_have_fared_stands_with_all_models_and_with_each(
         for name, peak in (("near", 98.0), ("far", 60.0)):
             run = make_done(db, name)
             run.estimate = {"memory": {"total": 100}}
-            run.resolved = {"peak_memory": "own"}
+            run.resolved = {"peak_memory": "resident"}
             run.metrics = run.metrics | {"peak_memory_bytes": peak}
     pages = [client.get(f"/models{which}").text for which in ("", "/1", f"/{other}")]
 

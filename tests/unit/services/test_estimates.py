@@ -172,7 +172,7 @@ def test_a_run_is_held_to_what_was_estimated_when_it_was_submitted() -> None:
         name="r",
         recipe=RECIPE,
         status=RunStatus.SUCCEEDED,
-        resolved={"peak_memory": "own"},
+        resolved={"peak_memory": "resident"},
         metrics={"peak_memory_bytes": 200.0},
         estimate={"memory": {"total": 150}},
     )
