@@ -17,10 +17,10 @@ _FORMATS: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 
 
 def measure(device: str, seconds: float = SECONDS) -> dict[DType, float]:
-    """Return the median seconds of what a linear layer does in a step: three products.
+    """Return the least seconds of what a linear layer does in a step: three products.
 
     Forwards, for its input and for its weights: an emulated format may be fast in one of them and
-    slow in another.
+    slow in another. The least, because other work on the machine only adds to it.
     """
     return {name: _seconds(device, name, seconds / len(_FORMATS)) for name in _FORMATS}
 
@@ -31,7 +31,7 @@ def _seconds(device: str, name: DType, seconds: float) -> float:
     step = partial(_step, read, weight, told)
     timer = Timer("step()", globals={"step": step}, num_threads=torch.get_num_threads())
     timer.timeit(1)  # The first use of a kernel makes it ready.
-    return float(timer.blocked_autorange(min_run_time=seconds).median)
+    return min(timer.blocked_autorange(min_run_time=seconds).times)
 
 
 def _random(width: int, device: str, name: DType) -> Tensor:
