@@ -34,10 +34,12 @@ from studio.services import (
     queue,
     runs,
     trash,
+    waits,
     workers,
 )
 from studio.services.attempts import LeaseLostError
 from studio.services.obituaries import End
+from studio.services.waits import Obstacle
 from studio.settings import Settings
 from studio.worker import cgroups, prepare
 from studio.worker.followed import Followed, has_news
@@ -200,13 +202,17 @@ class Loop:
         with reading(self.engine) as db:
             return max(0, self._slots - queue.used(db, self.name))
 
+    def _obstacle(self) -> Obstacle | None:
+        with reading(self.engine) as db:
+            return waits.slots_are_taken(db)
+
     @property
     def _slots(self) -> int:
         """The slots that runs may have: those that no other work has."""
         return self.launcher.slots() - self.trades.slots - self.speaker.slots
 
     def _tend_speaker(self) -> None:
-        self.speaker.tend(self._free_slots, self._free_gpu)
+        self.speaker.tend(self._free_slots, self._free_gpu, self._obstacle)
         if self.speaker.slots:
             with reading(self.engine) as db:
                 wanted = max(queue.wanted(db), self.trades.wanted(db))

@@ -4,6 +4,7 @@ It is started when somebody asks a model and a slot is free; if none is, whoever
 may come again. Once a run or other work waits for its slot, it finishes its answer and leaves.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -11,16 +12,23 @@ from datetime import timedelta
 from studio import speaker
 from studio.desk import Failure
 from studio.services import loaded
+from studio.services.waits import Obstacle
 from studio.settings import Settings
 from studio.speaker import Said
 from studio.worker.notice import Notice
 from studio.worker.post import Post
 
-BUSY = Failure(
-    code="no_free_slot",
-    message="Every slot of this studio trains now, and a model that answers needs one.",
-    hint="Try again when a run has ended, or start the studio with more slots: STUDIO_SLOTS.",
-)
+
+def busy(obstacle: Obstacle | None) -> Failure:
+    """Refuse whoever asks, with what holds the slot and for how long."""
+    reason = obstacle.reason if obstacle else "waits for a run to end"
+    minutes = math.ceil((obstacle.seconds or 0) / 60) if obstacle else 0
+    about = f", in about {minutes} min" if minutes else ""
+    return Failure(
+        code="no_free_slot",
+        message=f"No slot is free for a model that answers: it {reason}{about}.",
+        hint="Try again then, or start the studio with more slots: STUDIO_SLOTS.",
+    )
 
 
 @dataclass(slots=True)
@@ -43,14 +51,19 @@ class Speaker:
     def gpus(self) -> set[int | None]:
         return {self.post.gpu} if self.post.is_staffed else set()
 
-    def tend(self, free_slots: Callable[[], int], free_gpu: Callable[[], int | None]) -> None:
+    def tend(
+        self,
+        free_slots: Callable[[], int],
+        free_gpu: Callable[[], int | None],
+        obstacle: Callable[[], Obstacle | None],
+    ) -> None:
         """Start it for whoever waits, or refuse them; never waits itself."""
         while self.post.is_wanted():
             if free_slots() > 0:
                 self.post.gpu = free_gpu()
                 self.post.start()
             else:
-                self.post.refuse(Said(failure=BUSY).line())
+                self.post.refuse(Said(failure=busy(obstacle())).line())
 
     def make_room(self) -> None:
         """Have it leave after the answer at hand."""

@@ -22,13 +22,15 @@ from studio.desk import Prompt
 from studio.errors import ConflictError, InvalidError, UnavailableError
 from studio.services import desk, loaded, speaker, workers
 from studio.services.home import open_home
+from studio.services.waits import Obstacle
 from studio.settings import Settings
 from studio.speaker import Asked, End
 from studio.worker.post import Post
-from studio.worker.speaker import BUSY, Speaker
+from studio.worker.speaker import Speaker
 from tests import living
 from tests.patience import until
 
+TAKEN = Obstacle("waits for run 7 to end", 130)
 TURN = {"messages": [{"role": "user", "content": "What is two plus two?"}]}
 
 
@@ -71,12 +73,12 @@ def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[Speaker]:
     """Tend a desk and a speaker as a worker does, until the tests are through with them."""
     here, stop = Speaker(home), threading.Event()
     shown = Post(desk_line.path(home.home), desk_line.MODULE)
-    here.tend(room.free, lambda: None)
+    here.tend(room.free, lambda: None, lambda: TAKEN)
     shown.tend()
 
     def tick() -> None:
         while not stop.wait(0.02):
-            here.tend(room.free, lambda: None)
+            here.tend(room.free, lambda: None, lambda: TAKEN)
             here.notice.tend(engine, "w")
             shown.tend()
 
@@ -192,7 +194,10 @@ def test_no_slot_is_told_at_once(
     finally:
         room.slots = 1
 
-    assert (caught.value.code, caught.value.message) == (BUSY.code, BUSY.message)
+    assert (caught.value.code, caught.value.message) == (
+        "no_free_slot",
+        "No slot is free for a model that answers: it waits for run 7 to end, in about 3 min.",
+    )
 
 
 def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
