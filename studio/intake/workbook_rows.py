@@ -94,7 +94,7 @@ def sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
     except _BROKEN as error:
         raise InvalidError(
             "The Excel workbook cannot be read to its end: it is damaged, or of an unusual kind.",
-            hint="Open it in Excel or LibreOffice, and save it anew, as .xlsx or CSV.",
+            hint="Open it in Excel or LibreOffice, and save it again as .xlsx or CSV.",
             param="file",
         ) from error
 

@@ -36,7 +36,7 @@ _SPLIT = "its compute capability, 8.0 or newer; on processors, the flags avx512_
 
 
 _NOTICED = 1.05
-"""How many times as long as in float32 nobody minds."""
+"""A product that takes up to this many times as long as in float32 needs no caution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ def hardware(db: Session) -> Hardware | None:
 def machine(db: Session) -> Hardware:
     """Return the hardware that runs train on, or this machine's while no worker is connected.
 
-    What was measured of it is told, too.
+    It includes the measured speeds, once they are known.
     """
     return speeds.with_measured(db, hardware(db) or detect())
 

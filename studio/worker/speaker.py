@@ -20,7 +20,7 @@ from studio.worker.post import Post
 
 
 def busy(obstacle: Obstacle | None) -> Failure:
-    """Refuse whoever asks, with what holds the slot and for how long."""
+    """Return the refusal of a question: what holds the slot, and for how long."""
     reason = obstacle.reason if obstacle else "waits for a run to end"
     minutes = math.ceil((obstacle.seconds or 0) / 60) if obstacle else 0
     about = f", in about {minutes} min" if minutes else ""
