@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 from collections import deque
+from contextlib import suppress
 from importlib import import_module
 
 from studio.errors import StudioError
@@ -27,8 +28,7 @@ _NATIVE_SECONDS = 10
 def main() -> ChildExit:
     job = READING.validate_json(sys.stdin.buffer.read())
     # Loaded before the clock starts: it is none of the file's time.
-    for source in _sources(job):
-        import_module(LIBRARIES.get(recognise(source.path, source.filename), "csv"))
+    _load_libraries(job)
     limits = job.limits.at_once()
     _limit_process(limits)
     try:
@@ -40,6 +40,14 @@ def main() -> ChildExit:
     except StudioError:
         pass  # The studio reads it again, and says so itself.
     return ChildExit.READ
+
+
+def _load_libraries(job: Reading) -> None:
+    for source in _sources(job):
+        with suppress(StudioError):  # The studio says itself what cannot be read.
+            kind = recognise(source.path, source.filename)
+            if kind in LIBRARIES:
+                import_module(LIBRARIES[kind])
 
 
 def _limit_process(limits: Limits) -> None:

@@ -1,5 +1,6 @@
 """Small files that native code would unpack without end: another process reads them first."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,3 +47,11 @@ def test_a_file_that_python_reads_starts_no_process(tmp_path: Path) -> None:
     source = Source(path=path, filename=path.name)
 
     check_in_child(Reading(source=source, mapping=None, limits=Limits(at_once_seconds=0)))
+
+
+def test_a_second_file_that_is_nothing_known_is_left_to_the_studio(tmp_path: Path) -> None:
+    job = reading(tmp_path, ["x"] * 10)
+    other = tmp_path / "validation.parquet"
+    other.write_bytes(b"no such thing")
+
+    check_in_child(replace(job, validation=Source(path=other, filename=other.name)))
