@@ -224,10 +224,9 @@ def test_a_held_run_says_so_and_can_be_released(client: TestClient, engine: Engi
     client.post("/queue/1/hold", data={"held": "true"})
 
     row = waiting(client)[0]
-    assert (row.all("td")[1].text, row.one("button", value="false").text) == (
-        "held by you",
-        "Release",
-    )
+    # Behind it stands for how long, once that is a second.
+    assert row.all("td")[1].text.startswith("held by you")
+    assert row.one("button", value="false").text == "Release"
 
 
 def test_the_first_starts_when_a_slot_is_free(client: TestClient, engine: Engine) -> None:
