@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx2
@@ -154,16 +155,32 @@ def prepare(settings: Settings) -> None:
 
 
 def starter_model() -> Path:
-    """Return the starter model, made anew only when its sources have changed."""
-    sources = sorted([*ROOT.glob("studio/starter/*.py"), ROOT / "studio/training/starter.py"])
-    content = b"".join(path.read_bytes() for path in sources)
+    """Return the starter model, made anew only when its sources have changed.
+
+    Beside it, in a file that ends in .txt, is what was reported while it was made.
+    """
+    made = [*ROOT.glob("studio/starter/*.py"), ROOT / "studio/training/starter.py"]
+    content = b"".join(path.read_bytes() for path in [*sorted(made), Path(home.__file__)])
     folder = ROOT / ".cache" / f"starter-{hashlib.sha256(content).hexdigest()[:16]}"
     folder.parent.mkdir(exist_ok=True)
     with (folder.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            subprocess.run([*home.BUILDER, str(folder)], cwd=ROOT, check=True)
+            make_starter(folder)
     return folder
+
+
+def make_starter(folder: Path) -> None:
+    """Let a new home make the starter model, and keep it in a folder."""
+    with TemporaryDirectory(dir=folder.parent) as temporary:
+        settings = Settings(home=Path(temporary))
+        engine = home.open_home(settings)
+        reports: list[str] = []
+        home.furnish(engine, settings, say=print, report=reports.append)
+        engine.dispose()
+        (made,) = settings.models.iterdir()
+        folder.with_suffix(".txt").write_text("\n".join(reports), encoding="utf-8")
+        made.rename(folder)
 
 
 @pytest.fixture

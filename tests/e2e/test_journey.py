@@ -54,13 +54,13 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     page.goto("/")
     page.get_by_role("link", name="Quick try").click()
     expect(page.get_by_role("heading", name="New experiment")).to_be_visible()
-    shorten(page, 12)
+    shorten(page, 4)
     page.locator("#start").click()
 
     page.wait_for_url(RUN)
     first = int(page.url.rpartition("/")[2])
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
-    assert read_steps(loss_chart(page), 12) == list(range(13))
+    assert read_steps(loss_chart(page), 4) == list(range(5))
     expect(page.locator("#answers tbody tr")).to_have_count(6)
     expect(page.get_by_role("link", name="model.safetensors")).to_be_visible()
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.faults
 CONTENDER = Path(__file__).with_name("contender.py")
 CONTENDERS = 8
 RUNS = 400
-KILLING_SECONDS = 30
+KILLING_SECONDS = 15
 PACE_SECONDS = 0.25
 """From one kill to the next: each contender lives for seconds, which is long enough to claim."""
 SUBMITTERS = 200
