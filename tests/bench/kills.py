@@ -247,10 +247,17 @@ def _judge(scene: Scene) -> Iterator[Figure]:
     yield Figure("runs submitted twice", len(set(states) - set(scene.runs)), "runs")
     yield Figure("runs without an end", sum(one not in FINAL for one in states.values()), "runs")
     said = {run_id: _events(scene, run_id) for run_id in states}
+    why = Counter(_reason(scene, run_id) for run_id, one in states.items() if one == "failed")
+    for reason, count in why.items():
+        yield Figure(f"runs failed: {reason}", count, "runs")
     yield Figure("runs that trained a step twice", sum(map(_has_repeats, said.values())), "runs")
     yield Figure("runs with two results", sum(_results(one) > 1 for one in said.values()), "runs")
     wrong = [run_id for run_id in states if not _is_whole(scene, run_id, states[run_id])]
     yield Figure("runs with steps missing or doubled", len(wrong), "runs")
+
+
+def _reason(scene: Scene, run_id: int) -> str:
+    return str(scene.studio.api.get(f"/runs/{run_id}").json()["error"]["message"])
 
 
 def _is_whole(scene: Scene, run_id: int, state: str) -> bool:

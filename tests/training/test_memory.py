@@ -134,6 +134,12 @@ def middling(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_model(tmp_path_factory.mktemp("middling") / "model", MIDDLING)
 
 
+CHECKPOINTED = {"optimisation__activation_checkpointing": True}
+LARGE = {
+    "optimisation__per_device_train_batch_size": 8,
+    "evaluation__per_device_eval_batch_size": 2,
+}
+"""Batches whose training takes more than their validation."""
 LORA16 = {"adapter__kind": "lora", "adapter__base_dtype": "bfloat16"}
 
 
@@ -156,11 +162,12 @@ OFF = 0.15
         ({"precision": "fp32"}, True),
         ({"precision": "bf16"}, True),
         ({"precision": "bf16"} | LORA16, True),
-        ({"precision": "fp32", "optimisation__activation_checkpointing": True}, True),
+        ({"precision": "fp32"} | CHECKPOINTED, True),
+        ({"precision": "fp32", "adapter__kind": "lora"} | CHECKPOINTED | LARGE, True),
         ({"precision": "fp32_bf16_matmul"}, False),
         ({"precision": "bf16"} | LORA16 | {"adapter__base_dtype": "nf4"}, False),
     ],
-    ids=["fp32", "bf16", "narrow_base", "checkpointed", "rounded", "nf4"],
+    ids=["fp32", "bf16", "narrow_base", "checkpointed", "checkpointed_lora", "rounded", "nf4"],
 )
 def test_a_run_holds_what_was_estimated(
     knobs: dict[str, Any], *, is_dry: bool, middling: Path, tmp_path: Path
