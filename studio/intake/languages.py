@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from studio.intake.limits import charged_to_no_file
 from studio.intake.suspicions import script, texts
 
 if TYPE_CHECKING:
@@ -239,9 +240,10 @@ def _guess(text: str) -> tuple[str, float]:
 @lru_cache(maxsize=1)
 def _model() -> "LanguageIdentifier":
     """Load the model, which takes most of a second and 75 MB: once, and no sooner than needed."""
-    from py3langid import langid  # noqa: PLC0415 -- heavy import
+    with charged_to_no_file():
+        from py3langid import langid  # noqa: PLC0415 -- heavy import
 
-    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
+        return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
 def _common(found: Iterable[str]) -> frozenset[bytes]:

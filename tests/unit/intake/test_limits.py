@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,15 @@ import zstandard
 from pyarrow import parquet
 
 from studio.errors import TooLargeError
+from studio.intake import languages
 from studio.intake.kinds import recognise
-from studio.intake.limits import COLUMNS, Deadline, Limits, SlowReadingError
+from studio.intake.limits import (
+    COLUMNS,
+    Deadline,
+    Limits,
+    SlowReadingError,
+    charged_to_no_file,
+)
 from studio.intake.lines import lines
 from studio.intake.problems import Code
 from studio.intake.readers import rows
@@ -168,3 +176,29 @@ SLOW = {
 def test_reading_ends_when_its_processor_time_is_used_up(read: Read, filename: str) -> None:
     with pytest.raises(SlowReadingError, match="more than 0 seconds of processor time"):
         read(filename, SLOW[filename], deadline=Deadline.after(0))
+
+
+def busy(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_what_is_loaded_once_is_charged_to_no_file() -> None:
+    deadline = Deadline.after(0.05)
+    with charged_to_no_file():
+        busy(0.1)
+    deadline.check()
+    busy(0.1)
+
+    with pytest.raises(SlowReadingError, match=r"more than 0\.05 seconds"):
+        deadline.check()
+
+
+def test_the_model_of_languages_is_charged_to_no_file() -> None:
+    languages._model.cache_clear()
+    begun, deadline = time.thread_time(), Deadline.after(1e9)
+    languages._model()
+    took = time.thread_time() - begun
+
+    assert deadline.end - Deadline.after(1e9).end == pytest.approx(0, abs=took / 10)
