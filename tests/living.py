@@ -155,7 +155,7 @@ def prepare(settings: Settings) -> None:
 
 
 def starter_model() -> Path:
-    """Return the starter model, made anew only when its sources have changed.
+    """Return the starter model, which is built only when its sources have changed.
 
     Beside it, in a file that ends in .txt, is what was reported while it was made.
     """
@@ -178,7 +178,7 @@ def make_starter(folder: Path) -> None:
         reports: list[str] = []
         home.furnish(engine, settings, say=print, report=reports.append)
         engine.dispose()
-        (made,) = settings.models.iterdir()
+        (made,) = settings.models.iterdir()  # and nothing else is left beside it
         folder.with_suffix(".txt").write_text("\n".join(reports), encoding="utf-8")
         made.rename(folder)
 
