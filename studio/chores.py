@@ -56,7 +56,7 @@ KINDS = {
         "studio.runner.download:download", "Downloading a model", secrets={"": ("hub_token",)}
     ),
 }
-"""Every kind there is. What its end means to others: `studio.services.endings`."""
+"""Every kind there is. What its end means to others: `studio.services.queue.task_results`."""
 
 
 class ChoreSpec(BaseModel):

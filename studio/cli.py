@@ -103,7 +103,7 @@ def train(recipe: RecipeFile, changes: Changes = [], name: RunName = "") -> None
 def backup(to: BackupFile, *, models: Models = True, checkpoints: Checkpoints = True) -> None:
     """Copy everything the studio keeps to one file or folder; it may go on meanwhile."""
     from studio.commands import backup as keeping  # noqa: PLC0415 -- heavy import
-    from studio.services.backups import Choice  # noqa: PLC0415 -- heavy import
+    from studio.services.operations.backups import Choice  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
     packed = to.suffix.lower() == ".zip"

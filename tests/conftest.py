@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from studio.db.session import unit_of_work
-from studio.services import home
+from studio.services.operations import home
 from studio.settings import Settings
 from tests import factories
 

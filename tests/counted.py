@@ -8,7 +8,8 @@ from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.intake.stats import STATS, Counting, Stats, Tally
 from studio.runner import shelf
-from studio.services import datasets, stats, versions, work
+from studio.services.datasets import datasets, token_stats, versions
+from studio.services.tasks import task_lifecycle
 from studio.settings import Settings
 from studio.training.stats import tally, writer
 
@@ -17,7 +18,7 @@ def count(db: Session, settings: Settings, model: str, chat_template: str = "mod
     """Count the first data set's rows for a model."""
     version = versions.current(db, datasets.get(db, 1))
     assert version is not None
-    chore = stats.ask(db, settings, stats.which(db, version, model, chat_template))
+    chore = token_stats.ask(db, settings, token_stats.which(db, version, model, chat_template))
     asked = Counting.model_validate(chore.params)
     write = writer(shelf.load(asked.model), asked.chat_template)
 
@@ -28,7 +29,7 @@ def count(db: Session, settings: Settings, model: str, chat_template: str = "mod
         train=part(asked.train, "training"),
         validation=part(asked.validation, "validation") if asked.validation else None,
     )
-    work.begin(chore)
+    task_lifecycle.begin(chore)
     chore.result = STATS.dump_python(found, mode="json")
-    work.close(chore, WorkStatus.SUCCEEDED)
+    task_lifecycle.close(chore, WorkStatus.SUCCEEDED)
     return chore

@@ -11,7 +11,9 @@ from studio.events import Progressed
 from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.dotted import merge
-from studio.services import attempts, experiments, runs, states, workers
+from studio.services import experiments
+from studio.services.runs import attempts, runs, states
+from studio.services.workers import workers
 from studio.settings import Settings
 
 ROWS = [

@@ -32,7 +32,7 @@ from schemathesis.python import asgi
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from studio.db.session import unit_of_work
-from studio.services import home
+from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.factories import furnish, make_done, make_run

@@ -25,7 +25,9 @@ from studio.db.session import unit_of_work
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.rundir import RunDir
-from studio.services import home, launcher, speeds, work
+from studio.services.operations import home
+from studio.services.tasks import task_lifecycle
+from studio.services.workers import launcher_status, matmul_speeds
 from studio.settings import Settings
 from studio.worker import process
 from tests.patience import until
@@ -148,9 +150,9 @@ def prepare(settings: Settings) -> None:
     home.furnish(engine, settings, say=print, report=print)
     with unit_of_work(engine) as db:
         # Measured once a machine: not by each studio that a test starts.
-        (probe,) = db.exec(select(Chore).where(Chore.kind == speeds.KIND))
+        (probe,) = db.exec(select(Chore).where(Chore.kind == matmul_speeds.KIND))
         probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1}}
-        work.close(probe, WorkStatus.SUCCEEDED)
+        task_lifecycle.close(probe, WorkStatus.SUCCEEDED)
     engine.dispose()
 
 
@@ -253,8 +255,8 @@ def run_of(studio: Studio, number: int) -> dict[str, Any]:
 def launcher_of(studio: Studio) -> psutil.Process:
     """Wait for a studio's warm launcher, and return its process."""
     settings = Settings(home=studio.home)
-    until(lambda: launcher.read(settings).state == "ready", seconds=180)
-    return psutil.Process(launcher.read(settings).pid)
+    until(lambda: launcher_status.read(settings).state == "ready", seconds=180)
+    return psutil.Process(launcher_status.read(settings).pid)
 
 
 def steps_of(studio: Studio, number: int) -> list[float]:

@@ -20,7 +20,8 @@ from studio.methods import METHODS
 from studio.recipe.knobs import Section, sections_in
 from studio.recipe.precision import PRECISIONS
 from studio.recipe.reference import Entry
-from studio.services import completions, stats
+from studio.services.datasets import token_stats
+from studio.services.search import completions
 from studio.web import handout, manual, run_table
 from studio.web.said import JOINTS, LISTS
 from studio.web.tongue import PHRASE
@@ -61,16 +62,16 @@ ELSEWHERE = frozenset(
             "web/uploads.py",
             "web/viewers.py",
             "web/pages/style.py",
-            "services/archives.py",
-            "services/backups.py",
+            "services/operations/backup_format.py",
+            "services/operations/backups.py",
         ),
         *(
-            "services/census.py",
-            "services/openai_",
-            "services/receipts.py",
-            "services/home.py",
-            "services/locks.py",
-            "services/restores.py",
+            "services/operations/prometheus_metrics.py",
+            "services/openai/",
+            "services/accounts/idempotency_keys.py",
+            "services/operations/home.py",
+            "services/storage/locks.py",
+            "services/operations/restores.py",
         ),
         *("training/card.py", "training/cards.py", "recipe/yaml.py", "recipe/upgrade.py"),
     }
@@ -155,7 +156,9 @@ def _terms() -> Iterator[tuple[str, str]]:
     for status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         yield "studio/web/errors.py", status.phrase
     yield from (("studio/intake/shapes.py", word) for word in BECOME.values())
-    yield from (("studio/services/stats.py", word) for word in stats.PARTS.values())
+    yield from (
+        ("studio/services/datasets/token_stats.py", word) for word in token_stats.PARTS.values()
+    )
     for words in (handout.STATES, handout.INCIDENTS, handout.VERSUS):
         yield from (("studio/web/handout.py", word) for word in words.values() if word.isascii())
     yield _where(Actor), Actor().name

@@ -11,7 +11,7 @@ import httpx2
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.services import attempts, runs
+from studio.services.runs import attempts, runs
 from tests.factories import progressed
 from tests.living import UNCHECKED
 

@@ -23,7 +23,7 @@ def upgrade() -> None:
     op.drop_index("run_by_status", "run")
     looked_through = ["status", "id", "name", "notes", "archived_at", "deleted_at"]
     op.create_index("run_by_status", "run", looked_through)
-    # Filled when the studio opens its home: see `studio.services.summaries`.
+    # Filled when the studio opens its home: see `studio.services.metrics.metric_summaries`.
     op.create_table(
         "metric_summary",
         sa.Column("run_id", sa.Integer(), nullable=False),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import typer
 
-from studio.services import archives, backups, restores
-from studio.services.backups import Choice
+from studio.services.operations import backup_format, backups, restores
+from studio.services.operations.backups import Choice
 from studio.settings import Settings
 
 
@@ -31,7 +31,7 @@ def restore(settings: Settings, source: Path, *, force: bool) -> None:
         StudioError: as `restores.restore`.
 
     """
-    with archives.reading(source) as backup:
+    with backup_format.reading(source) as backup:
         manifest = backup.manifest
         with typer.progressbar(length=max(manifest.bytes, 1), label="Checking") as bar:
             restores.restore(backup, settings.home, force=force, watch=bar.update)

@@ -8,8 +8,9 @@ import studio
 from studio import paths
 from studio.hardware import Hardware, detect, versions
 from studio.recipe.precision import PRECISIONS
-from studio.services import checks, launcher
-from studio.services.checks import Finding
+from studio.services.operations import health_checks
+from studio.services.operations.health_checks import Finding
+from studio.services.workers import launcher_status
 from studio.settings import Settings
 
 SIGNS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "yellow")}
@@ -39,7 +40,7 @@ def look(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
             good=None if refused else True, text=f"{mode.title}{': ' + note if note else ''}"
         )
     yield _scripts()
-    yield from checks.of_home(settings)
+    yield from health_checks.of_home(settings)
 
 
 def _packages(hardware: Hardware) -> Finding:
@@ -55,7 +56,7 @@ def _packages(hardware: Hardware) -> Finding:
 
 
 def _quick_start(settings: Settings) -> Finding:
-    found = launcher.read(settings)
+    found = launcher_status.read(settings)
     return Finding(good=found.state == "ready" or None, text=f"Quick start: {found.told}")
 
 

@@ -9,7 +9,9 @@ from sqlalchemy import Engine
 from studio.db.accounts import Account, Deed, Purpose
 from studio.db.session import unit_of_work
 from studio.errors import ConflictError, InvalidError
-from studio.services import accounts, deeds, home, locks, tickets, tokens
+from studio.services.accounts import accounts, api_tokens, audit_log, one_time_links
+from studio.services.operations import home
+from studio.services.storage import locks
 from studio.settings import LOOPBACK, Settings
 
 
@@ -57,7 +59,7 @@ def keep_private() -> None:
 def prepare(engine: Engine, settings: Settings, url: str) -> str:
     """Make ready what lets people in. Return the address to open, with a link if it takes one."""
     with unit_of_work(engine) as db:
-        deeds.forget(db, settings.audit_days)
+        audit_log.forget(db, settings.audit_days)
     match settings.sign_in:
         case "none":
             typer.secho(
@@ -67,7 +69,7 @@ def prepare(engine: Engine, settings: Settings, url: str) -> str:
             )
             return url
         case "link":
-            tokens.keep_local(engine, settings.api_token)
+            api_tokens.keep_local(engine, settings.api_token)
             return _link(engine, url, Purpose.ENTER)
         case "accounts":
             with unit_of_work(engine) as db:
@@ -110,8 +112,8 @@ def where(settings: Settings) -> str:
 def personal(engine: Engine, url: str, account: Account, did: str) -> str:
     """Return a link by which somebody chooses a password, and note that it was made."""
     with unit_of_work(engine) as db:
-        secret = tickets.issue(db, Purpose.PASSWORD, account.id)
-        deeds.note(db, noted(did, account.name))
+        secret = one_time_links.issue(db, Purpose.PASSWORD, account.id)
+        audit_log.note(db, noted(did, account.name))
     return f"{url}login?t={secret}"
 
 
@@ -129,4 +131,4 @@ def noted(did: str, name: str) -> Deed:
 
 def _link(engine: Engine, url: str, purpose: Purpose) -> str:
     with unit_of_work(engine) as db:
-        return f"{url}login?t={tickets.issue(db, purpose)}"
+        return f"{url}login?t={one_time_links.issue(db, purpose)}"

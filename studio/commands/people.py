@@ -9,7 +9,8 @@ from sqlalchemy import Engine
 from studio.commands import entry
 from studio.db.accounts import Role
 from studio.db.session import reading, unit_of_work
-from studio.services import accounts, deeds, home
+from studio.services.accounts import accounts, audit_log
+from studio.services.operations import home
 from studio.settings import Settings
 
 
@@ -39,7 +40,7 @@ def remove(name: str) -> None:
     with _home() as (_settings, engine), unit_of_work(engine) as db:
         account = accounts.named(db, name)
         accounts.remove(db, account)
-        deeds.note(db, entry.noted("remove", account.name))
+        audit_log.note(db, entry.noted("remove", account.name))
     typer.echo(f"{account.name} is removed.")
 
 

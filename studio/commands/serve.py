@@ -20,7 +20,10 @@ from studio.commands import entry, showing
 from studio.commands.entry import Address
 from studio.commands.supervise import Ending, Supervisor
 from studio.errors import ConflictError, UnavailableError
-from studio.services import checks, home, locks, secrets, supervision
+from studio.services.accounts import secrets
+from studio.services.operations import health_checks, home
+from studio.services.storage import locks
+from studio.services.workers import worker_process
 from studio.settings import Settings
 
 GRACE_SECONDS = 1.5
@@ -76,7 +79,7 @@ def _require_scripts() -> None:
 
 def _warn(settings: Settings) -> None:
     """Say on the terminal what may hurt the data; nothing of it keeps the studio from starting."""
-    for finding in checks.of_home(settings):
+    for finding in health_checks.of_home(settings):
         if finding.good is False:
             typer.secho(f"  ! {finding.text}", fg="yellow", err=True)
 
@@ -92,7 +95,7 @@ def _worker_beside(engine: Engine, settings: Settings, *, wanted: bool) -> Itera
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ending.leave)
     ending.start()
-    supervision.clear(settings)
+    worker_process.clear(settings)
     if supervisor is not None:
         supervisor.start()
     try:

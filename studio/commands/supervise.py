@@ -19,8 +19,8 @@ from types import FrameType
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.services import supervision, workers
-from studio.services.supervision import Death
+from studio.services.workers import worker_process, workers
+from studio.services.workers.worker_process import Death
 from studio.settings import Settings
 from studio.worker.isolation import caught
 
@@ -74,7 +74,7 @@ class Supervisor:
             log.warning("worker_killed", extra={"pid": self.child.pid})
             self.child.kill()
             self.child.wait()
-        supervision.clear(self.settings)
+        worker_process.clear(self.settings)
 
     def _supervise(self) -> None:
         deaths = 0
@@ -93,10 +93,10 @@ class Supervisor:
         try:
             self.child = self._spawn()
         except OSError as error:
-            return supervision.not_started(error)
+            return worker_process.not_started(error)
         if self._ending.is_set():  # A signal came in between.
             self.child.terminate()
-        return supervision.ended(self.child.wait())
+        return worker_process.ended(self.child.wait())
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         if self._line is not None:
@@ -115,7 +115,7 @@ class Supervisor:
         log.error(
             "worker_died", extra={"reason": reason, "deaths": deaths, "again_in_seconds": pause}
         )
-        supervision.write(self.settings, death)
+        worker_process.write(self.settings, death)
         with caught() as errors, unit_of_work(self.engine) as db:
             workers.retire_process(db, self.child.pid if self.child else 0)
         for error in errors:  # It counts as gone a little later, by its silence.

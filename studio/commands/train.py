@@ -13,7 +13,12 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
-from studio.services import experiments, home, locks, metrics, runs, secrets
+from studio.services import experiments
+from studio.services.accounts import secrets
+from studio.services.metrics import metrics
+from studio.services.operations import home
+from studio.services.runs import runs
+from studio.services.storage import locks
 from studio.settings import Settings
 from studio.worker.loop import Loop
 

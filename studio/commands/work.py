@@ -10,7 +10,9 @@ from studio import logs, parents
 from studio.commands import entry
 from studio.errors import StudioError
 from studio.redaction import redacted
-from studio.services import home, locks, secrets
+from studio.services.accounts import secrets
+from studio.services.operations import home
+from studio.services.storage import locks
 from studio.settings import Settings
 from studio.worker.isolation import caught
 from studio.worker.loop import Loop

@@ -36,7 +36,10 @@ class MetricSummary(SQLModel, table=True):
     mean10: float | None = None
     mean100: float | None = None
     curve: list[float] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    """Means of equally many numbers each, but for the last one: see `studio.services.summaries`."""
+    """Means of equally many numbers each, but for the last one.
+
+    See `studio.services.metrics.metric_summaries`.
+    """
 
 
 class SavedView(SQLModel, table=True):

@@ -29,7 +29,7 @@ class Sweep(SQLModel, table=True):
     """What holds of every run, but for the knobs that vary."""
     space: Space = Field(sa_column=Column(Validated(SPACE), nullable=False))
     strategy: str
-    """grid, random or tpe: see `studio.services.prospects`."""
+    """grid, random or tpe: see `studio.services.sweeps.sweep_preview`."""
     count: int
     """How many runs it comes to."""
     metric: str = "eval_loss"

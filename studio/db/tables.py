@@ -285,7 +285,10 @@ class Model(SQLModel, table=True):
     revision: str = ""
     """The commit it was downloaded at."""
     consent: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
-    """Who allowed its own code to run, when, and which: see `studio.services.consents`."""
+    """Who allowed its own code to run, when, and which.
+
+    See `studio.services.models.remote_code_trust`.
+    """
     run_id: int | None = Field(default=None, foreign_key="run.id")
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     owner_id: int | None = owner()
@@ -298,7 +301,7 @@ class FailingStep(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     step: str
-    """One of `studio.services.workers.STEPS`."""
+    """One of `studio.services.workers.workers.STEPS`."""
     subject: str
     """What it was for, as `run 3`; empty for the worker itself."""
     error: str

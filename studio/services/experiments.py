@@ -8,7 +8,8 @@ from sqlmodel import Session, col, func, select
 from studio.db.tables import Experiment, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.methods import AnyRecipe
-from studio.services import advice, owners
+from studio.services.accounts import owners
+from studio.services.precision import recommendation
 
 NAME_LIMIT = 200
 
@@ -33,7 +34,7 @@ def create(
         InvalidError: the name is no name, or there is no such model to recommend a precision for.
 
     """
-    resolved = advice.resolve(db, recipe)
+    resolved = recommendation.resolve(db, recipe)
     experiment = Experiment(
         name=clean_name(name),
         recipe=resolved.recipe,

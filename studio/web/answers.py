@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from string import ascii_uppercase
 
 from studio.db.tables import Run, Sample
-from studio.services import answers, ratings
-from studio.services.answers import Piece, Tally
+from studio.services.samples import sample_diff, sample_ratings
+from studio.services.samples.sample_diff import Piece, Tally
 
 LENGTH = 320
 """Letters of an answer that are shown at once."""
@@ -102,7 +102,9 @@ def along(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
 
 
 def _tally(samples: Iterable[Sample | None]) -> Tally:
-    return answers.tally(answers.is_right(one.answer, one.reference) for one in samples if one)
+    return sample_diff.tally(
+        sample_diff.is_right(one.answer, one.reference) for one in samples if one
+    )
 
 
 def _row(
@@ -135,16 +137,16 @@ def _cell(
         return Cell(run_id=run_id)
     plain = [Piece("same", sample.answer)] if sample.answer else []
     has_other = against is not None and against is not sample
-    pieces = answers.compared(sample.answer, against.answer) if against and has_other else plain
-    is_rewritten = has_other and answers.is_rewritten(pieces)
-    shown, rest = answers.cut(plain if is_rewritten else pieces, LENGTH)
-    is_final = sample.stage == ratings.FINAL
+    pieces = sample_diff.compared(sample.answer, against.answer) if against and has_other else plain
+    is_rewritten = has_other and sample_diff.is_rewritten(pieces)
+    shown, rest = sample_diff.cut(plain if is_rewritten else pieces, LENGTH)
+    is_final = sample.stage == sample_ratings.FINAL
     return Cell(
         run_id=sample.run_id,
         sample_id=sample.id or 0,
         shown=shown,
         rest=rest,
-        is_right=answers.is_right(sample.answer, sample.reference),
+        is_right=sample_diff.is_right(sample.answer, sample.reference),
         is_same=has_other and all(piece.kind == "same" for piece in pieces),
         is_rewritten=is_rewritten,
         can_be_rated=is_final,
@@ -170,7 +172,7 @@ def _shuffled(row: Row, seed: int) -> Row:
 
 def _plain(cell: Cell) -> Cell:
     text = "".join(piece.text for piece in (*cell.shown, *cell.rest) if piece.kind != "gone")
-    shown, rest = answers.cut([Piece("same", text)] if text else [], LENGTH)
+    shown, rest = sample_diff.cut([Piece("same", text)] if text else [], LENGTH)
     return Cell(
         run_id=cell.run_id,
         sample_id=cell.sample_id,
@@ -188,10 +190,10 @@ def _letter(place: int) -> str:
 
 
 def _moment(one: Sample) -> tuple[int, bool, bool]:
-    return one.step, one.stage == ratings.FINAL, one.stage != "before"
+    return one.step, one.stage == sample_ratings.FINAL, one.stage != "before"
 
 
 def _when(stage: str, step: int) -> str:
     if stage == "before":
         return "Before training"
-    return "After training" if stage == ratings.FINAL else f"Step {step}"
+    return "After training" if stage == sample_ratings.FINAL else f"Step {step}"

@@ -11,8 +11,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
 import studio
-from studio.services.base_models import HubAnswers
-from studio.services.oidc import Pending
+from studio.services.accounts.oidc import Pending
+from studio.services.runs.base_model_check import HubAnswers
 from studio.settings import Settings
 from studio.web import document, errors, files
 from studio.web.api import ROUTERS as API

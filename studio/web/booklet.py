@@ -9,10 +9,11 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.db.summaries import Comparison as Saved
-from studio.services import compare, metrics
-from studio.services.comparable_metrics import is_noisy
-from studio.services.compare import Cell, Comparison
-from studio.services.differences import NOISE
+from studio.services.compare import compare
+from studio.services.compare.comparable_metrics import is_noisy
+from studio.services.compare.compare import Cell, Comparison
+from studio.services.compare.recipe_differences import NOISE
+from studio.services.metrics import metrics
 from studio.web import lines, pictures, words
 from studio.web.lines import Along, Laid
 from studio.web.view import View, brushed, parse

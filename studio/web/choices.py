@@ -7,7 +7,9 @@ from sqlmodel import Session, col, select
 from studio.db.tables import Run
 from studio.hardware import Hardware
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services import datasets, fields, models, versions
+from studio.services.datasets import datasets, versions
+from studio.services.models import models
+from studio.services.search import query_fields
 from studio.web import words
 from studio.web.tongue import gettext, ngettext
 
@@ -45,7 +47,7 @@ def base_model_for(db: Session, dataset: str) -> tuple[str, str]:
     """
     known = models.newest(db)
     names = {model.name for model in known}
-    query = select(Run).where(fields.recipe()["dataset"].value == dataset)
+    query = select(Run).where(query_fields.recipe()["dataset"].value == dataset)
     for run in db.exec(query.order_by(col(Run.id).desc()).limit(_RUNS_LOOKED_AT)):
         if run.recipe.base_model in names:
             why = gettext("The base model of run #%(run)s, the newest on this data set.")

@@ -16,8 +16,8 @@ from studio.intake.conditions import REASONS
 from studio.intake.mapping import Mapping
 from studio.intake.pages import Page
 from studio.intake.readers import PLACES
-from studio.services import builds, drafts, findings, versions
-from studio.services.versions import Part, Which
+from studio.services.datasets import data_quality, dataset_builds, pending_datasets, versions
+from studio.services.datasets.versions import Part, Which
 from studio.settings import Settings
 from studio.web.uploads import limits_of
 
@@ -92,13 +92,13 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "rows": rows,
         "page_size": ROWS,
         "folded": {one.number for one in rows.rows if is_long(one.row)},
-        "spots": findings.spots(where, version, which, rows) if version else {},
+        "spots": data_quality.spots(where, version, which, rows) if version else {},
         "original": _original(config, dataset, asked, mapping),
-        "chore": builds.of(db, dataset.id or 0),
+        "chore": dataset_builds.of(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
         "findings": _findings(version, mapping) if version and mapping else None,
         "kept": KEPT,
-        "looking": findings.of(db, version) if version and version.findings is None else None,
+        "looking": data_quality.of(db, version) if version and version.findings is None else None,
         "name": dataset.name,
         "problem": None,
     }
@@ -133,8 +133,8 @@ def _findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]]
     return [
         one
         | {
-            "is_repeated": one["code"] in findings.REPEATED,
-            "can_leave_out": findings.can_leave_out(mapping, one),
+            "is_repeated": one["code"] in data_quality.REPEATED,
+            "can_leave_out": data_quality.can_leave_out(mapping, one),
         }
         for one in version.findings
     ]
@@ -147,10 +147,10 @@ def _original(
     numbers = _numbers(asked.original)
     if not numbers:
         return None
-    source = drafts.source(config.datasets, dataset)
+    source = pending_datasets.source(config.datasets, dataset)
     source = replace(source, options=mapping.file) if mapping else source
     if asked.split == "validation":
-        source = drafts.validation(config.datasets, dataset) or source
+        source = pending_datasets.validation(config.datasets, dataset) or source
     found = glance.find(source, limits_of(config), numbers)
     rows = [
         {
@@ -164,7 +164,7 @@ def _original(
 
 def _can_edit(config: Settings, dataset: Dataset) -> bool:
     try:
-        drafts.source(config.datasets, dataset)
+        pending_datasets.source(config.datasets, dataset)
     except InvalidError:
         return False
     return True

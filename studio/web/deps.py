@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from studio.db.session import reading, unit_of_work
 from studio.recipe.dotted import nest
-from studio.services import secrets
+from studio.services.accounts import secrets
 from studio.settings import Settings
 
 _DIGITS = re.compile(r"\s*[0-9]{1,18}\s*")

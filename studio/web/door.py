@@ -20,7 +20,8 @@ from studio.db.accounts import Deed
 from studio.db.owners import acting
 from studio.db.session import reading, unit_of_work
 from studio.errors import ForbiddenError, StudioError, UnknownPersonError
-from studio.services import base_models, deeds, owners
+from studio.services.accounts import audit_log, owners
+from studio.services.runs import base_model_check
 from studio.settings import Settings
 from studio.web import errors, render, rights, who
 from studio.web.permissions import Asks
@@ -106,7 +107,7 @@ class _Visit:
             with (
                 acting(known.actor),
                 rights.visiting(self._who, self._ways),
-                base_models.asking_hub(self._settings, state.hub_answers),
+                base_model_check.asking_hub(self._settings, state.hub_answers),
             ):
                 await app(self._scope, receive, watched.send)
         except (ClientDisconnect, OSError, ExceptionGroup):
@@ -249,4 +250,4 @@ def is_for_programs(path: str) -> bool:
 
 def _keep(engine: Engine, deed: Deed) -> None:
     with unit_of_work(engine) as db:
-        deeds.note(db, deed)
+        audit_log.note(db, deed)

@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from studio.services.evidence import REFERENCE, Estimate, Finding, State, Versus
-from studio.services.reports import Report
-from studio.services.timelines import Incident, Kind
+from studio.services.studies.incidents import Incident, Kind
+from studio.services.studies.study_reports import Report
+from studio.services.studies.study_statistics import REFERENCE, Estimate, Finding, State, Versus
 from studio.web import words
 from studio.web.tongue import gettext
 from studio.web.verdict import brief, memory, plural, share, signed, times, verdict

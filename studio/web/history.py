@@ -8,8 +8,9 @@ from datetime import datetime
 from sqlmodel import Session
 
 from studio.db.tables import Attempt, Happening, Run
-from studio.services import attempts, history, progress, runs
-from studio.services.attempts import LOST
+from studio.services.estimates import run_progress
+from studio.services.runs import attempts, run_events, runs
+from studio.services.runs.attempts import LOST
 
 SHOWN = 200
 """How much of a long history is read; the rest is had over REST."""
@@ -62,13 +63,13 @@ def _lines(found: Sequence[Happening]) -> list[Line]:
         if before and before.kind == row.kind == "checkpointed":
             lines[-1] = replace(before, times=before.times + 1)
         else:
-            lines.append(Line(at=row.at, kind=row.kind, words=history.told(row).words))
+            lines.append(Line(at=row.at, kind=row.kind, words=run_events.told(row).words))
     return lines
 
 
 def _go(run: Run, attempt: Attempt) -> Go:
     end = attempt.ended_at
-    seconds = progress.seconds(attempt.began_at, end) if end else None
+    seconds = run_progress.seconds(attempt.began_at, end) if end else None
     ended = _ended(attempt) if end else _unended(run, attempt)
     return Go(attempt=attempt, seconds=seconds, ended=ended)
 

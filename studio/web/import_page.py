@@ -9,8 +9,8 @@ from sqlmodel import Session
 
 from studio.db.work import Chore
 from studio.errors import InvalidError
-from studio.services import sources
-from studio.services.sources import Entry, Offer
+from studio.services.datasets import import_sources
+from studio.services.datasets.import_sources import Entry, Offer
 from studio.settings import Settings
 from studio.sources import SOURCES, Source
 
@@ -46,16 +46,16 @@ def of(
     values: Mapping[str, str] | None = None,
 ) -> Bringing:
     """Return the ways to bring data, one of them chosen."""
-    offers = sources.offers(config)
+    offers = import_sources.offers(config)
     known = way if way in {one.kind for one in offers} else UPLOAD
     listed = known == "path" and bool(config.import_folders)
     return Bringing(
         offers=offers,
         way=known,
         at=at if listed else "",
-        above=sources.above(config, at) if listed and at else "",
-        entries=sources.browse(config, at) if listed else [],
-        fetching=sources.unfinished(db),
+        above=import_sources.above(config, at) if listed and at else "",
+        entries=import_sources.browse(config, at) if listed else [],
+        fetching=import_sources.unfinished(db),
         values=values or {},
     )
 

@@ -4,11 +4,11 @@ from fastapi import Request
 from sqlmodel import Session
 
 from studio.db.accounts import Account, Purpose
-from studio.services import tickets
+from studio.services.accounts import one_time_links
 
 
 def link(request: Request, db: Session, account: Account) -> str:
     """Make a link for somebody; the one before works no more."""
-    secret = tickets.issue(db, Purpose.PASSWORD, account.id)
+    secret = one_time_links.issue(db, Purpose.PASSWORD, account.id)
     here = request.app.state.settings.public_url or str(request.base_url)
     return f"{here.rstrip('/')}/login?t={secret}"

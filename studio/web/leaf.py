@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from studio.db.tables import DatasetVersion
 from studio.intake.pages import NumberedRow, Page
-from studio.services import versions
-from studio.services.versions import Part, Which
+from studio.services.datasets import versions
+from studio.services.datasets.versions import Part, Which
 
 Step = Literal["", "first", "back", "on"]
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.services import groups, metrics
-from studio.services.groups import Group
-from studio.services.metrics import Curves, Series
-from studio.services.run_labels import run_labels
+from studio.services.compare import curve_groups
+from studio.services.compare.curve_groups import Group
+from studio.services.compare.run_labels import run_labels
+from studio.services.metrics import metrics
+from studio.services.metrics.metrics import Curves, Series
 
 HUES, DASHES = 8, 4
 
@@ -92,9 +93,9 @@ def laid(
         for (run_id, key), one in found.series.items():
             series[key][run_id] = one
         return Laid(found, of_runs(chosen), series)
-    made = groups.of(chosen, along.group)
+    made = curve_groups.of(chosen, along.group)
     numbers = [min(group.runs) for group in made]
-    gathered = groups.gathered(found, made, keys)
+    gathered = curve_groups.gathered(found, made, keys)
     by_key = {key: dict(zip(numbers, lines, strict=True)) for key, lines in gathered.items()}
     return Laid(found, of_groups(made), by_key)
 

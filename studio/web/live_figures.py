@@ -12,7 +12,7 @@ from math import floor
 from markupsafe import Markup
 
 from studio.db.tables import Run
-from studio.services import progress
+from studio.services.estimates import run_progress
 from studio.web import words
 from studio.web.said import said
 from studio.web.tongue import gettext
@@ -44,12 +44,12 @@ def _total(run: Run) -> str:
 
 def _share(run: Run) -> str:
     # Rounded down: 100 % is shown at the last step only.
-    share = progress.of(run).share
+    share = run_progress.of(run).share
     return "" if share is None else words.percent(floor(share * 100) / 100)
 
 
 def _time_left(run: Run) -> str:
-    seconds = progress.of(run).eta_seconds
+    seconds = run_progress.of(run).eta_seconds
     if seconds is None:
         return ""
     return gettext("%(eta_seconds)s left") % {"eta_seconds": words.duration(seconds)}
@@ -62,7 +62,7 @@ FIGURES: Mapping[str, Callable[[Run], str]] = {
     "epoch": lambda run: words.number(run.epoch),
     "tokens": lambda run: words.number(run.tokens),
     "eta": _time_left,
-    "duration": lambda run: words.duration(progress.of(run).total_seconds),
+    "duration": lambda run: words.duration(run_progress.of(run).total_seconds),
     "phase": lambda run: said(run.phase),
 }
 """Figures that are no metrics."""

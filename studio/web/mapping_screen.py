@@ -22,7 +22,7 @@ from studio.intake.kinds import recognise
 from studio.intake.mapping import DETECT, FileOptions, Mapping, Split
 from studio.intake.rows import Row
 from studio.intake.shapes import Detected
-from studio.services import builds, datasets, drafts, versions
+from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.settings import Settings
 from studio.web import mappings, sample
 from studio.web.mappings import MappingForm
@@ -55,7 +55,7 @@ class Screen:
     def __init__(self, db: Session, config: Settings, dataset: Dataset) -> None:
         self.db, self.dataset, self.limits = db, dataset, limits_of(config)
         self.folder = config.datasets
-        self.source = drafts.source(config.datasets, dataset)
+        self.source = pending_datasets.source(config.datasets, dataset)
 
     def begin(self, chosen: int | None, options: FileOptions = DETECT) -> dict[str, Any]:
         """Return what to show first: the reading in use, what was seen, or the one chosen.
@@ -129,7 +129,7 @@ class Screen:
             "ops": wording.OPS,
             "duplicates": wording.DUPLICATES,
             "media": wording.MEDIA,
-            "is_large": builds.is_large(self.dataset.bytes, self.dataset.filename),
+            "is_large": dataset_builds.is_large(self.dataset.bytes, self.dataset.filename),
         }
 
     def _glance(self, options: FileOptions) -> Glance:
@@ -139,7 +139,7 @@ class Screen:
         """Return what was seen in the file when it came; if it is read otherwise, what is now."""
         limits = self.limits.at_once()
         try:
-            seen = drafts.detected(self.folder, self.dataset, self.limits)
+            seen = pending_datasets.detected(self.folder, self.dataset, self.limits)
             if options not in (DETECT, seen.mapping.file):
                 seen = look(replace(self.source, options=options), limits).detected
         except (InvalidError, TooLargeError) as error:
@@ -149,17 +149,17 @@ class Screen:
         return _Found(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
 
     def _with_file(self, mapping: Mapping) -> Mapping:
-        if drafts.validation(self.folder, self.dataset) is None:
+        if pending_datasets.validation(self.folder, self.dataset) is None:
             return mapping
         return mapping.model_copy(update={"split": Split(kind="dataset")})
 
     def _failed(self) -> Chore | None:
-        chore = builds.of(self.db, self.dataset.id or 0)
+        chore = dataset_builds.of(self.db, self.dataset.id or 0)
         return chore if chore is not None and chore.status is WorkStatus.FAILED else None
 
     def _others(self) -> list[tuple[str, str]]:
         """Return what rows may be measured on: the file that was brought along, or another set."""
-        own = drafts.validation(self.folder, self.dataset)
+        own = pending_datasets.validation(self.folder, self.dataset)
         brought = [("", f"the file brought along, {own.filename}")] if own else []
         named = [
             (one.name, one.name)

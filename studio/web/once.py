@@ -15,7 +15,7 @@ from starlette.concurrency import run_in_threadpool
 
 from studio.db.receipts import Receipt
 from studio.db.session import reading, unit_of_work
-from studio.services import receipts
+from studio.services.accounts import idempotency_keys
 from studio.web.who import of_request
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Replayed(Exception):  # noqa: N818 -- no error: it carries the answer past
 
 async def answered(request: Request, handle: Handler) -> Response:
     """Answer a request that makes something; under a known key, as it was answered before."""
-    if receipts.NAME not in request.headers:
+    if idempotency_keys.NAME not in request.headers:
         return await handle(request)
     try:
         if not _is_form(request):
@@ -56,11 +56,11 @@ async def recall(request: Request, sent: bytes) -> None:
         Replayed: it was.
 
     """
-    key = request.headers.get(receipts.NAME)
+    key = request.headers.get(idempotency_keys.NAME)
     if key is None:
         return
     sha256 = hashlib.sha256(f"{request.scope['path']}\n".encode() + _plain(sent)).hexdigest()
-    named = receipts.name(key, of_request(request).account_id)
+    named = idempotency_keys.name(key, of_request(request).account_id)
     request.state.receipt = Receipt(key=named, sha256=sha256, status=0, body=b"")
     known = await run_in_threadpool(_known, request)
     if known is not None:
@@ -69,7 +69,7 @@ async def recall(request: Request, sent: bytes) -> None:
 
 def _known(request: Request) -> Receipt | None:
     with reading(request.app.state.engine) as db:
-        return receipts.recall(db, request.state.receipt.key, request.state.receipt.sha256)
+        return idempotency_keys.recall(db, request.state.receipt.key, request.state.receipt.sha256)
 
 
 def _keep(request: Request, response: Response) -> None:
@@ -79,10 +79,10 @@ def _keep(request: Request, response: Response) -> None:
     receipt.headers = {name: value for name, value in found.items() if value is not None}
     session: Session | None = getattr(request.state, "unit_of_work", None)
     if session is not None:
-        receipts.keep(session, receipt)
+        idempotency_keys.keep(session, receipt)
         return
     with unit_of_work(request.app.state.engine) as db:
-        receipts.keep(db, receipt)
+        idempotency_keys.keep(db, receipt)
 
 
 def _plain(sent: bytes) -> bytes:

@@ -9,8 +9,11 @@ from sqlmodel import Session
 from studio.errors import InvalidError, StudioError
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
-from studio.services import advice, datasets, experiments, lineage, runs, sight
-from studio.services.lineage import Parent
+from studio.services import experiments
+from studio.services.datasets import datasets, token_preview
+from studio.services.precision import recommendation
+from studio.services.runs import recipe_parents, runs
+from studio.services.runs.recipe_parents import Parent
 from studio.settings import Settings
 from studio.web import changes, starting, words
 from studio.web.changes import Change
@@ -54,7 +57,7 @@ class Outline:
 def outline(db: Session, settings: Settings, draft: Draft, form: Fieldset, address: str) -> Outline:
     problems = problems_of(db, draft)
     lacks, recipe = listed(form, problems), None if starting.problems_of(draft) else draft.recipe
-    found, parent = changes.changes(form), lineage.parent(db, draft.parent)
+    found, parent = changes.changes(form), recipe_parents.parent(db, draft.parent)
     return Outline(
         sentence=_sentence(db, recipe) if recipe else "",
         parent=parent,
@@ -110,7 +113,7 @@ def _began(draft: Draft) -> str:
 
 def _sentence(db: Session, recipe: AnyRecipe) -> str:
     try:
-        resolved = advice.resolve(db, recipe).recipe
+        resolved = recommendation.resolve(db, recipe).recipe
     except InvalidError:
         return ""  # There is no such model to recommend a precision for.
     return gettext(", ").join(_parts(resolved)) + gettext(".")
@@ -142,8 +145,8 @@ def _parts(recipe: AnyRecipe) -> Iterator[str]:
 
 def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:
     try:
-        place = sight.place(db, datasets.require(db, name), "train", 1)
-        return sight.row(settings.datasets, place)
+        place = token_preview.place(db, datasets.require(db, name), "train", 1)
+        return token_preview.row(settings.datasets, place)
     except StudioError:
         return None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
-from studio.services import lookup
+from studio.services.search import global_search
 from studio.web import manual, rights
 from studio.web.places import PLACES
 from studio.web.said import said
@@ -49,7 +49,7 @@ _ACTIONS = (
     Offer(label="Take the tour", does="tour-start"),
 )
 
-_KINDS: dict[lookup.Kind, tuple[str, str]] = {
+_KINDS: dict[global_search.Kind, tuple[str, str]] = {
     "run": ("Runs", "/runs/"),
     "experiment": ("Experiments", "/experiments/"),
     "study": ("Precision studies", "/reports/precision/"),
@@ -62,7 +62,7 @@ def offers(db: Session, query: str) -> list[Group]:
     """Return what fits the words, in groups; empty groups are left out."""
     words = query.casefold().split()
     made: dict[str, list[Offer]] = {}
-    for found in lookup.find(db, query.strip(), limit=LIMIT):
+    for found in global_search.find(db, query.strip(), limit=LIMIT):
         title, home = _KINDS[found.kind]
         about = ", ".join(filter(None, (found.about, said(found.status))))
         offer = Offer(label=found.name, about=about, href=f"{home}{found.id}")

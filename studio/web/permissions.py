@@ -1,7 +1,8 @@
 """What each address asks of whoever comes: one table, in which every route and verb stands.
 
 A route that is missing here keeps the studio from starting, so none is ever forgotten. With
-`manage`, the row that the address names has to be one's own, too: see `studio.services.owners`.
+`manage`, the row that the address names has to be one's own, too: see
+`studio.services.accounts.owners`.
 """
 
 from enum import StrEnum

@@ -14,24 +14,16 @@ from studio.methods import RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.dotted import flatten
 from studio.recipe.precision import AUTO
-from studio.services import (
-    advice,
-    base_models,
-    estimates,
-    findings,
-    fitting,
-    lengths,
-    measurements,
-    obstacles,
-    plans,
-    stats,
-)
-from studio.services.estimates import Estimated
-from studio.services.findings import Noted
-from studio.services.fitting import Way
-from studio.services.lengths import Uncounted
-from studio.services.plans import Plan
-from studio.services.refusals import Refusal
+from studio.services.datasets import data_quality, token_stats
+from studio.services.datasets.data_quality import Noted
+from studio.services.estimates import dry_runs, estimates, fit_suggestions, token_lengths
+from studio.services.estimates.estimates import Estimated
+from studio.services.estimates.fit_suggestions import Way
+from studio.services.estimates.token_lengths import Uncounted
+from studio.services.precision import number_formats, recommendation
+from studio.services.precision.incompatibilities import Refusal
+from studio.services.precision.number_formats import Plan
+from studio.services.runs import base_model_check, start_checks
 from studio.web import words
 from studio.web.forms import tidy
 
@@ -83,17 +75,20 @@ def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
 
 
 def _of(db: Session, asked: AnyRecipe) -> Preview:
-    facts, recipe = advice.facts_of(db, asked.base_model), advice.resolve(db, asked).recipe
-    advised = advice.advise_for(db, asked, facts)
-    refused = obstacles.of(db, recipe, facts)
+    facts, recipe = (
+        recommendation.facts_of(db, asked.base_model),
+        recommendation.resolve(db, asked).recipe,
+    )
+    advised = recommendation.advise_for(db, asked, facts)
+    refused = start_checks.of(db, recipe, facts)
     return Preview(
         mode=advised.mode.title,
         sentence=advised.sentence,
-        warnings=(*stats.cautions(db, recipe), *advised.warnings),
+        warnings=(*token_stats.cautions(db, recipe), *advised.warnings),
         refusals=tuple(refused),
-        noted=findings.noted(db, recipe),
+        noted=data_quality.noted(db, recipe),
         repair=_mend(recipe, refused[0]) if refused else _switch(recipe, advised),
-        plan=None if refused else plans.plan(recipe, facts),
+        plan=None if refused else number_formats.plan(recipe, facts),
         **({} if refused else _needs(db, recipe)),
     )
 
@@ -101,12 +96,12 @@ def _of(db: Session, asked: AnyRecipe) -> Preview:
 def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     """Estimate memory and time, and offer what makes the recipe fit."""
     known = estimates.known(db)
-    found, needed = fitting.of(db, recipe, known), estimates.of(db, recipe, known)
+    found, needed = fit_suggestions.of(db, recipe, known), estimates.of(db, recipe, known)
     is_guessed = known.lengths(recipe) is None
     return {
         "needed": needed,
         **(_counting(db, recipe) if is_guessed else {}),
-        "unfollowed": measurements.refusal(recipe),
+        "unfollowed": dry_runs.refusal(recipe),
         "smallest": _way(found.smallest),
         "largest": _way(found.largest),
     }
@@ -114,7 +109,10 @@ def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
 
 def _counting(db: Session, recipe: AnyRecipe) -> dict[str, str]:
     named = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
-    return {"uncounted": lengths.uncounted(db, recipe), "rows": f"rows-{crc32(named.encode()):x}"}
+    return {
+        "uncounted": token_lengths.uncounted(db, recipe),
+        "rows": f"rows-{crc32(named.encode()):x}",
+    }
 
 
 def _way(way: Way | None) -> Repair | None:
@@ -123,12 +121,12 @@ def _way(way: Way | None) -> Repair | None:
 
 def _mend(recipe: AnyRecipe, refused: Refusal) -> Repair | None:
     """Offer the change that lets it run; where the model could not be had, another try."""
-    if refused.link == base_models.PAGE:
+    if refused.link == base_model_check.PAGE:
         return _repair("Try again", {"base_model": recipe.base_model})
     return _repair(refused.hint, refused.repair)
 
 
-def _switch(recipe: AnyRecipe, advised: advice.Advice) -> Repair | None:
+def _switch(recipe: AnyRecipe, advised: recommendation.Advice) -> Repair | None:
     """Offer the recommended precision to those who chose another."""
     if advised.mode.name == recipe.precision:
         return None

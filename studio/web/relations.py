@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from studio.services.compare import Comparison
-from studio.services.differences import NOISE
+from studio.services.compare.compare import Comparison
+from studio.services.compare.recipe_differences import NOISE
 from studio.web import words
 
 

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from studio.services import owners
+from studio.services.accounts import owners
 from studio.web.permissions import Asks
 from studio.web.ways import Ways
 from studio.web.who import Identity

@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, Field
 
 from studio.db.summaries import MetricSummary
-from studio.services import fields
-from studio.services.run_groups import Group, Grouped, Spread
-from studio.services.run_table import COLUMNS, NEWEST, Line, View
+from studio.services.search import query_fields
+from studio.services.search.run_table import COLUMNS, NEWEST, Line, View
+from studio.services.search.table_groups import Group, Grouped, Spread
 from studio.web import words
 from studio.web.live_figures import FIGURES
 from studio.web.said import said
@@ -92,7 +92,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    field: fields.Field
+    field: query_fields.Field
     value: Any
     text: str
     delta: str = ""
@@ -115,16 +115,18 @@ class Row:
     cells: Sequence[Cell]
 
 
-def heads(view: View, columns: Sequence[fields.Field]) -> list[Head]:
+def heads(view: View, columns: Sequence[query_fields.Field]) -> list[Head]:
     return [_head(view, columns, place) for place in range(len(columns))]
 
 
-def _head(view: View, columns: Sequence[fields.Field], place: int) -> Head:
+def _head(view: View, columns: Sequence[query_fields.Field], place: int) -> Head:
     names, one = [column.name for column in columns], columns[place]
     falls = view.sort == f"-{one.name}"
     risen = view.sort == one.name
     # What a person looks for first: the smallest loss, the newest run, the first of the alphabet.
-    first = one.name if one.kind in {"words", "choice"} or fields.direction(one.key) < 0 else ""
+    first = (
+        one.name if one.kind in {"words", "choice"} or query_fields.direction(one.key) < 0 else ""
+    )
     following = one.name if falls else f"-{one.name}" if risen else first or f"-{one.name}"
     moved = [*names]
     if place > 1:
@@ -141,35 +143,35 @@ def _head(view: View, columns: Sequence[fields.Field], place: int) -> Head:
     )
 
 
-def row(line: Line, columns: Sequence[fields.Field], base: Line | None) -> Row:
+def row(line: Line, columns: Sequence[query_fields.Field], base: Line | None) -> Row:
     return Row(run=line.run, cells=[_cell(line, one, base) for one in columns])
 
 
-def _cell(line: Line, field: fields.Field, base: Line | None) -> Cell:
+def _cell(line: Line, field: query_fields.Field, base: Line | None) -> Cell:
     value = line.value(field)
     plain = Cell(field=field, value=value, text=text(field, value))
     if base is None or base.run.id == line.run.id or field.kind == "curve":
         return plain
     against = base.value(field)
     if not field.key:
-        return replace(plain, differs=field.name in fields.settings() and value != against)
+        return replace(plain, differs=field.name in query_fields.settings() and value != against)
     if value is None or against is None or value == against:
         return plain
     return replace(plain, delta=words.change(value - against, field.key))
 
 
-def title(field: fields.Field) -> str:
+def title(field: query_fields.Field) -> str:
     """Return what a column is called."""
     if not field.key:
         return said(field.title)
     return words.metric(field.key) + gettext(FORMS[field.form])
 
 
-def is_numeric(field: fields.Field) -> bool:
+def is_numeric(field: query_fields.Field) -> bool:
     return field.kind in {"number", "span", "moment"}
 
 
-def text(field: fields.Field, value: Any) -> str:  # noqa: ANN401 -- as fields are
+def text(field: query_fields.Field, value: Any) -> str:  # noqa: ANN401 -- as fields are
     """Write a value as the table shows it."""
     if value is None or value == "":
         return words.NOTHING
@@ -187,7 +189,7 @@ def raw(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def spread(field: fields.Field, one: Spread | None) -> str:
+def spread(field: query_fields.Field, one: Spread | None) -> str:
     """Write a mean with its spread, as the table shows it."""
     if one is None:
         return words.NOTHING

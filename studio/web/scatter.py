@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from studio.db.sweeps import Sweep
 from studio.recipe.space import Range, Scalar, spell
-from studio.services.trials import Trial
+from studio.services.sweeps.trials import Trial
 from studio.web import words
 
 WIDTH, HEIGHT = 320, 150

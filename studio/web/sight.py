@@ -12,9 +12,10 @@ from sqlmodel import Session
 from studio.db.session import reading
 from studio.desk import Asked, Shared, Source, Templates, Token, Tokens
 from studio.errors import InvalidError, StudioError
-from studio.services import datasets, desk, sight
-from studio.services.sight import Place
-from studio.services.versions import Part
+from studio.services.datasets import datasets, token_preview
+from studio.services.datasets.token_preview import Place
+from studio.services.datasets.versions import Part
+from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.web import words
 from studio.web.tongue import gettext, ngettext
@@ -132,8 +133,8 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
     try:
         with reading(engine) as db:
             where = _place(db, known)
-            row = sight.row(settings.datasets, where)
-            asked = sight.question(
+            row = token_preview.row(settings.datasets, where)
+            asked = token_preview.question(
                 db,
                 known.model,
                 row,
@@ -142,7 +143,7 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
             )
         if known.packing:
             drawn = known.validation_share, known.seed
-            asked = sight.packed(asked, settings.datasets, where, *drawn)
+            asked = token_preview.packed(asked, settings.datasets, where, *drawn)
         return _seen(settings, where, asked)
     except StudioError as error:
         return Sight(place=where, problem=error)
@@ -151,14 +152,14 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
 def _place(db: Session, wanted: Wanted) -> Place:
     dataset = datasets.require(db, wanted.dataset)
     if wanted.step == "random":
-        return sight.anywhere(db, dataset, wanted.split, wanted.version)
+        return token_preview.anywhere(db, dataset, wanted.split, wanted.version)
     steps = {"back": -1, "on": 1}.get(wanted.step, 0)
-    return sight.place(db, dataset, wanted.split, wanted.row + steps, wanted.version)
+    return token_preview.place(db, dataset, wanted.split, wanted.row + steps, wanted.version)
 
 
 def _seen(settings: Settings, where: Place, asked: Asked) -> Sight:
     try:
-        found = desk.tokens(settings, asked)
+        found = tokenizer_client.tokens(settings, asked)
     except InvalidError as error:
         if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
             raise
@@ -172,7 +173,7 @@ _TEMPLATES = {"kind": "templates", "window": None}
 def _choices(settings: Settings, asked: Asked) -> Templates | None:
     """Return the templates that could write the row; none where they cannot be told either."""
     try:
-        return desk.templates(settings, asked.model_copy(update=_TEMPLATES))
+        return tokenizer_client.templates(settings, asked.model_copy(update=_TEMPLATES))
     except StudioError:
         return None
 

@@ -13,7 +13,9 @@ from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method, Preset
 from studio.recipe.dotted import merge, nest
 from studio.recipe.precision import AUTO
-from studio.services import datasets, experiments, lineage
+from studio.services import experiments
+from studio.services.datasets import datasets
+from studio.services.runs import recipe_parents
 from studio.web.fields import is_same
 from studio.web.forms import fieldset, problems_in, tidy
 from studio.web.pasting import pour
@@ -86,7 +88,7 @@ def copied(db: Session, source: str) -> Draft:
         begun = fresh(db, method_of(DEFAULT), "")
         values = {**begun.values, "dataset": datasets.get(db, int(number)).name}
         return replace(begun, source=source, values=values, base=values)
-    found = lineage.find(db, source)
+    found = recipe_parents.find(db, source)
     values = found.recipe.model_dump()
     method = METHODS[found.recipe.method]
     return Draft(method=method, source=source, name=_next(found.name), values=values, base=values)

@@ -12,8 +12,8 @@ from studio.methods import METHODS, AnyRecipe
 from studio.recipe import kinds, space
 from studio.recipe.knobs import Knob
 from studio.recipe.space import Space
-from studio.services import prospects
-from studio.services.prospects import Plan
+from studio.services.sweeps import sweep_preview
+from studio.services.sweeps.sweep_preview import Plan
 from studio.web import words
 from studio.web.deps import FIELDS
 from studio.web.fields import Fieldset, Input
@@ -37,7 +37,7 @@ class Draft:
     source: str = ""
     space: Mapping[str, str] = field(default_factory=dict)
     strategy: str = "grid"
-    count: str = str(prospects.COUNT)
+    count: str = str(sweep_preview.COUNT)
     metric: str = METRICS[0]
     seed: str = "0"
     is_pruning: bool = False

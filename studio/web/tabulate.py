@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlmodel import Session
 
-from studio.services import run_groups, run_table
-from studio.services.fields import Field
-from studio.services.run_table import MOST_EXPORTED, View
+from studio.services.search import run_table, table_groups
+from studio.services.search.query_fields import Field
+from studio.services.search.run_table import MOST_EXPORTED, View
 from studio.web import run_table as shown
 
 _LATEX = {
@@ -44,7 +44,7 @@ def sheet(db: Session, view: View) -> Sheet:
         QueryError: the query cannot be understood.
 
     """
-    grouped = run_groups.of(db, view)
+    grouped = table_groups.of(db, view)
     return _of_groups(grouped) if grouped else _of_runs(db, view)
 
 
@@ -65,7 +65,7 @@ def _of_runs(db: Session, view: View) -> Sheet:
     )
 
 
-def _of_groups(grouped: run_groups.Grouped) -> Sheet:
+def _of_groups(grouped: table_groups.Grouped) -> Sheet:
     numbers = [one for one in grouped.columns if one.is_number]
     spread = [f"{one.name}{part}" for one in numbers for part in ("", "_sd", "_n")]
     return Sheet(
@@ -84,7 +84,7 @@ def _of_groups(grouped: run_groups.Grouped) -> Sheet:
     )
 
 
-def _parts(group: run_groups.Group, numbers: Sequence[Field]) -> list[Any]:
+def _parts(group: table_groups.Group, numbers: Sequence[Field]) -> list[Any]:
     found = (group.spreads.get(one.name) for one in numbers)
     return [
         part

@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect, Request
 from studio.errors import InvalidError, StudioError
 from studio.intake.limits import Limits
 from studio.intake.mapping import FileOptions, Mapping
-from studio.services import folders
-from studio.services.drafts import Upload
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.storage import atomic_dirs
 from studio.settings import Settings
 from studio.validation import field_errors
 from studio.web import once
@@ -68,7 +68,7 @@ async def received(request: Request, parent: Path, names: Names) -> AsyncIterato
         TooLargeError: it is more than is taken here; the gate counts.
 
     """
-    with folders.staged(parent) as stage:
+    with atomic_dirs.staged(parent) as stage:
         writer = _Writer(stage, names)
         try:
             await _feed(request, writer)
@@ -124,7 +124,7 @@ def _parser(request: Request, writer: "_Writer") -> Callable[[bytes], int]:
 
 def _try(write: Callable[[bytes], int], data: bytes) -> StudioError | None:
     try:
-        with folders.room():
+        with atomic_dirs.room():
             write(data)
     except StudioError as error:
         return error

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from studio.services.evidence import ENOUGH, REFERENCE, Estimate, Finding
-from studio.services.reports import Report
+from studio.services.studies.study_reports import Report
+from studio.services.studies.study_statistics import ENOUGH, REFERENCE, Estimate, Finding
 from studio.web import words
 from studio.web.tongue import gettext, ngettext
 

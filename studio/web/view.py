@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlencode
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from studio.services.compare import Comparison
+from studio.services.compare.compare import Comparison
 
 MOST_SMOOTHING = 0.98
 KEY = r"^[\w./-]{0,100}$"

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, compile_path
 
-from studio.services.owners import NOUNS
+from studio.services.accounts.owners import NOUNS
 from studio.web import permissions
 from studio.web.permissions import Asks
 from studio.web.safety import SAFE

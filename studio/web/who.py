@@ -13,7 +13,7 @@ from studio.db.accounts import Account, Role, Scope
 from studio.db.columns import now
 from studio.db.owners import Actor
 from studio.db.session import reading, unit_of_work
-from studio.services import accounts, sign_ins, tokens
+from studio.services.accounts import accounts, api_tokens, login_sessions
 from studio.settings import Settings
 from studio.web.permissions import Asks
 
@@ -78,29 +78,29 @@ def note(engine: Engine, who: Identity) -> None:
     """Note that somebody was seen."""
     with unit_of_work(engine) as db:
         if who.token_id is not None:
-            tokens.use(db, who.token_id)
+            api_tokens.use(db, who.token_id)
         if who.sign_in_id is not None:
-            sign_ins.see(db, who.sign_in_id)
+            login_sessions.see(db, who.sign_in_id)
 
 
 def _by_token(db: Session, settings: Settings, shown: str) -> Identity | None:
     is_bearer = shown[: len(BEARER)].lower() == BEARER
-    token = tokens.find(db, shown[len(BEARER) :].strip()) if is_bearer else None
+    token = api_tokens.find(db, shown[len(BEARER) :].strip()) if is_bearer else None
     who = _holder(db, settings, token.account_id) if token else None
     if token is None or who is None:
         return None
     level = token.scope if who.level.covers(token.scope) else who.level
-    is_due = token.used_at is None or token.used_at < now() - sign_ins.NOTED
+    is_due = token.used_at is None or token.used_at < now() - login_sessions.NOTED
     name = f"{who.name}, by the token “{token.name}”"
     return replace(who, name=name, level=level, token_id=token.id, is_due=is_due)
 
 
 def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
-    found = sign_ins.find(db, cookie)
+    found = login_sessions.find(db, cookie)
     who = _holder(db, settings, found.account_id) if found else None
     if found is None or who is None:
         return None
-    return replace(who, sign_in_id=found.id, is_due=found.seen_at < now() - sign_ins.NOTED)
+    return replace(who, sign_in_id=found.id, is_due=found.seen_at < now() - login_sessions.NOTED)
 
 
 def _by_proxy(engine: Engine, settings: Settings, name: str) -> Identity | None:

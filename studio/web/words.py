@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from studio.services import chores
+from studio.services.tasks import tasks
 from studio.web import figures
 from studio.web.said import said
 from studio.web.tongue import gettext
@@ -298,6 +298,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "magnitude": magnitude,
     "setting": setting,
     "inside": figures.inside,
-    "title_of": chores.title,
-    "about": chores.about,
+    "title_of": tasks.title,
+    "about": tasks.about,
 }

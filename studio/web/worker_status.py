@@ -6,8 +6,8 @@ from fastapi import Request
 
 from studio.db.session import reading
 from studio.errors import StudioError
-from studio.services import supervision, workers
-from studio.services.supervision import Death
+from studio.services.workers import worker_process, workers
+from studio.services.workers.worker_process import Death
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,6 @@ def worker_status(request: Request) -> WorkerStatus:
     """Ask how the worker is; a database that is busy keeps no page from being shown."""
     try:
         with reading(request.app.state.engine) as db:
-            return WorkerStatus(supervision.death(db), workers.failing(db))
+            return WorkerStatus(worker_process.death(db), workers.failing(db))
     except StudioError:
         return WorkerStatus(None, [])

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from studio.db.states import Ask
 from studio.events import Failed
 from studio.rundir import RunDir, WorkDir
-from studio.services import artifacts, obituaries
-from studio.services.attempts import Owner
-from studio.services.obituaries import End
+from studio.services.runs import artifacts
+from studio.services.runs.attempts import Owner
+from studio.services.tasks import exit_diagnosis
+from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings
 from studio.worker.launch import Launcher
 
@@ -82,11 +83,11 @@ def has_news(folder: WorkDir, offset: int) -> bool:
 
     """
     if not folder.root.is_dir():
-        raise obituaries.lost_folder()
+        raise exit_diagnosis.lost_folder()
     path = folder.events.path
     size = path.stat().st_size if path.exists() else 0
     if size < offset:
-        raise obituaries.lost_events(path.name)
+        raise exit_diagnosis.lost_events(path.name)
     return size > offset
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from studio.rundir import RunDir
-from studio.services.obituaries import End
+from studio.services.tasks.exit_diagnosis import End
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

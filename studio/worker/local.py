@@ -9,7 +9,7 @@ from pathlib import Path
 
 from studio.hardware import Hardware, detect
 from studio.rundir import RunDir
-from studio.services.obituaries import End
+from studio.services.tasks.exit_diagnosis import End
 from studio.worker import process
 from studio.worker.cgroups import Groups
 from studio.worker.launch import LaunchSpec

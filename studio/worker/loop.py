@@ -24,22 +24,15 @@ from studio.errors import NotFoundError
 from studio.events import Failed
 from studio.hardware import Hardware, detect
 from studio.rundir import RunDir
-from studio.services import (
-    attempts,
-    control,
-    folders,
-    lanes,
-    models,
-    obituaries,
-    queue,
-    runs,
-    trash,
-    waits,
-    workers,
-)
-from studio.services.attempts import LeaseLostError
-from studio.services.obituaries import End
-from studio.services.waits import Obstacle
+from studio.services.models import models
+from studio.services.queue import concurrent_exports, queue, wait_reasons
+from studio.services.queue.wait_reasons import Obstacle
+from studio.services.runs import attempts, run_commands, runs, trash
+from studio.services.runs.attempts import LeaseLostError
+from studio.services.storage import atomic_dirs
+from studio.services.tasks import exit_diagnosis
+from studio.services.tasks.exit_diagnosis import End
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker import cgroups, prepare
 from studio.worker.followed import Followed, has_news
@@ -169,7 +162,7 @@ class Loop:
                 if is_shortage(error):
                     raise error
                 log.error("run_not_adopted", extra={"run_id": run_id}, exc_info=error)
-                followed.broken = obituaries.unfollowed(error, "run")
+                followed.broken = exit_diagnosis.unfollowed(error, "run")
             if not run.handle and not followed.broken:
                 attempts.give_back(db, run)
                 return
@@ -204,7 +197,7 @@ class Loop:
 
     def _obstacle(self) -> Obstacle | None:
         with reading(self.engine) as db:
-            return waits.slots_are_taken(db)
+            return wait_reasons.slots_are_taken(db)
 
     @property
     def _slots(self) -> int:
@@ -225,7 +218,7 @@ class Loop:
             return
         with unit_of_work(self.engine) as db:
             for run_id in self.followed:
-                control.drain(db, run_id)
+                run_commands.drain(db, run_id)
         pause, end = threading.Event(), time.monotonic() + self.settings.save_grace_seconds
         while self.followed and time.monotonic() < end:
             self.tick(takes=False)
@@ -262,7 +255,7 @@ class Loop:
             with self.isolation.step("follow", subject):
                 self._follow(run_id, followed)
             if error := self.isolation.hopeless("follow", subject):
-                followed.broken = obituaries.unfollowed(error, "run")
+                followed.broken = exit_diagnosis.unfollowed(error, "run")
         if followed.broken is not None:
             with self.isolation.step("end", subject):
                 self._end(run_id, followed, followed.broken)
@@ -327,7 +320,7 @@ class Loop:
         """Start the next queued run. Return whether there was one."""
         with reading(self.engine) as db:
             # Beside an export there may not be enough memory for it.
-            if not queue.waiting(db) or lanes.holding_up(db, self.hardware):
+            if not queue.waiting(db) or concurrent_exports.holding_up(db, self.hardware):
                 return False
         with unit_of_work(self.engine) as db:
             # A run that was paused may wait again before its process is quite gone.
@@ -337,7 +330,7 @@ class Loop:
         return run is not None
 
     def _launch(self, run_id: int) -> None:
-        with caught() as errors, folders.room(), unit_of_work(self.engine) as db:
+        with caught() as errors, atomic_dirs.room(), unit_of_work(self.engine) as db:
             run = runs.get(db, run_id)
             run.gpu = self._free_gpu()
             runs.confirm_precision(db, run, self.hardware)

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from studio.db.outbox import Delivery
 from studio.errors import InvalidError, StudioError
-from studio.services.deliveries import TEST, Answer
+from studio.services.notifications.deliveries import TEST, Answer
 from studio.settings import Settings
 from studio.worker.webhook import address_of
 

@@ -9,8 +9,9 @@ from sqlalchemy import Engine
 from studio.db.outbox import Channel, Delivery
 from studio.db.session import reading, unit_of_work
 from studio.errors import UnavailableError
-from studio.services import channels, deliveries, secrets
-from studio.services.deliveries import Answer
+from studio.services.accounts import secrets
+from studio.services.notifications import channels, deliveries
+from studio.services.notifications.deliveries import Answer
 from studio.settings import Settings
 from studio.worker import mail, webhook
 from studio.worker.isolation import Isolation, caught

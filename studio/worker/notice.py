@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.work import Loaded
-from studio.services import loaded
+from studio.services.models import loaded_model
 from studio.speaker import Doing
 from studio.worker.post import Post
 
@@ -42,12 +42,12 @@ class Notice:
         self._hear()
         self._write(engine, worker)
         with reading(engine) as db:
-            if loaded.is_to_leave(db, worker):
+            if loaded_model.is_to_leave(db, worker):
                 self.post.let_go()
 
     def _begin(self, engine: Engine, worker: str, pid: int) -> None:
         with unit_of_work(engine) as db:
-            loaded.forget(db, worker)
+            loaded_model.forget(db, worker)
         self._pid, self._model, self._computed_in, self._rest = pid, "", "", b""
         self._since, self._leaves_at = datetime.now(UTC), None
         self._written, self._next_at = (), float("-inf")
@@ -77,5 +77,5 @@ class Notice:
                 leaves_at=self._leaves_at,
                 is_leaving=self.post.is_let_go,
             )
-            loaded.tell(db, row)
+            loaded_model.tell(db, row)
         self._written, self._next_at = state, time.monotonic() + WRITE_SECONDS

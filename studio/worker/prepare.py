@@ -11,7 +11,10 @@ from studio.db.tables import DatasetVersion, Run
 from studio.errors import DiskFullError, InvalidError, StudioError, UnavailableError
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
-from studio.services import consents, manifests, models, secrets, versions
+from studio.services.accounts import secrets
+from studio.services.datasets import versions
+from studio.services.models import models, remote_code_trust
+from studio.services.runs import manifests
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.launch import LaunchSpec
@@ -48,7 +51,7 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
         run_id=run.id or 0,
         name=run.name,
         model=models.require(db, run.recipe.base_model),
-        code=consents.allowed(models.named(db, run.recipe.base_model)),
+        code=remote_code_trust.allowed(models.named(db, run.recipe.base_model)),
         train=train,
         validation=validation,
         precision_reason=run.precision_reason,

@@ -11,8 +11,8 @@ from datetime import timedelta
 
 from studio import speaker
 from studio.desk import Failure
-from studio.services import loaded
-from studio.services.waits import Obstacle
+from studio.services.models import loaded_model
+from studio.services.queue.wait_reasons import Obstacle
 from studio.settings import Settings
 from studio.speaker import Said
 from studio.worker.notice import Notice
@@ -45,7 +45,7 @@ class Speaker:
     @property
     def slots(self) -> int:
         """How many slots are taken that a run could have."""
-        return loaded.SLOTS * self.post.is_staffed
+        return loaded_model.SLOTS * self.post.is_staffed
 
     @property
     def gpus(self) -> set[int | None]:

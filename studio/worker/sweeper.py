@@ -9,12 +9,13 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.sweeps import Sweep
-from studio.services import obituaries, sweeps, trials
-from studio.services.trials import Trial
+from studio.services.sweeps import sweeps, trials
+from studio.services.sweeps.trials import Trial
+from studio.services.tasks import exit_diagnosis
 from studio.worker.isolation import Isolation
 
 if TYPE_CHECKING:
-    from studio.services import proposals
+    from studio.services.sweeps import optuna_sampler
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Sweeper:
             self._stood[sweep_id] = stands
         if error := self.isolation.hopeless("sweeps", subject):
             with self.isolation.step("end", subject), unit_of_work(self.engine) as db:
-                sweeps.fail(db, sweep_id, obituaries.unfollowed(error, "sweep"))
+                sweeps.fail(db, sweep_id, exit_diagnosis.unfollowed(error, "sweep"))
                 self.isolation.forget(subject)
 
     def _advance(self, sweep: Sweep) -> None:
@@ -65,12 +66,12 @@ class Sweeper:
 
 def _advice(
     sweep: Sweep, made: Sequence[Trial], folder: Path, wanted: int
-) -> "proposals.Advice | None":
+) -> "optuna_sampler.Advice | None":
     """Ask Optuna; None where there is nothing to ask yet."""
     ended = [one for one in made if one.state == "done"]
     if sweep.strategy != "tpe" and len(ended) < trials.ENOUGH:
         return None
     # Neither the web nor a worker without sweeps loads Optuna: it takes half a second.
-    from studio.services import proposals  # noqa: PLC0415 -- heavy import
+    from studio.services.sweeps import optuna_sampler  # noqa: PLC0415 -- heavy import
 
-    return proposals.consult(sweep, made, folder / f"{sweep.id}.journal", wanted)
+    return optuna_sampler.consult(sweep, made, folder / f"{sweep.id}.journal", wanted)

@@ -14,7 +14,11 @@ from studio.events import Event
 from studio.hardware import Hardware, free_memory
 from studio.recipe.exports import ExportSpec
 from studio.rundir import ExportDir, RunDir
-from studio.services import chores, endings, exports, lanes, secrets, stats
+from studio.services.accounts import secrets
+from studio.services.datasets import token_stats
+from studio.services.exports import exports
+from studio.services.queue import concurrent_exports, task_results
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.isolation import Isolation
@@ -41,13 +45,13 @@ class Exporting:
         return ExportSpec.model_validate(about)
 
     def takes_slot(self, db: Session, export: Export) -> bool:
-        return lanes.takes_slot(db, export, self.hardware)
+        return concurrent_exports.takes_slot(db, export, self.hardware)
 
     def may_start(self, db: Session, export: Export, *, on_device: bool) -> bool:
-        is_small = lanes.is_small(db, export, self.hardware)
+        is_small = concurrent_exports.is_small(db, export, self.hardware)
         if on_device:
             return self.hardware.device == "cuda" or not is_small
-        return is_small and lanes.fits(db, export, self.hardware, self.free_memory())
+        return is_small and concurrent_exports.fits(db, export, self.hardware, self.free_memory())
 
     def secrets(self, _db: Session, _export: Export) -> dict[str, str]:
         return {}
@@ -69,26 +73,26 @@ class Choring:
         return chore.kind
 
     def folder(self, chore: Chore) -> ChoreDir:
-        return chores.folder(self.settings.chores, chore)
+        return tasks.folder(self.settings.chores, chore)
 
     def spec(self, chore: Chore) -> ChoreSpec:
         return ChoreSpec(kind=chore.kind, params=chore.params)
 
     def takes_slot(self, _db: Session, chore: Chore) -> bool:
-        return chores.needs_device(chore)
+        return tasks.needs_device(chore)
 
     def may_start(self, _db: Session, chore: Chore, *, on_device: bool) -> bool:
-        return chores.needs_device(chore) is on_device
+        return tasks.needs_device(chore) is on_device
 
     def secrets(self, db: Session, chore: Chore) -> dict[str, str]:
         names = KINDS[chore.kind].needs(chore.params)
         return secrets.given(db, self.settings, names).revealed(names) if names else {}
 
     def follow(self, _db: Session, chore: Chore, events: list[Event], offset: int) -> None:
-        chores.follow(chore, events, offset, self.folder(chore))
+        tasks.follow(chore, events, offset, self.folder(chore))
 
     def told(self, db: Session, chore: Chore) -> AbstractContextManager[None]:
-        return endings.told(db, chore)
+        return task_results.told(db, chore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +138,8 @@ class Trades:
         self.exports.adopt()
         self.chores.adopt()
         with self.isolation.step("tidy"), unit_of_work(self.chores.engine) as db:
-            stats.tidy(db)
-            chores.tidy(db, self.chores.settings.chores)
+            token_stats.tidy(db)
+            tasks.tidy(db, self.chores.settings.chores)
 
     def follow(self) -> None:
         self.exports.follow()
@@ -148,10 +152,12 @@ class Trades:
                 while has_slot() and shop.take_next(gpu(), on_device=True):
                     pass
         with self.isolation.step("start", "exports beside training"):
-            while self._beside < lanes.EXPORTS and self.exports.take_next(on_device=False):
+            while self._beside < concurrent_exports.EXPORTS and self.exports.take_next(
+                on_device=False
+            ):
                 pass
         with self.isolation.step("start", "tasks"):
-            while self._light < lanes.TASKS and self.chores.take_next(on_device=False):
+            while self._light < concurrent_exports.TASKS and self.chores.take_next(on_device=False):
                 pass
 
     @property

@@ -25,7 +25,7 @@ import studio
 from studio.births import born
 from studio.hardware import detect
 from studio.rundir import RunDir
-from studio.services import launcher as board
+from studio.services.workers import launcher_status as board
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.process import Process

@@ -12,7 +12,7 @@ from typing import Any
 from studio import outside
 from studio.db.outbox import Delivery
 from studio.errors import InvalidError, StudioError
-from studio.services.deliveries import Answer
+from studio.services.notifications.deliveries import Answer
 from studio.settings import Settings
 
 SECONDS = 20.0

@@ -17,8 +17,9 @@ from studio.db.work import Export, Work
 from studio.errors import StudioError, UnavailableError
 from studio.events import Event, Failed
 from studio.rundir import WorkDir
-from studio.services import folders, obituaries, work
-from studio.services.obituaries import End
+from studio.services.storage import atomic_dirs
+from studio.services.tasks import exit_diagnosis, task_lifecycle
+from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.followed import has_news, witnessed
@@ -114,7 +115,7 @@ class Workshop(Generic[W]):
         """Take over what an earlier worker left: live processes, and those that are gone."""
         with self.isolation.step("adopt"):
             with reading(self.engine) as db:
-                left = [_id(one) for one in work.live(db, self.trade.table)]
+                left = [_id(one) for one in task_lifecycle.live(db, self.trade.table)]
             for work_id in left:
                 with self.isolation.step("adopt", self._subject(work_id)):
                     self._adopt(work_id)
@@ -130,7 +131,7 @@ class Workshop(Generic[W]):
             except (StudioError, OSError) as error:
                 if is_shortage(error):
                     raise
-                self._fail(db, one, obituaries.unfollowed(error, self.trade.name(one)))
+                self._fail(db, one, exit_diagnosis.unfollowed(error, self.trade.name(one)))
 
     def follow(self) -> None:
         """Bring work up to date; end what was deleted, called off, or cannot be followed."""
@@ -140,7 +141,7 @@ class Workshop(Generic[W]):
                 with self.isolation.step("follow", subject):
                     self._follow(work_id, followed)
                 if error := self.isolation.hopeless("follow", subject):
-                    followed.broken = obituaries.unfollowed(error, self.noun)
+                    followed.broken = exit_diagnosis.unfollowed(error, self.noun)
             if followed.broken is not None:
                 with self.isolation.step("end", subject):
                     self._give_up(work_id, followed, followed.broken)
@@ -182,7 +183,7 @@ class Workshop(Generic[W]):
         with self.trade.told(db, one) if tells else nullcontext():
             one.pid = one.pid_started = None
             if not one.status.is_final:
-                work.fail(one, why)
+                task_lifecycle.fail(one, why)
 
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
         """Start the next work that waits for a device, or for none. Return whether there was."""
@@ -192,7 +193,7 @@ class Workshop(Generic[W]):
         with unit_of_work(self.engine) as db:
             one = self._next(db, on_device=on_device)
             if one is not None:
-                work.begin(one)
+                task_lifecycle.begin(one)
                 self._launch(db, one, gpu, on_device=on_device)
         return one is not None
 
@@ -201,7 +202,7 @@ class Workshop(Generic[W]):
         return self._next(db, on_device=on_device) is not None
 
     def _next(self, db: Session, *, on_device: bool) -> W | None:
-        waiting = work.waiting(db, self.trade.table)
+        waiting = task_lifecycle.waiting(db, self.trade.table)
         # What was told to stop and waits again does so until its first process is gone.
         free = (one for one in waiting if _id(one) not in self.followed)
         may_start = self.trade.may_start
@@ -227,7 +228,7 @@ class Workshop(Generic[W]):
             told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
             why = Failed(code=told.code, message=told.message, hint=told.hint)
             with self.trade.told(db, one):
-                work.fail(one, why)
+                task_lifecycle.fail(one, why)
         db.flush()
 
     def _watch(self, one: W, started: Process, *, on_device: bool) -> None:
@@ -236,13 +237,13 @@ class Workshop(Generic[W]):
     def _prepare(self, one: W) -> WorkDir:
         """Lay out the folder: of an earlier try nothing is left but what is kept."""
         folder = self.trade.folder(one)
-        with folders.room(), folders.staged(folder.root.parent) as stage:
+        with atomic_dirs.room(), atomic_dirs.staged(folder.root.parent) as stage:
             spec = self.trade.spec(one).model_dump_json(indent=2)
             (stage / folder.job.name).write_text(spec, encoding="utf-8")
             for name in self.keeps:
                 if (folder.root / name).exists():
                     (folder.root / name).replace(stage / name)
-            folders.place(stage, folder.root)
+            atomic_dirs.place(stage, folder.root)
         return folder
 
     def _update(self, work_id: int, followed: Followed, *, alive: bool) -> None:
@@ -261,7 +262,7 @@ class Workshop(Generic[W]):
         with self.trade.told(db, one):
             self.trade.follow(db, one, *folder.events.read(one.events_offset))
             if end is not None:
-                work.settle(one, witnessed(folder, end), self.trade.name(one))
+                task_lifecycle.settle(one, witnessed(folder, end), self.trade.name(one))
 
     def _end(self, work_id: int, followed: Followed) -> None:
         """End the process of what nobody wants any more, and take away what it wrote since."""
@@ -270,11 +271,11 @@ class Workshop(Generic[W]):
             return
         with unit_of_work(self.engine) as db:
             if one := db.get(self.trade.table, work_id):
-                work.settle(one, End(), self.trade.name(one))
+                task_lifecycle.settle(one, End(), self.trade.name(one))
             kept = {str(one_id) for one_id in db.exec(select(self.trade.table.id))}
         del self.followed[work_id]
         shutil.rmtree(followed.folder.root, ignore_errors=True)
-        folders.sweep(followed.folder.root.parent, kept)
+        atomic_dirs.sweep(followed.folder.root.parent, kept)
 
     def _about(self, one: W) -> dict[str, object]:
         return {"work": self.trade.name(one), "id": one.id, "status": one.status.value}

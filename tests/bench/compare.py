@@ -15,7 +15,7 @@ from sqlmodel import insert
 
 from studio.db.session import connect, unit_of_work
 from studio.db.tables import Metric
-from studio.services import home
+from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app, settle
 from tests.bench.figures import Figure

@@ -27,19 +27,13 @@ from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.methods import RECIPES
 from studio.recipe.dotted import merge
 from studio.rundir import RunDir
-from studio.services import (
-    attempts,
-    chores,
-    estimates,
-    experiments,
-    home,
-    measurements,
-    memory,
-    models,
-    runs,
-    states,
-    versions,
-)
+from studio.services import experiments
+from studio.services.datasets import versions
+from studio.services.estimates import dry_runs, estimates, memory
+from studio.services.models import models
+from studio.services.operations import home
+from studio.services.runs import attempts, runs, states
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker import prepare, process
 from tests.bench.figures import Figure
@@ -199,15 +193,15 @@ def _train(
 def _dry_run(engine: Engine, settings: Settings, run: Run) -> float:
     """Go through a run's step without numbers; only now, for runs are estimated without it."""
     with unit_of_work(engine) as db:
-        chore = measurements.ask(db, run.recipe, settings)
-        folder = chores.folder(settings.chores, chore)
+        chore = dry_runs.ask(db, run.recipe, settings)
+        folder = tasks.folder(settings.chores, chore)
         folder.root.mkdir(parents=True)
         spec = ChoreSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")
         chore_id = chore.id or 0
     subprocess.run([sys.executable, "-m", "studio.runner.chore", str(folder.root)], check=True)
     with unit_of_work(engine) as db:
-        chores.follow(chores.get(db, chore_id), *folder.events.read(), folder)
+        tasks.follow(tasks.get(db, chore_id), *folder.events.read(), folder)
         found = estimates.of(db, run.recipe).memory
     assert found is not None
     assert found.is_exact

@@ -16,7 +16,9 @@ import httpx2
 from studio.db.session import reading
 from studio.methods import RECIPES
 from studio.recipe.dotted import merge
-from studio.services import advice, estimates, fitting, home
+from studio.services.estimates import estimates, fit_suggestions
+from studio.services.operations import home
+from studio.services.precision import recommendation
 from studio.settings import Settings
 from tests.bench.figures import Figure
 from tests.living import Studio, free_port, prepare, stop_everything
@@ -69,9 +71,9 @@ def _closed(settings: Settings) -> Iterator[Figure]:
             recipe = RECIPES.validate_python(_recipe(number))
             known = estimates.known(db)
             assert estimates.of(db, recipe, known).memory is not None
-            fitting.of(db, recipe, known)
+            fit_suggestions.of(db, recipe, known)
 
-        advice.facts_of(db, "starter")
+        recommendation.facts_of(db, "starter")
         yield from _figures("the closed form, and what makes it fit", _times(work))
     engine.dispose()
 

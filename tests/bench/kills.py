@@ -26,7 +26,8 @@ import psutil
 from studio import desk
 from studio.events import Event, Finished, Progressed, Resumed, Started
 from studio.rundir import RunDir
-from studio.services import launcher, locks
+from studio.services.storage import locks
+from studio.services.workers import launcher_status
 from studio.settings import Settings
 from studio.worker import process
 from tests.bench.figures import Figure
@@ -177,7 +178,7 @@ def _worker(scene: Scene) -> psutil.Process:
 
 
 def _launcher(scene: Scene) -> psutil.Process | None:
-    pid = launcher.read(Settings(home=scene.studio.home)).pid
+    pid = launcher_status.read(Settings(home=scene.studio.home)).pid
     found = psutil.Process(pid) if pid else None
     return found if found and found.is_running() and process.LAUNCHER in found.cmdline() else None
 

@@ -14,8 +14,10 @@ from tempfile import TemporaryDirectory
 
 from studio.chores import ChoreSpec
 from studio.db.session import unit_of_work
-from studio.services import builds, chores, home
-from studio.services.drafts import Upload
+from studio.services.datasets import dataset_builds
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.operations import home
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from tests.bench.figures import Figure
 
@@ -45,10 +47,12 @@ def _asked(settings: Settings, rows: int) -> Path:
     with path.open("w", encoding="utf-8") as file:
         file.writelines(_row(number) for number in range(rows))
     with unit_of_work(engine) as db:
-        dataset = builds.bring(db, settings.datasets, Upload(path=path, filename="large.jsonl"))
-        chore = builds.of(db, dataset.id or 0)
+        dataset = dataset_builds.bring(
+            db, settings.datasets, Upload(path=path, filename="large.jsonl")
+        )
+        chore = dataset_builds.of(db, dataset.id or 0)
         assert chore is not None
-        folder = chores.folder(settings.chores, chore)
+        folder = tasks.folder(settings.chores, chore)
         folder.files.mkdir(parents=True)
         spec = ChoreSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")

@@ -17,7 +17,7 @@ from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Experiment, Run
-from studio.services import home
+from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app, settle
 from tests.bench.figures import Figure

@@ -13,7 +13,7 @@ from studio.db.accounts import Purpose, Role
 from studio.db.columns import now
 from studio.db.session import reading, unit_of_work
 from studio.errors import ConflictError, InvalidError
-from studio.services import accounts, deeds, tickets
+from studio.services.accounts import accounts, audit_log, one_time_links
 from studio.settings import Settings
 
 HERE, EVERYWHERE = Address("127.0.0.1", 8000), Address("0.0.0.0", 8000)  # noqa: S104 -- not bound
@@ -53,7 +53,7 @@ def test_a_start_makes_a_link(
 
     address, _, secret = url.partition("login?t=")
     with reading(engine) as db:
-        assert tickets.look(db, secret).purpose == purpose
+        assert one_time_links.look(db, secret).purpose == purpose
     assert address == "http://127.0.0.1:8000/"
 
 
@@ -81,7 +81,7 @@ def test_another_link_is_printed(
 
     with reading(engine) as db:
         secret = capsys.readouterr().out.strip().partition("?t=")[2]
-        assert tickets.look(db, secret).purpose is Purpose.ENTER
+        assert one_time_links.look(db, secret).purpose is Purpose.ENTER
 
 
 def test_somebody_is_added_listed_and_removed(
@@ -101,7 +101,7 @@ def test_somebody_is_added_listed_and_removed(
     ]
 
     with reading(engine) as db:
-        noted = [(one.route, one.subject) for one in deeds.newest(db, 10)]
+        noted = [(one.route, one.subject) for one in audit_log.newest(db, 10)]
     assert "/login?t=" in told[0]
     assert told[1] == "ann  viewer, has chosen no password yet\n"
     assert "/login?t=" in told[2]
@@ -114,9 +114,9 @@ def test_what_was_done_long_ago_is_forgotten(engine: Engine, settings: Settings)
         for days in (1, 200):
             deed = entry.noted("add", "ann")
             deed.at = now() - timedelta(days=days)
-            deeds.note(db, deed)
+            audit_log.note(db, deed)
 
     entry.prepare(engine, settings, HERE.url)
 
     with reading(engine) as db:
-        assert len(deeds.newest(db, 10)) == 1
+        assert len(audit_log.newest(db, 10)) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from studio import errors, failures
 from studio.errors import AccessError, StaleError, StudioError, TrainingError
 from studio.failures import KINDS
-from studio.services import repairs
+from studio.services.runs import fixes
 
 MODULES = sorted((Path(__file__).parents[2] / "studio").rglob("*.py"))
 
@@ -71,7 +71,7 @@ def test_what_a_code_was_called_before_is_still_understood() -> None:
 
 
 def test_every_repair_is_of_a_trouble_that_exists() -> None:
-    assert set(repairs._WAYS) - set(KINDS) - alarms() == set()
+    assert set(fixes._WAYS) - set(KINDS) - alarms() == set()
 
 
 def test_every_row_says_what_to_do() -> None:

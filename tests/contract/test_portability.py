@@ -19,8 +19,11 @@ from studio.db.outbox import Channel
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
 from studio.events import Alarmed, Checkpointed, Failed, Finished, Resumed, Sampled, Started
-from studio.services import attempts, deliveries, queue, workers
-from studio.services.obituaries import End
+from studio.services.notifications import deliveries
+from studio.services.queue import queue
+from studio.services.runs import attempts
+from studio.services.tasks.exit_diagnosis import End
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.worker.sweeper import Sweeper

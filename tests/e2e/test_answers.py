@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import connect, unit_of_work
 from studio.events import Sampled, Stage
-from studio.services import attempts, runs
+from studio.services.runs import attempts, runs
 from tests.factories import make_done, make_running
 from tests.living import Studio, stop_everything
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import connect, unit_of_work
 from studio.events import Sampled
-from studio.services import attempts, runs
+from studio.services.runs import attempts, runs
 from tests.factories import make_running, progressed
 from tests.living import Studio, stop_everything
 from tests.paper import expect_to_read_well, put_on_paper

@@ -15,21 +15,16 @@ from studio.db.states import RunStatus
 from studio.events import Event, Failed, Finished, Sampled, Started
 from studio.recipe.space import Space, Values
 from studio.rundir import RunDir
-from studio.services import (
-    attempts,
-    builds,
-    comparisons,
-    control,
-    experiments,
-    exports,
-    runs,
-    states,
-    studies,
-    sweeps,
-    work,
-)
-from studio.services.drafts import Upload
-from studio.services.prospects import Plan
+from studio.services import experiments
+from studio.services.compare import comparisons
+from studio.services.datasets import dataset_builds
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.exports import exports
+from studio.services.runs import attempts, run_commands, runs, states
+from studio.services.studies import studies
+from studio.services.sweeps import sweeps
+from studio.services.sweeps.sweep_preview import Plan
+from studio.services.tasks import task_lifecycle
 from tests.factories import make_done, make_running
 from tests.fake_exporter import MEASURED
 from tests.living import Studio, stop_everything
@@ -133,7 +128,7 @@ def furnished_studio(
         plan = studies.Plan(modes=["fp32", "bf16"], seeds=1)
         study = studies.create(db, experiments.get(db, 1), plan)
         for run in studies.runs_of(db, study.id or 0):
-            control.cancel(db, run.id or 0)
+            run_commands.cancel(db, run.id or 0)
         sweep(db)
     engine.dispose()
     studio.start()
@@ -157,7 +152,7 @@ def bring(db: Session, folder: Path) -> None:
     ):
         path = folder / ".arrived"
         path.write_text(content, encoding="utf-8")
-        builds.bring(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
+        dataset_builds.bring(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
 
 
 def sweep(db: Session) -> None:
@@ -179,7 +174,7 @@ def export(db: Session, runs_folder: Path) -> None:
     ends: tuple[Event, ...] = (Finished(metrics=MEASURED), FAILED)
     asked = [exports.request(db, 1, dtype, None, runs_folder) for dtype in ("bfloat16", "float32")]
     for one, end in zip(asked, ends, strict=True):
-        work.begin(one)
+        task_lifecycle.begin(one)
         exports.follow(one, [end], 1)
     files = run.export(1).files
     files.mkdir(parents=True)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from studio.db.session import connect, unit_of_work
-from studio.services import attempts, trash
+from studio.services.runs import attempts, trash
 from tests.factories import make_done, progressed
 from tests.living import Studio, stop_everything
 

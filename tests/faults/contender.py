@@ -14,9 +14,10 @@ from sqlalchemy import Engine
 
 from studio.db.session import connect, unit_of_work
 from studio.events import Event, Finished, Started
-from studio.services import attempts, queue
-from studio.services.attempts import LeaseLostError, Owner
-from studio.services.obituaries import End
+from studio.services.queue import queue
+from studio.services.runs import attempts
+from studio.services.runs.attempts import LeaseLostError, Owner
+from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings
 
 LEASE = timedelta(seconds=1)

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from studio.db import migrate
 from studio.db.session import connect
-from studio.services import home
+from studio.services.operations import home
 from studio.settings import Settings
 from tests.living import ROOT, Studio, free_port, run_of, stop_everything, submit
 from tests.patience import until
@@ -41,7 +41,7 @@ def upgrade() -> None:
     while not Path({go!r}).exists():
         time.sleep(0.05)
 '''
-OPEN = "from studio.services import home; home.open_home(home.Settings()).dispose()"
+OPEN = "from studio.services.operations import home; home.open_home(home.Settings()).dispose()"
 
 
 @pytest.fixture

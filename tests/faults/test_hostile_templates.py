@@ -10,7 +10,7 @@ import pytest
 
 from studio.desk import Asked
 from studio.errors import InvalidError
-from studio.services import desk
+from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.worker.post import Post
 from tests import desks
@@ -61,10 +61,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
     good = desks.write_model(tmp_path_factory.mktemp("models") / "good")
     with desks.tended(home) as here:
-        desk.tokens(home, asked(good))
+        tokenizer_client.tokens(home, asked(good))
         process = here.child
         yield here
-        desk.tokens(home, asked(good))
+        tokenizer_client.tokens(home, asked(good))
         assert here.child is process, "It was started anew."
 
 
@@ -78,7 +78,7 @@ def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, tem
     model = desks.write_model(tmp_path / "model", template.replace("{mark}", str(mark)))
 
     try:
-        found = desk.tokens(home, asked(model))
+        found = tokenizer_client.tokens(home, asked(model))
         told = "".join(one.text for one in found.tokens)
     except InvalidError as error:
         told = error.message
@@ -91,6 +91,6 @@ def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, tem
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
 def test_a_greedy_template_ends_in_words(home: Settings, tmp_path: Path, template: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        desk.tokens(home, asked(desks.write_model(tmp_path / "model", template)))
+        tokenizer_client.tokens(home, asked(desks.write_model(tmp_path / "model", template)))
 
     assert (caught.value.code, caught.value.message[-1]) == ("chat_template_refused", ".")

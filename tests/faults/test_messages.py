@@ -13,7 +13,8 @@ from sqlmodel import Session, select
 
 from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
 from studio.db.session import reading, unit_of_work
-from studio.services import deliveries, home
+from studio.services.notifications import deliveries
+from studio.services.operations import home
 from studio.settings import Settings
 from tests.patience import until
 from tests.receivers import Hook

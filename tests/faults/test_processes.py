@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from studio.rundir import RunDir
-from studio.services import home
+from studio.services.operations import home
 from studio.settings import Settings
 from studio.worker import process
 from tests.living import Studio, free_port, run_of, steps_of, submit

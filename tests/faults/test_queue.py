@@ -19,7 +19,8 @@ from sqlmodel import col, func, select
 from studio.db.session import reading, unit_of_work
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Attempt, Run
-from studio.services import home, queue
+from studio.services.operations import home
+from studio.services.queue import queue
 from studio.settings import Settings
 from tests.factories import furnish, make_run
 from tests.living import QUICK, Studio, run_of, submit

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from studio import desk
-from studio.services import locks
-from studio.services.supervision import FILE
+from studio.services.storage import locks
+from studio.services.workers.worker_process import FILE
 from tests.faults.test_processes import LONG, trainer_of
 from tests.living import Studio, free_port, launcher_of, run_of, steps_of, submit
 from tests.patience import until

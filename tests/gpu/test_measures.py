@@ -87,7 +87,7 @@ def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, ad
     pytest.importorskip("sqlmodel", reason="the estimate is made on the web's side")
     from studio.methods import RECIPES  # noqa: PLC0415 -- only where the web's packages are
     from studio.recipe import yaml  # noqa: PLC0415 -- the same
-    from studio.services import memory  # noqa: PLC0415 -- the same
+    from studio.services.estimates import memory  # noqa: PLC0415 -- the same
     from studio.weights import facts  # noqa: PLC0415 -- the same
 
     if adapter == "lora" and PRECISIONS[mode].rounding is not None:

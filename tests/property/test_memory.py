@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.methods import AnyRecipe
-from studio.services.kept import Load
-from studio.services.memory import estimate
+from studio.services.estimates.activation_memory import Load
+from studio.services.estimates.memory import estimate
 from studio.weights.facts import ModelFacts
 from studio.weights.layers import FAMILIES
 from studio.weights.shapes import Shape

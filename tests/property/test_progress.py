@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.services import progress
+from studio.services.estimates import run_progress
 from tests.factories import make_recipe
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,7 +23,7 @@ def left(steps: int, of_steps: int, passed: float, resumed: int = 0) -> float | 
     run = Run(experiment_id=1, name="r", recipe=RECIPE, status=RunStatus.RUNNING)
     run.first_step_at, run.resumed_step = BEGAN, resumed
     run.step, run.total_steps = steps, of_steps
-    return progress.of(run, BEGAN + timedelta(seconds=passed)).eta_seconds
+    return run_progress.of(run, BEGAN + timedelta(seconds=passed)).eta_seconds
 
 
 def told(milliseconds: list[int], resumed: int) -> list[tuple[int, float, float]]:

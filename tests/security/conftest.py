@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from studio.db.session import unit_of_work
-from studio.services.home import open_home
+from studio.services.operations.home import open_home
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.factories import make_done

@@ -12,7 +12,8 @@ from starlette.routing import Route
 
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Run
-from studio.services import experiments, runs
+from studio.services import experiments
+from studio.services.runs import runs
 from studio.web import tabulate
 from studio.web.api import ROUTERS as API
 from studio.web.pages import ROUTERS as PAGES

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from studio.db.session import reading
 from studio.errors import NotFoundError
 from studio.recipe.base import Recipe
-from studio.services import artifacts, datasets, runs
+from studio.services.datasets import datasets
+from studio.services.runs import artifacts, runs
 from tests.security.visits import Place, ask
 
 STEPS = st.sampled_from(

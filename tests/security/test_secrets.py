@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from studio import logs, redaction
 from studio.chores import KINDS
-from studio.services import artifacts
+from studio.services.runs import artifacts
 from studio.settings import SECRETS, Settings
 from studio.worker import process
 from tests.security.visits import Place
@@ -147,7 +147,7 @@ MAKE = """
 import sys
 from pathlib import Path
 from studio.commands import entry
-from studio.services import home
+from studio.services.operations import home
 from studio.settings import Settings
 entry.keep_private()
 for folder in sys.argv[1:]:

@@ -12,7 +12,7 @@ from sqlmodel import Session
 from studio import outside, sources
 from studio.errors import InvalidError, StudioError
 from studio.internal_networks import INTERNAL_NETWORKS
-from studio.services import sources as services
+from studio.services.datasets import import_sources as services
 from studio.settings import Settings
 from tests.security.visits import Place
 

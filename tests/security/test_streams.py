@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.errors import UnavailableError
-from studio.services import artifacts
+from studio.services.runs import artifacts
 from studio.web.app import create_app
 from studio.web.viewers import Viewers
 from tests.security.visits import Answer, Place, ask, scope

@@ -20,8 +20,8 @@ from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.rundir import RunDir
 from studio.runner import stages
 from studio.runner.session import execute
-from studio.services import advice
-from studio.services.refusals import refusals
+from studio.services.precision import recommendation
+from studio.services.precision.incompatibilities import refusals
 from studio.training.stopping import Stop
 from tests.training import tiny
 
@@ -208,7 +208,7 @@ def test_a_float64_layer_is_refused_by_name(precision: str, rwkv: Path, tmp_path
     model.rwkv.blocks[1].attention.key.double()
     model.save_pretrained(tmp_path)
 
-    (refused,) = refusals(recipe(precision), advice.facts(tmp_path), detect())
+    (refused,) = refusals(recipe(precision), recommendation.facts(tmp_path), detect())
 
     assert refused.message.startswith("rwkv.blocks.1.attention.key.weight is stored in float64")
     assert refused.repair == {"precision": "fp32"}
@@ -269,13 +269,13 @@ def test_the_native_format_is_read_from_the_files(dtype: str, taught: Path, tmp_
     model = AutoModelForCausalLM.from_pretrained(taught, dtype=getattr(torch, dtype))
     model.save_pretrained(tmp_path)
 
-    found = advice.facts(tmp_path)
+    found = recommendation.facts(tmp_path)
 
     assert (found.native, found.stored) == (dtype, {dtype: 1.0})
 
 
 def test_a_model_of_bfloat16_is_steered_to_bfloat16(loud: Path) -> None:
-    advised = advice.advise(recipe("fp16"), advice.facts(loud), AMPERE)
+    advised = recommendation.advise(recipe("fp16"), recommendation.facts(loud), AMPERE)
 
     assert advised.mode.name == "bf16"
     assert "weights are bfloat16" in advised.sentence

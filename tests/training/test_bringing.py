@@ -15,7 +15,7 @@ from studio.db.session import unit_of_work
 from studio.events import Finished, Progressed
 from studio.rundir import RunDir
 from studio.runner.session import execute
-from studio.services import runs
+from studio.services.runs import runs
 from studio.settings import Settings
 from studio.training.stopping import Stop
 from studio.web.app import create_app

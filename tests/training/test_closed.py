@@ -7,9 +7,9 @@ import pytest
 
 from studio.rundir import RunDir
 from studio.runner.stages import recipe_of
-from studio.services import memory
-from studio.services.kept import Load
-from studio.services.memory import Estimate
+from studio.services.estimates import memory
+from studio.services.estimates.activation_memory import Load
+from studio.services.estimates.memory import Estimate
 from studio.training import dryrun, models
 from studio.weights import facts
 from studio.weights.layers import FAMILIES

@@ -11,7 +11,7 @@ from studio.methods.sft.trainer import build
 from studio.rundir import RunDir
 from studio.runner.measure import measure
 from studio.runner.stages import recipe_of
-from studio.services import memory
+from studio.services.estimates import memory
 from studio.training import dryrun, models
 from studio.training.dryrun import Batch, Plan
 from studio.training.job import Job

@@ -18,8 +18,8 @@ from studio.recipe.adapters import FullFineTune
 from studio.recipe.dotted import merge
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
-from studio.services.kept import Load, Step
-from studio.services.memory import of_told
+from studio.services.estimates.activation_memory import Load, Step
+from studio.services.estimates.memory import of_told
 from studio.training import matmuls, models
 from studio.training.memory import RESIDENT, Gauge
 from studio.weights import facts, shapes

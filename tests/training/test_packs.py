@@ -22,7 +22,7 @@ from studio.desk import Asked, Window
 from studio.events import Failed, Finished, Started
 from studio.methods.sft.trainer import build
 from studio.runner.stages import recipe_of
-from studio.services import timing
+from studio.services.estimates import run_duration
 from studio.training import data, neighbours, packs
 from studio.training.job import Job
 from studio.training.labels import IGNORED
@@ -137,7 +137,7 @@ def test_a_run_tells_how_many_examples_its_rows_became(tmp_path: Path) -> None:
     assert isinstance(ended, Finished)
     assert told["train_rows"] == 29
     assert told["train_examples"] < 29 / 2
-    assert started.total_steps == timing.count_steps(recipe_of(run), told["train_examples"])
+    assert started.total_steps == run_duration.count_steps(recipe_of(run), told["train_examples"])
     # Padding is not among them.
     assert ended.metrics["tokens"] == 2 * told["train_tokens"]
 

@@ -23,7 +23,7 @@ from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.recipe.quantised import QUANTISED
 from studio.rundir import RunDir
 from studio.runner import stages
-from studio.services import plans
+from studio.services.precision import number_formats
 from studio.training import models, quantised
 from studio.training.stopping import Stop
 from studio.weights import facts
@@ -155,7 +155,7 @@ def test_weights_take_what_the_plan_says(kind: str, mode: str, tmp_path: Path) -
     found = quantised.stored_bytes(made.trainer.model)
 
     recipe = RECIPES.validate_python(made.recipe.model_dump())
-    sizes = plans.plan(recipe, facts.read(folder)).sizes
+    sizes = number_formats.plan(recipe, facts.read(folder)).sizes
     assert sizes is not None
     assert found == pytest.approx(sizes.weights + sizes.adapter, rel=0.01)
 

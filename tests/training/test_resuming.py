@@ -13,7 +13,7 @@ from studio.recipe.dotted import merge
 from studio.recipe.precision import PrecisionName
 from studio.rundir import Ask
 from studio.runner.session import execute
-from studio.services import rescues
+from studio.services.runs import oom_retry
 from studio.training import seals
 from studio.training.stopping import Stop
 from tests.training import resumed, tiny
@@ -235,7 +235,7 @@ def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_pat
     again = resumed.cut_off(whole, 7, tmp_path / "again")
     values = yaml.load(again.recipe.read_text(encoding="utf-8"))
     recipe = RECIPES.validate_python(values, strict=False)
-    shrunk = RECIPES.validate_python(merge(recipe.model_dump(), rescues.smaller_batch(recipe)))
+    shrunk = RECIPES.validate_python(merge(recipe.model_dump(), oom_retry.smaller_batch(recipe)))
     again.recipe.write_text(yaml.dump(shrunk), encoding="utf-8")
 
     assert execute(again.root, Stop()) == 0

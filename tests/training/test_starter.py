@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from studio.services import home
+from studio.services.operations import home
 from studio.starter import rows
 from studio.starter.chat import Message
 from studio.training import starter

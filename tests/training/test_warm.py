@@ -15,7 +15,7 @@ import pytest
 
 from studio.events import Progressed, Stopped
 from studio.rundir import RunDir
-from studio.services import launcher as board
+from studio.services.workers import launcher_status as board
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.process import Process

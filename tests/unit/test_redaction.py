@@ -9,7 +9,7 @@ import pytest
 
 from studio import logs, redaction
 from studio.redaction import Stream, redacted, redacted_in
-from studio.services import artifacts
+from studio.services.runs import artifacts
 
 
 @pytest.fixture

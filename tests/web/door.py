@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from studio.db.accounts import Purpose, Role, Scope
 from studio.db.session import unit_of_work
-from studio.services import accounts, sign_ins, tickets, tokens
+from studio.services.accounts import accounts, api_tokens, login_sessions, one_time_links
 from studio.settings import Settings
 from studio.web.app import create_app
 
@@ -28,7 +28,7 @@ class House:
 
     def link(self) -> str:
         with unit_of_work(self.engine) as db:
-            return f"/login?t={tickets.issue(db, Purpose.ENTER)}"
+            return f"/login?t={one_time_links.issue(db, Purpose.ENTER)}"
 
     def owner(self) -> TestClient:
         """Return the browser of who came in by the link."""
@@ -47,7 +47,7 @@ class House:
         number = self.account(name, role)
         browser = self.stranger()
         with unit_of_work(self.engine) as db:
-            secret = sign_ins.begin(db, number)
+            secret = login_sessions.begin(db, number)
         browser.cookies.set("studio_80", secret)
         return browser
 
@@ -55,7 +55,7 @@ class House:
         """Return a program that shows a token."""
         whose = self.account(name, Role.ADMINISTRATOR) if name else None
         with unit_of_work(self.engine) as db:
-            _token, secret = tokens.make(db, tokens.Wish("test", scope, 1), whose)
+            _token, secret = api_tokens.make(db, api_tokens.Wish("test", scope, 1), whose)
         headers = {"Authorization": f"Bearer {secret}"}
         return TestClient(self.app, follow_redirects=False, headers=headers)
 

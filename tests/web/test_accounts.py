@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from studio.db.accounts import Purpose, Role, Scope
 from studio.db.session import reading, unit_of_work
 from studio.errors import TooManyError
-from studio.services import accounts, deeds, passwords, tickets
+from studio.services.accounts import accounts, audit_log, one_time_links, passwords
 from studio.settings import Settings
 from studio.web.tries import KEPT, MOST_OF_ADDRESS, MOST_OF_BOTH, WINDOW_SECONDS, Tries
 from tests.reading import read
@@ -35,7 +35,7 @@ def add(home: House, hashed: str, name: str = "ann", role: Role = Role.MEMBER) -
 
 def issued(home: House, purpose: Purpose, number: int | None = None) -> str:
     with unit_of_work(home.engine) as db:
-        return tickets.issue(db, purpose, number)
+        return one_time_links.issue(db, purpose, number)
 
 
 def test_a_stranger_is_sent_to_sign_in_and_back(home: House) -> None:
@@ -275,4 +275,4 @@ def test_a_fault_of_ours_is_written_down_too(home: House) -> None:
     answer = quiet.post("/api/v1/runs", json=RUN)
 
     with reading(home.engine) as db:
-        assert [one.status for one in deeds.newest(db, 5)] == [answer.status_code] == [500]
+        assert [one.status for one in audit_log.newest(db, 5)] == [answer.status_code] == [500]

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.tables import FailingStep, Worker
 from studio.recipe.precision import PRECISIONS
-from studio.services import workers
+from studio.services.workers import workers
 from tests.factories import make_done, make_run, make_running
 from tests.unit.weights import folders
 

@@ -12,7 +12,7 @@ from studio.db.receipts import Receipt
 from studio.db.session import unit_of_work
 from studio.db.tables import Dataset, Experiment, Run
 from studio.errors import ConflictError
-from studio.services import receipts
+from studio.services.accounts import idempotency_keys
 from studio.settings import Settings
 from tests.factories import make_done, make_run
 
@@ -80,7 +80,7 @@ def test_of_two_under_a_key_at_once_one_is_undone(engine: Engine) -> None:
     def make() -> None:
         with unit_of_work(engine) as db:
             make_run(db)
-            receipts.keep(db, Receipt(key="k", sha256="0", status=201, body=b"{}"))
+            idempotency_keys.keep(db, Receipt(key="k", sha256="0", status=201, body=b"{}"))
 
     with pytest.raises(ConflictError):
         make()

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.services import attempts
+from studio.services.runs import attempts
 from studio.settings import Settings
 from studio.web.api import live
 from tests.factories import make_done, make_run, make_running, progressed

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.events import Sampled, Stage
-from studio.services import attempts
+from studio.services.runs import attempts
 from tests.factories import make_done
 
 RATING = "/api/v1/runs/1/samples/0/rating"

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tables import Model
-from studio.services import models
+from studio.services.models import models
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.hub import Hub

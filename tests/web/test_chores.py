@@ -7,7 +7,8 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.work import Export
 from studio.events import Failed, Phase
-from studio.services import besides, chores, work
+from studio.services.queue import background_overview
+from studio.services.tasks import task_lifecycle, tasks
 from tests.factories import make_done
 from tests.reading import read
 
@@ -16,22 +17,22 @@ from tests.reading import read
 def chore(engine: Engine) -> int:
     """Ask for a chore that is half done."""
     with unit_of_work(engine) as db:
-        chore = chores.ask(db, "fetch", "dataset:3", {"source": {}})
-        work.begin(chore)
-        work.follow(chore, [Phase(name="copying", share=0.5)], 1, "fetch")
+        chore = tasks.ask(db, "fetch", "dataset:3", {"source": {}})
+        task_lifecycle.begin(chore)
+        task_lifecycle.follow(chore, [Phase(name="copying", share=0.5)], 1, "fetch")
         return chore.id or 0
 
 
 def fail(engine: Engine, chore: int) -> None:
     with unit_of_work(engine) as db:
         why = Failed(code="invalid", message="It cannot be read.", hint="Mend it.")
-        work.fail(chores.get(db, chore), why)
+        task_lifecycle.fail(tasks.get(db, chore), why)
 
 
 def test_asking_again_returns_the_one_that_waits(engine: Engine, chore: int) -> None:
     with unit_of_work(engine) as db:
-        again = chores.ask(db, "fetch", "dataset:3", {})
-        other = chores.ask(db, "fetch", "dataset:4", {})
+        again = tasks.ask(db, "fetch", "dataset:3", {})
+        other = tasks.ask(db, "fetch", "dataset:4", {})
         assert (again.id, other.id) == (chore, chore + 1)
 
 
@@ -138,9 +139,9 @@ def test_what_has_ended_is_no_longer_in_the_queue(
 
 def test_only_what_goes_on_takes_a_slot(engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        chore = chores.ask(db, "calibrate", "x", {})
-        waiting = besides.listed(db)[0].takes_slot
-        work.begin(chore)
-        running = besides.listed(db)[0].takes_slot
+        chore = tasks.ask(db, "calibrate", "x", {})
+        waiting = background_overview.listed(db)[0].takes_slot
+        task_lifecycle.begin(chore)
+        running = background_overview.listed(db)[0].takes_slot
 
     assert (waiting, running) == (False, True)

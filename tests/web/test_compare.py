@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.events import Sampled
-from studio.services import attempts
+from studio.services.runs import attempts
 from tests.factories import make_done, make_running, progressed
 from tests.reading import Node, read
 

@@ -12,7 +12,8 @@ from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run, Worker
 from studio.events import Checkpointed, Failed, Paused
-from studio.services import attempts, control, runs, workers
+from studio.services.runs import attempts, run_commands, runs
+from studio.services.workers import workers
 from studio.web import words
 from tests.factories import make_done, make_run, make_running
 from tests.reading import Node, read
@@ -22,7 +23,7 @@ NEW = {"name": "first try", "recipe": {"base_model": "starter", "dataset": "star
 
 def make_paused(db: Session) -> Run:
     run = make_running(db)
-    control.pause(db, run.id or 0)
+    run_commands.pause(db, run.id or 0)
     attempts.follow(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1), Paused(step=3)], 1)
     return run
 

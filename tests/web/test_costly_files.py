@@ -15,7 +15,7 @@ from studio.db.session import reading
 from studio.errors import TooLargeError
 from studio.intake.limits import BLANK_LINES
 from studio.runner.build import build
-from studio.services import builds
+from studio.services.datasets import dataset_builds
 
 
 def upload(client: TestClient, filename: str, content: bytes, **fields: str) -> Any:  # noqa: ANN401 -- the client's response
@@ -59,7 +59,7 @@ def test_a_dictionary_that_is_written_out_200_times_is_left_to_a_task_that_refus
     assert (answer.status_code, answer.json()["status"]) == (201, "building")
     assert "Reading a data set" in client.get(f"/datasets/{answer.json()['id']}").text
     with reading(engine) as db:
-        chore = builds.of(db, answer.json()["id"])
+        chore = dataset_builds.of(db, answer.json()["id"])
     assert chore is not None
     folder = ChoreDir(tmp_path / "task")
     folder.files.mkdir(parents=True)

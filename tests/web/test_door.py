@@ -13,7 +13,7 @@ from sqlmodel import select
 from studio.db.accounts import SignIn, Ticket
 from studio.db.columns import now
 from studio.db.session import reading, unit_of_work
-from studio.services import sign_ins, tokens
+from studio.services.accounts import api_tokens, login_sessions
 from studio.settings import Settings
 from studio.web.pages.login import local
 from studio.web.ways import Ways
@@ -127,7 +127,7 @@ def test_the_cookie_is_kept_as_a_hash_only(home: House) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "ago"), [("seen_at", sign_ins.IDLE), ("began_at", sign_ins.ABSOLUTE)]
+    ("field", "ago"), [("seen_at", login_sessions.IDLE), ("began_at", login_sessions.ABSOLUTE)]
 )
 def test_a_browser_is_shown_out_when_it_is_time(home: House, field: str, ago: timedelta) -> None:
     browser = home.owner()
@@ -140,7 +140,7 @@ def test_a_browser_is_shown_out_when_it_is_time(home: House, field: str, ago: ti
 def test_who_is_seen_stays(home: House) -> None:
     browser = home.owner()
     with unit_of_work(home.engine) as db:
-        db.exec(select(SignIn)).one().seen_at = now() - sign_ins.IDLE / 2
+        db.exec(select(SignIn)).one().seen_at = now() - login_sessions.IDLE / 2
     browser.get("/")
 
     with reading(home.engine) as db:
@@ -187,7 +187,7 @@ def test_the_door_leads_back() -> None:
 
 def test_programs_of_the_same_user_find_a_token(home: House) -> None:
     file = home.settings.api_token
-    tokens.keep_local(home.engine, file)
+    api_tokens.keep_local(home.engine, file)
     headers = {"Authorization": f"Bearer {file.read_text().strip()}"}
 
     assert home.stranger().get("/api/v1/runs", headers=headers).status_code == 200
@@ -196,9 +196,9 @@ def test_programs_of_the_same_user_find_a_token(home: House) -> None:
 
 def test_a_good_token_in_the_home_is_kept(home: House) -> None:
     file = home.settings.api_token
-    tokens.keep_local(home.engine, file)
+    api_tokens.keep_local(home.engine, file)
     first = file.read_text()
-    tokens.keep_local(home.engine, file)
+    api_tokens.keep_local(home.engine, file)
 
     assert file.read_text() == first
 
@@ -206,10 +206,10 @@ def test_a_good_token_in_the_home_is_kept(home: House) -> None:
 def test_a_token_in_the_home_that_is_none_is_made_anew(home: House) -> None:
     file = home.settings.api_token
     file.write_text("sft_1_nothing")
-    tokens.keep_local(home.engine, file)
+    api_tokens.keep_local(home.engine, file)
 
     with reading(home.engine) as db:
-        assert tokens.find(db, file.read_text().strip()) is not None
+        assert api_tokens.find(db, file.read_text().strip()) is not None
 
 
 def test_a_wrong_token_is_refused_whatever_the_cookie_says(home: House) -> None:

@@ -13,7 +13,7 @@ from studio.db.states import WorkStatus
 from studio.hardware import detect
 from studio.intake.stats import STATS, Row, Stats, Tally
 from studio.recipe.dotted import merge
-from studio.services import chores
+from studio.services.tasks import tasks
 from tests.factories import make_done
 from tests.reading import read
 from tests.web.test_plan import HTMX, advised, decoder, filled, model
@@ -166,7 +166,7 @@ def measured(client: TestClient, engine: Engine, decoder: str) -> None:
     parts = {"weights": 230_000_000, "scores": 20_000_000}
     lengths = {"longest_example": 90, "longest_answer": 40, "train_rows": 10, "train_tokens": 500}
     with unit_of_work(engine) as db:
-        chore = chores.get(db, answer.json()["id"])
+        chore = tasks.get(db, answer.json()["id"])
         chore.status = WorkStatus.SUCCEEDED
         chore.result = {"at_peak": parts} | lengths
 
@@ -202,7 +202,7 @@ def test_the_form_offers_to_count_and_then_says_what_was_counted(
     form = filled(client, base_model=decoder, precision="fp32")
     shown = read(client.post("/new/measure", data=form, headers=HTMX).text)
     with unit_of_work(engine) as db:
-        chore = chores.get(db, 1)
+        chore = tasks.get(db, 1)
         chore.status = WorkStatus.SUCCEEDED
         parts = {"weights": 230_000_000}
         lengths = {"longest_example": 9, "longest_answer": 4, "train_rows": 1, "train_tokens": 5}
@@ -235,7 +235,7 @@ def test_rows_nobody_has_read_are_counted_for_the_form_by_itself(
     (ask,) = before.all("div", **{"hx-post": "/new/lengths"})
     shown = read(client.post("/new/lengths", data=form, headers=HTMX).text)
     with unit_of_work(engine) as db:
-        chore = chores.get(db, 1)
+        chore = tasks.get(db, 1)
         chore.status, chore.result = WorkStatus.SUCCEEDED, rows_of(20, longest=59)
     after = read(advised(client, base_model=decoder, precision="fp32"))
     memory = estimate(client, base_model=decoder)["memory"]
@@ -254,7 +254,7 @@ def test_a_count_that_failed_is_not_tried_again_by_itself(
     form = filled(client, base_model=decoder, precision="fp32")
     client.post("/new/lengths", data=form, headers=HTMX)
     with unit_of_work(engine) as db:
-        chores.get(db, 1).status = WorkStatus.FAILED
+        tasks.get(db, 1).status = WorkStatus.FAILED
     page = read(advised(client, base_model=decoder, precision="fp32"))
 
     assert page.all("div", **{"hx-post": "/new/lengths"}) == []

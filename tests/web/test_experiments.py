@@ -9,7 +9,8 @@ from studio.db.tables import Run
 from studio.methods import METHODS
 from studio.methods.base import Preset
 from studio.recipe.precision import PRECISIONS
-from studio.services import experiments, runs
+from studio.services import experiments
+from studio.services.runs import runs
 from studio.web.forms import fieldset
 from tests.factories import make_done, make_run
 from tests.reading import Node, posted, problem_of, read, value_of

@@ -11,8 +11,8 @@ from studio.db.tables import Attempt
 from studio.events import Event, Failed, Phase
 from studio.failures import KINDS
 from studio.rundir import RunDir
-from studio.services import attempts
-from studio.services.obituaries import End
+from studio.services.runs import attempts
+from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings
 from tests.factories import make_running, progressed
 from tests.reading import Node, read

@@ -12,9 +12,10 @@ from studio.commands import docs
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
 from studio.events import Alarmed, Checkpointed, Failed, Finished, Paused, Resumed, Started
-from studio.services import attempts, control, history, queue, states
-from studio.services.attempts import Owner
-from studio.services.obituaries import End
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, run_events, states
+from studio.services.runs.attempts import Owner
+from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings
 from studio.web.api import live
 from tests.factories import make_run, make_running
@@ -40,15 +41,15 @@ def lived_through(db: Session) -> Run:
     queue.prioritise(db, number, 5)
     queue.move(db, number, 1)
     taken(db, run)
-    control.pause(db, number)
+    run_commands.pause(db, number)
     attempts.follow(db, run, [Checkpointed(step=2, bytes=9, seconds=1), Paused(step=2)], 2)
     attempts.settle(db, run, End(exit_code=0))
-    control.resume(db, number)
+    run_commands.resume(db, number)
     taken(db, run)
     attempts.follow(db, run, [Resumed(step=2, attempt=2), ALARM], 3)
     attempts.fail(db, run, Failed(code="killed", message="It was killed.", hint="Look."))
     attempts.settle(db, run, End(exit_code=-9))
-    control.retry(db, number)
+    run_commands.retry(db, number)
     taken(db, run)
     attempts.follow(db, run, [Finished(metrics={})], 4)
     attempts.settle(db, run, End(exit_code=0))
@@ -181,9 +182,9 @@ def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engi
     with unit_of_work(engine) as db:
         run = make_run(db)
         taken(db, run)
-        control.pause(db, run.id or 0)
+        run_commands.pause(db, run.id or 0)
         attempts.follow(db, run, [Paused(step=2)], 2)
-        control.resume(db, run.id or 0)
+        run_commands.resume(db, run.id or 0)
         taken(db, run)
 
     rows = read(client.get("/runs/1/history").text).one("tbody").all("tr")
@@ -225,4 +226,4 @@ def test_an_id_of_an_older_page_is_still_understood() -> None:
 
 
 def test_every_word_of_the_states_has_a_type() -> None:
-    assert set(history._WORDS) >= {status.value for status in states.MOVES}
+    assert set(run_events._WORDS) >= {status.value for status in states.MOVES}

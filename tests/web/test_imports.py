@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.services import chores
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.reading import Node, read
@@ -88,7 +88,7 @@ def test_what_is_asked_for_is_followed(client: TestClient) -> None:
 
 def test_from_there_one_comes_to_the_data_set(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        chores.ask(db, "fetch", "import:1", {}).result = {"dataset_id": 1}
+        tasks.ask(db, "fetch", "import:1", {}).result = {"dataset_id": 1}
     partial = {"HX-Request-Type": "partial"}
 
     assert client.get("/datasets/imports/1/done", headers=partial).headers["hx-redirect"] == (

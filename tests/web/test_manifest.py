@@ -10,7 +10,8 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.events import Started
 from studio.rundir import RunDir
-from studio.services import attempts, control, datasets
+from studio.services.datasets import datasets
+from studio.services.runs import attempts, run_commands
 from studio.settings import Settings
 from tests.factories import make_run, make_running, progressed
 from tests.reading import read
@@ -107,7 +108,7 @@ def test_a_data_set_that_is_gone_leaves_a_gap(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
-        control.cancel(db, make_run(db).id or 0)
+        run_commands.cancel(db, make_run(db).id or 0)
         datasets.delete(db, settings.datasets, 1)
 
     assert told(client)["dataset"] is None

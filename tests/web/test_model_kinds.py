@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.services import models
+from studio.services.models import models
 from studio.weights.model_kinds import DESCRIPTIONS, HINT
 from tests.reading import read
 from tests.unit.weights import folders

@@ -11,7 +11,8 @@ from sqlalchemy import Engine
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Model
 from studio.events import Failed
-from studio.services import chores, downloads, models, work
+from studio.services.models import downloads, models
+from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.factories import make_done, make_run
@@ -140,7 +141,9 @@ def test_a_download_that_failed_is_asked_for_again_with_what_had_come(
     wish = {"source": {"kind": "hub", "id": "tiny/one"}}
     first = online.post("/api/v1/models", json=wish)
     with unit_of_work(engine) as db:
-        work.fail(chores.get(db, first.json()["id"]), Failed(code="x", message="y", hint="z"))
+        task_lifecycle.fail(
+            tasks.get(db, first.json()["id"]), Failed(code="x", message="y", hint="z")
+        )
     again = online.post("/api/v1/models", json=wish)
 
     assert (first.status_code, again.status_code) == (202, 202)

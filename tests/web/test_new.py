@@ -15,7 +15,8 @@ from studio.commands import recipes
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
 from studio.recipe import yaml
-from studio.services import experiments, runs
+from studio.services import experiments
+from studio.services.runs import runs
 from tests.factories import make_done, make_recipe
 from tests.reading import Node, posted, problem_of, read, value_of
 

@@ -7,8 +7,8 @@ from sqlalchemy import Engine
 
 from studio.db.outbox import Channel
 from studio.db.session import unit_of_work
-from studio.services import deliveries
-from studio.services.deliveries import Answer
+from studio.services.notifications import deliveries
+from studio.services.notifications.deliveries import Answer
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.factories import make_done

@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 
 from studio.db.accounts import Role
 from studio.db.session import reading, unit_of_work
-from studio.services import accounts
-from studio.services.oidc import PATIENCE_SECONDS, Pending
+from studio.services.accounts import accounts
+from studio.services.accounts.oidc import PATIENCE_SECONDS, Pending
 from studio.settings import Settings
 from tests.provider import CLIENT, SECRET, Provider, providing
 from tests.reading import read

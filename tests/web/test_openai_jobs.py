@@ -12,7 +12,7 @@ from sqlmodel import Session
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.services import control, runs, states
+from studio.services.runs import run_commands, runs, states
 from tests import factories
 
 ROWS = "".join(json.dumps(row) + "\n" for row in factories.ROWS).encode()
@@ -180,7 +180,7 @@ def test_a_job_that_trains_is_stopped(
 def test_a_paused_job_goes_on(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = factories.make_running(db)
-        control.pause(db, 1)
+        run_commands.pause(db, 1)
         states.move(db, run, RunStatus.PAUSED)
 
     assert client.get("/v1/fine_tuning/jobs/ftjob-1").json()["status"] == "paused"

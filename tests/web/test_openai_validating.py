@@ -12,7 +12,9 @@ from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion, Run
 from studio.events import Failed
 from studio.runner.build import build
-from studio.services import builds, chores, endings, work
+from studio.services.datasets import dataset_builds
+from studio.services.queue import task_results
+from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 from tests.web.test_openai_jobs import ROWS, ask, bring
 
@@ -27,16 +29,16 @@ def files(client: TestClient) -> dict[str, Any]:
 def read(engine: Engine, settings: Settings, dataset_id: int) -> None:
     """Read a file as its chore would, and take what it came to."""
     with reading(engine) as db:
-        chore = builds.of(db, dataset_id)
+        chore = dataset_builds.of(db, dataset_id)
     assert chore is not None
-    folder = chores.folder(settings.chores, chore)
+    folder = tasks.folder(settings.chores, chore)
     folder.files.mkdir(parents=True, exist_ok=True)
     result = build(folder, chore.params, lambda _phase, _share: None)
     with unit_of_work(engine) as db:
-        found = chores.get(db, chore.id or 0)
-        with endings.told(db, found):
+        found = tasks.get(db, chore.id or 0)
+        with task_results.told(db, found):
             found.result = json.loads(json.dumps(result))
-            work.close(found, WorkStatus.SUCCEEDED)
+            task_lifecycle.close(found, WorkStatus.SUCCEEDED)
 
 
 def test_a_job_starts_once_its_rows_are_measured_by_the_other_file(
@@ -98,10 +100,12 @@ def test_a_file_that_cannot_be_read_fails_the_job_in_words(
 ) -> None:
     ask(client, **files)
     with unit_of_work(engine) as db:
-        chore = builds.of(db, 2)
+        chore = dataset_builds.of(db, 2)
         assert chore is not None
-        with endings.told(db, chore):
-            work.fail(chore, Failed(code="invalid", message="No row is left.", hint="Mend it."))
+        with task_results.told(db, chore):
+            task_lifecycle.fail(
+                chore, Failed(code="invalid", message="No row is left.", hint="Mend it.")
+            )
 
     job = client.get("/v1/fine_tuning/jobs/ftjob-1").json()
 
@@ -118,7 +122,7 @@ def test_a_file_that_cannot_be_read_fails_the_job_in_words(
 def test_a_job_waits_for_a_large_file(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builds, "AT_ONCE_BYTES", 100)
+    monkeypatch.setattr(dataset_builds, "AT_ONCE_BYTES", 100)
     told = bring(client)
     job = ask(client, training_file=told["id"]).json()
     read(engine, settings, 2)

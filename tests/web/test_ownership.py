@@ -13,7 +13,7 @@ from studio.db.accounts import Role, Scope
 from studio.db.owners import Actor, acting
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Experiment, Run
-from studio.services.home import open_home
+from studio.services.operations.home import open_home
 from studio.settings import Settings
 from tests.factories import make_done
 from tests.web.door import House, house

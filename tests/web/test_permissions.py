@@ -20,8 +20,8 @@ from studio.db.sweeps import Sweep
 from studio.db.tables import Study
 from studio.db.work import Chore
 from studio.recipe.space import SPACE
-from studio.services.home import open_home
-from studio.services.owners import NOUNS
+from studio.services.accounts.owners import NOUNS
+from studio.services.operations.home import open_home
 from studio.settings import Settings
 from studio.web.api import ROUTERS as API
 from studio.web.door import Door

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import reading
-from studio.services import runs
+from studio.services.runs import runs
 from tests.reading import posted, problem_of, read
 from tests.unit.weights import folders
 

@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.events import Started
 from studio.recipe.precision import PRECISIONS
-from studio.services import attempts
+from studio.services.runs import attempts
 from tests.factories import make_done, make_running
 from tests.reading import Node, posted, problem_of, read
 

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from studio.db.accounts import Role
 from studio.db.session import reading
 from studio.errors import InvalidError
-from studio.services import accounts, deeds
+from studio.services.accounts import accounts, audit_log
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.web.proxies import Behind
@@ -70,7 +70,7 @@ def test_where_somebody_is_comes_from_the_last_hop_that_is_no_proxy(home: House)
     visitor(home, "10.0.0.1", **chain).post("/api/v1/runs", json={})
 
     with reading(home.engine) as db:
-        assert deeds.newest(db, 1)[0].address == "203.0.113.9"
+        assert audit_log.newest(db, 1)[0].address == "203.0.113.9"
 
 
 def test_behind_tls_the_cookie_stays_under_tls(home: House) -> None:

@@ -12,7 +12,9 @@ from studio.db.columns import now
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
 from studio.db.work import Loaded
-from studio.services import loaded, runs, workers
+from studio.services.models import loaded_model
+from studio.services.runs import runs
+from studio.services.workers import workers
 from tests.factories import make_run, make_running
 from tests.reading import Node, read
 
@@ -47,7 +49,7 @@ def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
 def load(engine: Engine, **told: Any) -> None:  # noqa: ANN401 -- any column
     with unit_of_work(engine) as db:
         workers.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
-        loaded.tell(db, Loaded(worker="box", model="ft:starter:local:tone:7", **told))
+        loaded_model.tell(db, Loaded(worker="box", model="ft:starter:local:tone:7", **told))
 
 
 def test_a_model_that_is_loaded_to_answer_has_a_slot(client: TestClient, engine: Engine) -> None:
@@ -75,7 +77,7 @@ def test_a_model_that_answers_does_not_say_when_it_leaves(
 
 def test_a_model_whose_worker_is_gone_is_not_told(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        loaded.tell(db, Loaded(worker="gone", model="starter"))
+        loaded_model.tell(db, Loaded(worker="gone", model="starter"))
 
     told = client.get("/api/v1/queue").json()
     assert (told["loaded"], told["used"]) == (None, 0)
@@ -95,7 +97,7 @@ def test_a_model_that_is_loaded_is_had_to_leave(
     assert answer.status_code == 200
     assert (card.all("button"), "It leaves once its answer is whole" in card.text) == ([], True)
     with unit_of_work(engine) as db:
-        assert loaded.is_to_leave(db, "box")
+        assert loaded_model.is_to_leave(db, "box")
 
 
 def test_what_is_not_loaded_cannot_be_stopped(client: TestClient) -> None:

@@ -26,8 +26,8 @@ from studio.db.work import Chore, Export, Loaded
 from studio.events import Event, Failed, Sampled
 from studio.recipe.space import SPACE
 from studio.rundir import RunDir
-from studio.services import attempts, states
-from studio.services.home import open_home
+from studio.services.operations.home import open_home
+from studio.services.runs import attempts, states
 from studio.settings import Settings
 from studio.web.api import ROUTERS as API
 from studio.web.door import Door

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.services import attempts, labels
+from studio.services.runs import attempts, tags_notes
 from tests.factories import make_done, make_run, make_running, progressed
 from tests.reading import Node, read
 
@@ -228,7 +228,7 @@ VIEW = "sort=eval_loss&cols=status,eval_loss,loss.curve,tag&q=status:succeeded"
 @pytest.mark.usefixtures("three")
 def test_exports_are_the_table_shown(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        labels.rewrite(db, 1, name="=al_pha & co", tags=["a|b"])
+        tags_notes.rewrite(db, 1, name="=al_pha & co", tags=["a|b"])
     page = client.get(f"/?{VIEW}")
     assert names(read(page.text)) == ["beta", "=al_pha & co"]
 

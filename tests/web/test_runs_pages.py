@@ -11,7 +11,7 @@ from studio.db.tables import Run
 from studio.events import Failed, Sampled, Started
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
-from studio.services import attempts, runs
+from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from studio.web import live_figures, words
 from tests.factories import make_done, make_run, make_running, progressed

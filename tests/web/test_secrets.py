@@ -12,9 +12,10 @@ from sqlalchemy import Engine
 from studio.db.accounts import Role, Scope
 from studio.db.session import reading
 from studio.errors import UnavailableError
-from studio.services import backups, secrets
-from studio.services.backups import Choice
-from studio.services.home import open_home
+from studio.services.accounts import secrets
+from studio.services.operations import backups
+from studio.services.operations.backups import Choice
+from studio.services.operations.home import open_home
 from studio.settings import SECRETS, Settings
 from studio.web.app import create_app
 from tests.hub import Hub

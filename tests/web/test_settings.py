@@ -8,7 +8,8 @@ from fastapi.testclient import TestClient
 from studio.births import born
 from studio.hardware import detect, versions
 from studio.recipe.precision import PRECISIONS
-from studio.services import checks, launcher
+from studio.services.operations import health_checks
+from studio.services.workers import launcher_status
 from studio.settings import Settings
 from tests.reading import Node, read
 
@@ -53,7 +54,8 @@ def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings
     (told,) = read(client.get("/settings").text).all("ul", class_="findings")
 
     assert [one.text for one in told.all("li")] == [
-        f"{'✓' if finding.good else '✗'} {finding.text}" for finding in checks.of_home(settings)
+        f"{'✓' if finding.good else '✗'} {finding.text}"
+        for finding in health_checks.of_home(settings)
     ]
 
 
@@ -63,7 +65,9 @@ def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
 
 def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
     pid = os.getpid()
-    launcher.write(settings, launcher.Launcher(state="ready", pid=pid, started=born(pid)))
+    launcher_status.write(
+        settings, launcher_status.Launcher(state="ready", pid=pid, started=born(pid))
+    )
 
     told = facts(client)["Quick start"]
     assert re.fullmatch(r"ready, holds [1-9]\d* MB", told)
@@ -72,12 +76,14 @@ def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settin
 def test_a_launcher_that_is_gone_is_not_told_as_ready(
     client: TestClient, settings: Settings
 ) -> None:
-    launcher.write(settings, launcher.Launcher(state="ready", pid=os.getpid(), started=1))
+    launcher_status.write(
+        settings, launcher_status.Launcher(state="ready", pid=os.getpid(), started=1)
+    )
 
     assert facts(client)["Quick start"] == "off"
 
 
 def test_a_launcher_that_cannot_work_says_why(client: TestClient, settings: Settings) -> None:
-    launcher.write(settings, launcher.Launcher(state="broken", why="It has threads."))
+    launcher_status.write(settings, launcher_status.Launcher(state="broken", why="It has threads."))
 
     assert facts(client)["Quick start"] == "not usable now. It has threads."

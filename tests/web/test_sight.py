@@ -12,13 +12,13 @@ from sqlalchemy import Engine
 
 from studio import sockets
 from studio.db.session import unit_of_work
-from studio.services import models
+from studio.services.models import models
 from studio.settings import Settings
 from tests import desks, factories
 from tests.reading import Node, posted, problem_of, read
 
 AT_ONCE = 8
-"""How many may wait for the desk: `studio.services.desk` lets no more in."""
+"""How many may wait for the desk: `studio.services.models.tokenizer_client` lets no more in."""
 PREVIEW = "/api/v1/datasets/1/preview"
 """Answered by a real desk, on the data set that every test has."""
 

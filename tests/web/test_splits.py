@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.rundir import JobSpec, RunDir
-from studio.services import runs
+from studio.services.runs import runs
 from studio.settings import Settings
 from studio.worker import prepare
 from tests.factories import make_run

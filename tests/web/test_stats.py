@@ -12,7 +12,7 @@ from sqlmodel import select
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import DatasetVersion
 from studio.db.work import Chore
-from studio.services import models
+from studio.services.models import models
 from studio.settings import Settings
 from tests import counted, desks, factories
 from tests.reading import posted, read

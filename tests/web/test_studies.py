@@ -13,7 +13,9 @@ from studio.db.tables import Run
 from studio.events import Event, Finished, Sampled, Started
 from studio.hardware import detect
 from studio.recipe.precision import PRECISIONS
-from studio.services import attempts, experiments, runs, states, studies
+from studio.services import experiments
+from studio.services.runs import attempts, runs, states
+from studio.services.studies import studies
 from tests.factories import make_recipe, progressed
 from tests.reading import Node, posted, problem_of, read
 

@@ -12,7 +12,9 @@ from studio.db.states import RunStatus, SweepStatus
 from studio.db.tables import Run
 from studio.events import Event, Finished, Started
 from studio.hardware import detect
-from studio.services import attempts, experiments, runs, states, sweeps
+from studio.services import experiments
+from studio.services.runs import attempts, runs, states
+from studio.services.sweeps import sweeps
 from tests.factories import make_recipe, progressed
 from tests.reading import Node, posted, problem_of, read
 

@@ -5,7 +5,7 @@ import os
 import pytest
 from fastapi.testclient import TestClient
 
-from studio.services import uploads
+from studio.services.datasets import uploads
 from studio.settings import Settings
 
 CONTENT = bytes(range(256)) * 10

@@ -8,8 +8,10 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.work import Export
-from studio.services import queue, runs, supervision
-from studio.services.supervision import Death
+from studio.services.queue import queue
+from studio.services.runs import runs
+from studio.services.workers import worker_process
+from studio.services.workers.worker_process import Death
 from studio.settings import Settings
 from tests.factories import connect_worker, make_done, make_run
 from tests.reading import read
@@ -71,7 +73,7 @@ def test_what_waits_for_a_worker_that_restarts_says_so(
         make_run(db)
     reasons = [client.get("/api/v1/queue").json()["waiting"][0]["reason"]]
     next_at = datetime.now(UTC) + timedelta(minutes=1)
-    supervision.write(settings, Death(reason="The worker died.", next_at=next_at))
+    worker_process.write(settings, Death(reason="The worker died.", next_at=next_at))
     reasons.append(client.get("/api/v1/queue").json()["waiting"][0]["reason"])
 
     assert reasons == [

@@ -19,7 +19,10 @@ from studio.db.states import RunStatus
 from studio.db.tables import Worker
 from studio.events import Alarmed
 from studio.methods import RECIPES
-from studio.services import attempts, census, queue, workers
+from studio.services.operations import prometheus_metrics
+from studio.services.queue import queue
+from studio.services.runs import attempts
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.web.exposition import Family, Sample, text
@@ -98,7 +101,7 @@ def test_how_long_the_oldest_waits_is_told(engine: Engine) -> None:
         make_run(db).created_at = now - timedelta(minutes=5)
         make_run(db)
         db.flush()
-        found = census.take(db, now)
+        found = prometheus_metrics.take(db, now)
 
     assert found.oldest_wait_seconds == 300
 
@@ -106,10 +109,10 @@ def test_how_long_the_oldest_waits_is_told(engine: Engine) -> None:
 def test_a_silent_worker_is_told(engine: Engine) -> None:
     now = datetime.now(UTC)
     with unit_of_work(engine) as db:
-        silent = census.take(db, now).worker_silence_seconds
+        silent = prometheus_metrics.take(db, now).worker_silence_seconds
         db.add(Worker(name="one", pid=1, slots=1, beat_at=now - timedelta(seconds=40)))
         db.flush()
-        found = census.take(db, now)
+        found = prometheus_metrics.take(db, now)
 
     assert (silent, found.worker_silence_seconds, found.slots) == (None, 40, 0)
 

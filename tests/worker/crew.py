@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from studio.db.session import reading
 from studio.db.work import Chore
-from studio.services import chores
+from studio.services.tasks import tasks
 from studio.worker.loop import Loop
 
 PATIENCE_SECONDS = 60
@@ -17,7 +17,7 @@ def until(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chor
     for _ in range(PATIENCE_SECONDS * 100):
         loop.tick()
         with reading(loop.engine) as db:
-            chore = chores.get(db, chore_id)
+            chore = tasks.get(db, chore_id)
         if is_so(chore):
             return chore
         pause.wait(0.01)

@@ -17,7 +17,9 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
 from studio.db.work import Chore
 from studio.errors import ConflictError
-from studio.services import chores, endings, lanes, runs, work
+from studio.services.queue import concurrent_exports, task_results
+from studio.services.runs import runs
+from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 from studio.sources import Errand, Folder, Limits
 from studio.worker.local import Local
@@ -78,7 +80,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     def listen(_db: Session, chore: Chore, result: dict[str, object]) -> None:
         told.append((chore.status.value, result.get("rows")))
 
-    monkeypatch.setitem(endings.ENDED, "fetch", listen)
+    monkeypatch.setitem(task_results.ENDED, "fetch", listen)
     return told
 
 
@@ -89,7 +91,7 @@ def ask(engine: Engine, subject: str, source: Path) -> int:
             home=source.parent / "home" / "datasets",
             limits=Limits(bytes=10**7, row_bytes=1000),
         )
-        return chores.ask(db, "fetch", subject, errand.model_dump(mode="json")).id or 0
+        return tasks.ask(db, "fetch", subject, errand.model_dump(mode="json")).id or 0
 
 
 def folder(settings: Settings, chore_id: int) -> ChoreDir:
@@ -180,7 +182,7 @@ def test_what_is_refused_at_its_end_has_failed(
         if result:
             raise ConflictError("The name is taken.", hint="Choose another.")
 
-    monkeypatch.setitem(endings.ENDED, "fetch", refuse)
+    monkeypatch.setitem(task_results.ENDED, "fetch", refuse)
     made = settled(start("succeed"))
 
     assert (made.status, made.error_message) == (WorkStatus.FAILED, "The name is taken.")
@@ -212,7 +214,7 @@ def test_what_died_with_its_worker_goes_on_with_its_files(start: Start) -> None:
 
 
 def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore: int) -> None:
-    for _ in range(work.MOST_ATTEMPTS):
+    for _ in range(task_lifecycle.MOST_ATTEMPTS):
         loop = start("wait")
         until(loop, begun)
         left = abandon(loop)
@@ -221,7 +223,7 @@ def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore
     start("succeed")
 
     with reading(engine) as db:
-        made = chores.get(db, chore)
+        made = tasks.get(db, chore)
     assert (made.status, made.error_code) == (WorkStatus.FAILED, "lost_worker")
 
 
@@ -233,7 +235,7 @@ def test_one_that_is_cancelled_leaves_no_process_and_no_files(
     until(loop, lambda _one: child.exists() and child.read_text() != "")
     process, its_own = loop.trades.chores.followed[chore].process, int(child.read_text())
     with unit_of_work(engine) as db:
-        endings.cancel(db, chore)
+        task_results.cancel(db, chore)
 
     made = settled(loop)
     assert (made.status, heard) == (WorkStatus.CANCELLED, [("cancelled", None)])
@@ -249,7 +251,7 @@ def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
     until(first, begun)
     left = abandon(first)
     with unit_of_work(engine) as db:
-        endings.cancel(db, chore)
+        task_results.cancel(db, chore)
     second = start("wait")
     second.tick()
     left.wait()
@@ -260,20 +262,22 @@ def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
 def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, chore: int) -> None:
     settled(start("fail"))
     with unit_of_work(engine) as db:
-        chores.again(chores.get(db, chore))
+        tasks.again(tasks.get(db, chore))
 
     made = settled(start("succeed"))
     assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
 
 
 def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) -> None:
-    for number in range(lanes.TASKS + 1):
+    for number in range(concurrent_exports.TASKS + 1):
         ask(engine, f"import:{number}", source)
     loop = start("wait")
     loop.tick()
 
     with reading(engine) as db:
-        assert [one.subject for one in work.waiting(db, Chore)] == [f"import:{lanes.TASKS}"]
+        assert [one.subject for one in task_lifecycle.waiting(db, Chore)] == [
+            f"import:{concurrent_exports.TASKS}"
+        ]
 
 
 def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -> None:
@@ -284,7 +288,7 @@ def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -
     loop.tick()
 
     with reading(engine) as db:
-        assert (len(runs.live(db)), len(work.live(db, Chore))) == (1, 1)
+        assert (len(runs.live(db)), len(task_lifecycle.live(db, Chore))) == (1, 1)
     until(loop, lambda _one: not loop.followed)
 
 
@@ -298,7 +302,7 @@ def test_one_for_the_device_waits_until_no_run_holds_it(
     loop = start("succeed")
     loop.tick()
     with reading(engine) as db:
-        assert (len(runs.live(db)), len(work.waiting(db, Chore))) == (1, 1)
+        assert (len(runs.live(db)), len(task_lifecycle.waiting(db, Chore))) == (1, 1)
     settled(loop)
 
     with reading(engine) as db:

@@ -17,7 +17,9 @@ from studio.births import born
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Attempt, Run, Worker
-from studio.services import attempts, census, progress, runs
+from studio.services.estimates import run_progress
+from studio.services.operations import prometheus_metrics
+from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.worker.local import Local
@@ -79,9 +81,9 @@ def test_a_run_goes_on_and_is_done_once(
 
     with reading(engine) as db:
         run, made = runs.get(db, 1), attempts.of(db, 1)
-        counted = census.take(db)
+        counted = prometheus_metrics.take(db)
     assert (run.status, [one.outcome for one in made]) == (RunStatus.SUCCEEDED, ["succeeded"])
-    told = progress.of(run)
+    told = run_progress.of(run)
     took = (told.queued_seconds, told.launch_seconds, told.first_step_seconds, told.total_seconds)
     assert min(second for second in took if second is not None) >= 0
     assert counted.duration_seconds >= 0

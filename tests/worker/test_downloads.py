@@ -12,7 +12,9 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
-from studio.services import chores, consents, downloads, endings, models
+from studio.services.models import downloads, models, remote_code_trust
+from studio.services.queue import task_results
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.local import Local
 from studio.worker.loop import Loop
@@ -94,7 +96,7 @@ def test_a_download_that_is_killed_goes_on_where_it_was(
 
     hub.held.set()
     with unit_of_work(loop.engine) as db:
-        chores.again(chores.get(db, 1))
+        tasks.again(tasks.get(db, 1))
     made = settled(loop)
 
     assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
@@ -109,7 +111,7 @@ def test_a_download_that_is_called_off_leaves_nothing(
     ask(loop, repo)
     until(loop, lambda _chore: part(settings) == SIZE // 2)
     with unit_of_work(loop.engine) as db:
-        endings.cancel(db, 1)
+        task_results.cancel(db, 1)
     settled(loop)
 
     assert [one.name for one in settings.models.iterdir()] == ["starter"]
@@ -124,15 +126,15 @@ def test_code_is_fetched_once_it_is_allowed_and_goes_with_the_consent(
     with unit_of_work(loop.engine) as db:
         model = models.named(db, "tiny/one")
         assert model is not None
-        consents.give(db, model, repo.commit("main"))
+        remote_code_trust.give(db, model, repo.commit("main"))
         assert downloads.ask_code(db, model) is not None
     settled(loop, 2)
     with unit_of_work(loop.engine) as db:
         model = models.named(db, "tiny/one")
         assert model is not None
-        consents.require(model)
+        remote_code_trust.require(model)
         folder = Path(model.location)
         assert (folder / "own.py").read_bytes() == b"print()"
-        consents.revoke(model)
+        remote_code_trust.revoke(model)
 
     assert not (folder / "own.py").exists()

@@ -15,7 +15,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.rundir import JobSpec, RunDir
 from studio.runner.hold import held
-from studio.services import attempts, control, runs
+from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
 from studio.worker import cgroups, process
 from studio.worker.local import Local
@@ -121,7 +121,7 @@ def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Se
     folder = RunDir(settings.runs / str(run.id))
     folder.artifacts.mkdir()
     with unit_of_work(engine) as db:
-        control.restart(db, run.id or 0)
+        run_commands.restart(db, run.id or 0)
     loop = Loop(engine, settings, launcher)
 
     def is_over() -> bool:

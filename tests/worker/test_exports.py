@@ -16,7 +16,10 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
 from studio.db.work import Export
 from studio.rundir import ExportDir, RunDir
-from studio.services import exports, lanes, runs, work
+from studio.services.exports import exports
+from studio.services.queue import concurrent_exports
+from studio.services.runs import runs
+from studio.services.tasks import task_lifecycle
 from studio.settings import Settings
 from studio.worker.local import Local
 from studio.worker.loop import Loop
@@ -139,7 +142,7 @@ def test_training_goes_first(engine: Engine, start: Start) -> None:
     loop = start("succeed")
     loop.tick()
     with reading(engine) as db:
-        assert work.waiting(db, Export)[0].status is WorkStatus.QUEUED
+        assert task_lifecycle.waiting(db, Export)[0].status is WorkStatus.QUEUED
         assert [run.id for run in runs.live(db)] == [second]
     settled(loop)
 
@@ -198,7 +201,10 @@ def test_an_export_without_memory_beside_training_waits_and_says_so(
     for _ in range(3):
         loop.tick()
     with reading(engine) as db:
-        made, fits = exports.get(db, 1, small), lanes.fits(db, exports.get(db, 1, small), SPARE, 0)
+        made, fits = (
+            exports.get(db, 1, small),
+            concurrent_exports.fits(db, exports.get(db, 1, small), SPARE, 0),
+        )
 
     assert (made.status, fits) == (WorkStatus.QUEUED, False)
 
@@ -213,7 +219,7 @@ def test_a_run_waits_for_an_export_that_it_has_no_memory_beside(
         loop.tick()
     with reading(engine) as db:
         status = runs.get(db, second).status
-        blocking = lanes.holding_up(db, loop.hardware)
+        blocking = concurrent_exports.holding_up(db, loop.hardware)
     (folder(loop.settings, small).root / "go").touch()
     settled(loop)
     loop.tick()
@@ -280,7 +286,7 @@ def test_what_died_with_its_worker_is_made_again(
 def test_an_export_that_dies_again_and_again_fails(
     engine: Engine, start: Start, export: int
 ) -> None:
-    for _ in range(work.MOST_ATTEMPTS):
+    for _ in range(task_lifecycle.MOST_ATTEMPTS):
         loop = start("wait")
         until(loop, begun)
         left = loop.trades.exports.followed.pop(export).process

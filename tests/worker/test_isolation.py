@@ -15,8 +15,11 @@ from studio.db.states import RunStatus, WorkStatus
 from studio.db.tables import Run, Worker
 from studio.db.work import Chore, Export
 from studio.rundir import RunDir, WorkDir
-from studio.services import chores, control, exports, runs, workers
-from studio.services.obituaries import End
+from studio.services.exports import exports
+from studio.services.runs import run_commands, runs
+from studio.services.tasks import tasks
+from studio.services.tasks.exit_diagnosis import End
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.launch import LaunchSpec
 from studio.worker.local import Local
@@ -188,7 +191,7 @@ def test_a_run_with_broken_files_fails_and_the_others_go_on(
     broken(folder_of(loop, 1))
     if "stopping" in when:
         with unit_of_work(engine) as db:
-            control.pause(db, 1)
+            run_commands.pause(db, 1)
     if "restarted" in when:
         children = loop.launcher._children  # type: ignore[attr-defined] # Local's own
         loop.followed.clear()
@@ -226,7 +229,7 @@ def test_a_run_whose_folder_was_deleted_can_be_started_again(engine: Engine, sta
     deleted(folder_of(loop, 1))
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
     with unit_of_work(engine) as db:
-        control.restart(db, 1)
+        run_commands.restart(db, 1)
     tick_until(loop, lambda: run_of(loop, 1).step == 1)
 
     finish(loop, 1)
@@ -241,7 +244,7 @@ def test_a_run_that_its_launcher_cannot_look_after_fails(
     both_train(loop)
     loop.launcher.fails_in = method  # type: ignore[attr-defined] # of `Faulty`
     with unit_of_work(engine) as db:
-        control.pause(db, 1)
+        run_commands.pause(db, 1)
     tick_until(loop, lambda: run_of(loop, 1).status.is_final)
 
     run = run_of(loop, 1)
@@ -308,19 +311,19 @@ def test_a_task_with_broken_files_fails_and_the_other_goes_on(
     loop = start()
     tick_until(loop, lambda: all(task(loop, number).share for number in (1, 2)))
     watched = loop.trades.chores.followed[1].process
-    broken(chores.folder(loop.settings.chores, task(loop, 1)))
+    broken(tasks.folder(loop.settings.chores, task(loop, 1)))
     tick_until(loop, lambda: task(loop, 1).status.is_final)
 
     assert (task(loop, 1).status, task(loop, 1).error_code) == (WorkStatus.FAILED, code)
     assert not watched.is_alive
     tick_until(loop, lambda: task(loop, 3).share > 0)
-    (chores.folder(loop.settings.chores, task(loop, 2)).root / "go").touch()
+    (tasks.folder(loop.settings.chores, task(loop, 2)).root / "go").touch()
     tick_until(loop, lambda: task(loop, 2).status is WorkStatus.SUCCEEDED)
 
 
 def task(loop: Loop, number: int) -> Chore:
     with reading(loop.engine) as db:
-        return chores.get(db, number)
+        return tasks.get(db, number)
 
 
 def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -> None:

@@ -15,7 +15,9 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.rundir import DataFacts, JobSpec, RunDir
-from studio.services import artifacts, attempts, control, metrics, queue, runs
+from studio.services.metrics import metrics
+from studio.services.queue import queue
+from studio.services.runs import artifacts, attempts, run_commands, runs
 from studio.settings import Settings
 from studio.worker import process
 from studio.worker.launch import Launcher
@@ -186,7 +188,7 @@ def test_a_cancelled_run_stops(engine: Engine, start: Start) -> None:
     run_id, loop = submit(engine), start("wait")
     until(loop, run_id, lambda run: run.step == 1)
     with unit_of_work(engine) as db:
-        control.cancel(db, run_id)
+        run_commands.cancel(db, run_id)
 
     run = until(loop, run_id, lambda run: ended(run) and not loop.followed)
     assert run.status is RunStatus.CANCELLED
@@ -201,7 +203,7 @@ def test_a_run_that_will_not_stop_is_killed(
     run = until(loop, run_id, lambda run: run.step == 1)
     os.kill(int(run.handle.split("@")[0]), signal.SIGSTOP)
     with unit_of_work(engine) as db:
-        control.cancel(db, run_id)
+        run_commands.cancel(db, run_id)
 
     assert until(loop, run_id, ended).status is RunStatus.CANCELLED
 
@@ -250,9 +252,9 @@ def test_what_ended_while_nobody_looked_is_settled(
 @pytest.mark.parametrize(
     ("ask", "word", "status"),
     [
-        (control.pause, "pause", RunStatus.PAUSED),
-        (control.keep, "keep", RunStatus.SUCCEEDED),
-        (control.cancel, "cancel", RunStatus.CANCELLED),
+        (run_commands.pause, "pause", RunStatus.PAUSED),
+        (run_commands.keep, "keep", RunStatus.SUCCEEDED),
+        (run_commands.cancel, "cancel", RunStatus.CANCELLED),
     ],
 )
 def test_a_run_hears_what_is_asked_of_it(
@@ -272,12 +274,12 @@ def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) 
     run_id, loop = submit(engine), start("wait")
     until(loop, run_id, lambda run: run.step == 1)
     with unit_of_work(engine) as db:
-        control.pause(db, run_id)
+        run_commands.pause(db, run_id)
     until(loop, run_id, lambda run: run.status is RunStatus.PAUSED and not loop.followed)
     for step in range(1, 6):
         (settings.runs / str(run_id) / f"go-{step}").touch()
     with unit_of_work(engine) as db:
-        control.resume(db, run_id)
+        run_commands.resume(db, run_id)
 
     run = until(loop, run_id, ended)
     with reading(engine) as db:
@@ -291,10 +293,10 @@ def test_a_run_resumed_at_once_waits_for_its_process_to_be_gone(
     run_id, loop = submit(engine), start("linger")
     until(loop, run_id, lambda run: run.step == 1)
     with unit_of_work(engine) as db:
-        control.pause(db, run_id)
+        run_commands.pause(db, run_id)
     until(loop, run_id, lambda run: run.status is RunStatus.PAUSED)
     with unit_of_work(engine) as db:
-        control.resume(db, run_id)
+        run_commands.resume(db, run_id)
     until(loop, run_id, lambda run: run.attempt == 2)
 
     with reading(engine) as db:

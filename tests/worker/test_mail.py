@@ -9,7 +9,7 @@ import trustme
 from pydantic import SecretStr
 
 from studio.db.outbox import Channel, Delivery
-from studio.services.deliveries import TEST, Answer
+from studio.services.notifications.deliveries import TEST, Answer
 from studio.settings import Settings
 from studio.worker import mail
 from tests.receivers import Post, post_office

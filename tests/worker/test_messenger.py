@@ -18,7 +18,8 @@ from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.events import Failed
-from studio.services import attempts, channels, deliveries, states
+from studio.services.notifications import channels, deliveries
+from studio.services.runs import attempts, states
 from studio.settings import Settings
 from studio.worker.messenger import Messenger, send_next
 from tests.factories import make_done, make_running

@@ -8,7 +8,7 @@ import pytest
 
 from studio import desk as line
 from studio.desk import PACKED, Asked, Pack, Tokens, Window, window_of
-from studio.services import desk
+from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from tests import desks
 
@@ -59,7 +59,7 @@ def pack(found: Tokens) -> Pack:
 def test_a_row_is_told_with_those_it_shares_an_example_with(
     home: Settings, model: Path, tmp_path: Path
 ) -> None:
-    found = pack(desk.tokens(home, asked(model, written(tmp_path / "rows", *TEXTS), 3)))
+    found = pack(tokenizer_client.tokens(home, asked(model, written(tmp_path / "rows", *TEXTS), 3)))
 
     assert [(one.number, one.size) for one in found.rows] == [(1, 8), (3, 14), (4, 2)]
     assert (found.size, found.limit) == (24, LIMIT)
@@ -70,7 +70,7 @@ def test_a_row_is_told_with_those_it_shares_an_example_with(
 def test_of_the_row_before_the_end_is_told(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", "x" * 100 + "end", "behind")
 
-    before, _ = pack(desk.tokens(home, asked(model, path, 2, 200))).rows
+    before, _ = pack(tokenizer_client.tokens(home, asked(model, path, 2, 200))).rows
 
     assert (before.size, len(before.tokens)) == (104, 40)
     assert "".join(token.text for token in before.tokens) == "x" * 36 + "end<|im_end|>"
@@ -81,7 +81,7 @@ def test_rows_are_shown_no_longer_than_one_alone(
 ) -> None:
     path = written(tmp_path / "rows", *["x" * 899] * 5)
 
-    found = desk.tokens(home, asked(model, path, 1, 9000))
+    found = tokenizer_client.tokens(home, asked(model, path, 1, 9000))
 
     told = [len(found.tokens), *(len(one.tokens) for one in pack(found).rows[1:])]
     assert told == [900, 900, line.SHOWN_TOKENS - 1800, 0, 0]
@@ -90,13 +90,15 @@ def test_rows_are_shown_no_longer_than_one_alone(
 def test_a_row_that_is_alone_is_told_alone(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", "x" * 20, "y" * 20)
 
-    assert [one.number for one in pack(desk.tokens(home, asked(model, path, 2))).rows] == [2]
+    assert [
+        one.number for one in pack(tokenizer_client.tokens(home, asked(model, path, 2))).rows
+    ] == [2]
 
 
 def test_rows_of_another_window_are_strangers(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", *["x"] * (PACKED + 2))
 
-    found = pack(desk.tokens(home, asked(model, path, PACKED + 1)))
+    found = pack(tokenizer_client.tokens(home, asked(model, path, PACKED + 1)))
 
     assert [one.number for one in found.rows] == [PACKED + 1, PACKED + 2]
 
@@ -104,10 +106,10 @@ def test_rows_of_another_window_are_strangers(home: Settings, model: Path, tmp_p
 def test_how_long_rows_are_is_found_out_once(home: Settings, model: Path, tmp_path: Path) -> None:
     path = written(tmp_path / "rows", *TEXTS)
     question = asked(model, path, 1)
-    desk.tokens(home, question)
+    tokenizer_client.tokens(home, question)
     written(path, *(text * 2 for text in TEXTS))
 
-    found = pack(desk.tokens(home, question.model_copy(update={"max_length": 16})))
+    found = pack(tokenizer_client.tokens(home, question.model_copy(update={"max_length": 16})))
 
     assert [(one.number, one.size) for one in found.rows] == [(1, 8), (2, 6)]
 
@@ -127,7 +129,7 @@ def test_a_neighbour_that_cannot_be_written_hides_no_row(home: Settings, tmp_pat
     path = tmp_path / "rows"
     path.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
 
-    found = desk.tokens(home, asked(picky, path, 1, 200))
+    found = tokenizer_client.tokens(home, asked(picky, path, 1, 200))
 
     assert (found.learnt > 0, found.pack) == (True, None)
     assert "Row 2 of the training data is refused" in found.sentences[0]

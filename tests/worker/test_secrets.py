@@ -15,7 +15,9 @@ from studio.db.session import unit_of_work
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.rundir import RunDir
-from studio.services import chores, deliveries, secrets
+from studio.services.accounts import secrets
+from studio.services.notifications import deliveries
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.local import Local
 from studio.worker.loop import Loop
@@ -60,7 +62,7 @@ def keep(engine: Engine, settings: Settings, name: str, value: str) -> None:
 
 def ask(engine: Engine, kind: str, **params: object) -> int:
     with unit_of_work(engine) as db:
-        return chores.ask(db, kind, f"{kind}:1", dict(params)).id or 0
+        return tasks.ask(db, kind, f"{kind}:1", dict(params)).id or 0
 
 
 def told(pid: int | None) -> set[str]:
@@ -72,7 +74,7 @@ def told(pid: int | None) -> set[str]:
 def started(loop: Loop, engine: Engine, chore_id: int) -> Chore:
     loop.tick()
     with unit_of_work(engine) as db:
-        return chores.get(db, chore_id)
+        return tasks.get(db, chore_id)
 
 
 def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: Loop, engine: Engine) -> None:

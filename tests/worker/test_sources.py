@@ -13,7 +13,8 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus, WorkStatus
 from studio.db.tables import Dataset
 from studio.db.work import Chore
-from studio.services import datasets, secrets, sources, uploads
+from studio.services.accounts import secrets
+from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
 from studio.sources import S3, Folder, Sent, Source, Url
 from studio.worker.local import Local
@@ -45,7 +46,7 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
 def bring(loop: Loop, source: Source, name: str = "") -> Chore:
     """Have a file brought, and wait for what becomes of it."""
     with unit_of_work(loop.engine) as db:
-        asked = sources.bring(db, loop.settings, source, name).id or 0
+        asked = import_sources.bring(db, loop.settings, source, name).id or 0
     return settled(loop, asked)
 
 

@@ -20,9 +20,10 @@ from studio.db.work import Loaded
 from studio.desk import Asked as Row
 from studio.desk import Prompt
 from studio.errors import ConflictError, InvalidError, UnavailableError
-from studio.services import desk, loaded, speaker, workers
-from studio.services.home import open_home
-from studio.services.waits import Obstacle
+from studio.services.models import inference_client, loaded_model, tokenizer_client
+from studio.services.operations.home import open_home
+from studio.services.queue.wait_reasons import Obstacle
+from studio.services.workers import workers
 from studio.settings import Settings
 from studio.speaker import Asked, End
 from studio.worker.post import Post
@@ -65,7 +66,7 @@ def engine(home: Settings) -> Iterator[Engine]:
 
 def told(engine: Engine) -> Loaded | None:
     with reading(engine) as db:
-        return loaded.now(db)
+        return loaded_model.now(db)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -98,7 +99,7 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def prompt(home: Settings, model: Path) -> Prompt:
-    return desk.prompt(home, Row(kind="prompt", model=str(model), row=TURN))
+    return tokenizer_client.prompt(home, Row(kind="prompt", model=str(model), row=TURN))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def question(model: Path, prompt: Prompt) -> Asked:
 
 
 async def heard(home: Settings, asked: Asked) -> tuple[list[str], End]:
-    voice = await speaker.ask(home, asked)
+    voice = await inference_client.ask(home, asked)
     try:
         *parts, end = [one async for one in voice.said()]
     finally:
@@ -172,7 +173,7 @@ def test_a_model_that_is_gone_is_an_error_in_words(home: Settings, question: Ask
 def test_whoever_hangs_up_stops_the_answer(home: Settings, question: Asked) -> None:
     async def leave() -> None:
         endless = question.model_copy(update={"most": None, "stops": [-1], "temperature": 1.0})
-        voice = await speaker.ask(home, endless)
+        voice = await inference_client.ask(home, endless)
         await voice.close()
 
     asyncio.run(leave())
@@ -211,8 +212,8 @@ def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
         answer(home, question.model_copy(update={"name": "ft:one"}))
         until(has_answered)
         with unit_of_work(engine) as db:
-            stays = loaded.left(db.exec(select(Loaded)).one())
-            loaded.stop(db)
+            stays = loaded_model.left(db.exec(select(Loaded)).one())
+            loaded_model.stop(db)
         until(lambda: told(engine) is None)
         assert stays is not None
         assert timedelta() < stays <= timedelta(seconds=home.answer_idle_seconds)
@@ -222,11 +223,13 @@ def test_nothing_is_stopped_where_nothing_is_loaded(engine: Engine) -> None:
     until(lambda: told(engine) is None)
 
     with unit_of_work(engine) as db, pytest.raises(ConflictError, match="No model is loaded"):
-        loaded.stop(db)
+        loaded_model.stop(db)
 
 
 def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:
-    text = desk.prompt(home, Row(kind="prompt", model=str(model), row={"text": "Once upon"}))
+    text = tokenizer_client.prompt(
+        home, Row(kind="prompt", model=str(model), row={"text": "Once upon"})
+    )
 
     known = AutoTokenizer.from_pretrained(model)
 

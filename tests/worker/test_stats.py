@@ -15,8 +15,10 @@ from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion
 from studio.db.work import Chore
 from studio.intake.stats import Stats
-from studio.services import chores, datasets, models, stats, versions
-from studio.services.stats import Which
+from studio.services.datasets import datasets, token_stats, versions
+from studio.services.datasets.token_stats import Which
+from studio.services.models import models
+from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.local import Local
 from studio.worker.loop import Loop
@@ -42,7 +44,7 @@ def model(engine: Engine, tmp_path: Path) -> Path:
 def counted(loop: Loop) -> Chore:
     """Have the tokens counted, and wait for what comes of it."""
     with unit_of_work(loop.engine) as db:
-        asked = stats.ask(db, loop.settings, which(loop)).id or 0
+        asked = token_stats.ask(db, loop.settings, which(loop)).id or 0
     return settled(loop, asked)
 
 
@@ -50,20 +52,20 @@ def which(loop: Loop) -> Which:
     with reading(loop.engine) as db:
         version = versions.current(db, datasets.get(db, 1))
         assert version is not None
-        return stats.which(db, version, "spoken", "model")
+        return token_stats.which(db, version, "spoken", "model")
 
 
 def known(loop: Loop) -> Stats | None:
     wanted = which(loop)
     with reading(loop.engine) as db:
-        return stats.known(db, wanted)
+        return token_stats.known(db, wanted)
 
 
 @pytest.mark.usefixtures("model")
 def test_a_chore_counts_what_training_would_read(loop: Loop) -> None:
     chore = counted(loop)
 
-    found = stats.told(chore)
+    found = token_stats.told(chore)
     assert (chore.status, chore.share) == (WorkStatus.SUCCEEDED, 1.0)
     assert found is not None
     assert found == known(loop)
@@ -100,7 +102,7 @@ def test_a_model_without_a_template_is_told_what_to_choose(loop: Loop, model: Pa
 def test_a_template_that_takes_all_memory_is_refused(loop: Loop, model: Path) -> None:
     greedy = "{% if '7' in messages[0].content %}{{ 'a' * 10 ** 11 }}{% endif %}"
     desks.write_model(model, template=greedy + desks.CHATML)
-    found = stats.told(counted(loop))
+    found = token_stats.told(counted(loop))
 
     assert found is not None
     assert [one.numbers for one in found.train.refused.values()] == [[8, 18, 28, 38]]
@@ -110,7 +112,7 @@ def test_a_template_that_takes_all_memory_is_refused(loop: Loop, model: Path) ->
 def test_what_was_counted_outlives_other_chores_but_not_its_rows(loop: Loop) -> None:
     chore = counted(loop)
     with unit_of_work(loop.engine) as db:
-        chores.get(db, chore.id or 0).finished_at = datetime.now(UTC) - timedelta(days=400)
+        tasks.get(db, chore.id or 0).finished_at = datetime.now(UTC) - timedelta(days=400)
     loop.adopt(alone=True)
     assert known(loop) is not None
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from fastapi import APIRouter, Request
 
 from studio.db.accounts import Account, Role
-from studio.services import accounts
+from studio.services.accounts import accounts
 from studio.web import invitations
 from studio.web.api.calls import NEVER_KEPT, Call
 from studio.web.api.shapes import Body, Id, Name, Out

@@ -8,7 +8,7 @@ from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 
-from studio.services.drafts import Upload
+from studio.services.datasets.pending_datasets import Upload
 from studio.sources import Source
 from studio.web.api.shapes import Body
 from studio.web.deps import Config

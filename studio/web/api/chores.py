@@ -8,7 +8,9 @@ from fastapi.responses import PlainTextResponse
 
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
-from studio.services import artifacts, chores, endings, waits
+from studio.services.queue import task_results, wait_reasons
+from studio.services.runs import artifacts
+from studio.services.tasks import tasks
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Id, Out, WaitingOut, waiting_out
 from studio.web.deps import DB, Config
@@ -48,28 +50,28 @@ class ChoreOut(Out):
 
 @router.get("/{chore_id}")
 def show(chore_id: Id, db: DB) -> ChoreOut:
-    chore = chores.get(db, chore_id)
-    return out(chore).model_copy(update={"waiting": waiting_out(waits.of_work(db, chore))})
+    chore = tasks.get(db, chore_id)
+    return out(chore).model_copy(update={"waiting": waiting_out(wait_reasons.of_work(db, chore))})
 
 
 @router.delete("/{chore_id}")
 def cancel(chore_id: Id, db: DB) -> ChoreOut:
     """Call a chore off: its process is ended, and its files are gone."""
-    return out(endings.cancel(db, chore_id))
+    return out(task_results.cancel(db, chore_id))
 
 
 @router.post("/{chore_id}/again")
 def again(chore_id: Id, db: DB) -> ChoreOut:
     """Try once more what has failed. What it had fetched already is not fetched again."""
-    chore = chores.get(db, chore_id)
-    chores.again(chore)
+    chore = tasks.get(db, chore_id)
+    tasks.again(chore)
     return out(chore)
 
 
 @router.get("/{chore_id}/log", response_class=PlainTextResponse)
 def log(chore_id: Id, db: DB, config: Config) -> str:
     """Read the last lines of what the chore's process has printed."""
-    folder = chores.folder(config.chores, chores.get(db, chore_id))
+    folder = tasks.folder(config.chores, tasks.get(db, chore_id))
     return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)
 
 
@@ -80,7 +82,7 @@ def out(chore: Chore) -> ChoreOut:
         "hint": chore.error_hint,
     }
     told = chore.model_dump() | {
-        "title": chores.title(chore),
+        "title": tasks.title(chore),
         "progress": chore.share,
         "error": error if chore.error_code else None,
     }

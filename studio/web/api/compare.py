@@ -12,7 +12,8 @@ from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import reading
 from studio.db.tables import Run
-from studio.services import compare, metrics
+from studio.services.compare import compare
+from studio.services.metrics import metrics
 from studio.web.api.calls import Call
 from studio.web.api.live import HEARTBEAT
 from studio.web.api.results import AxisName, Cut, SeriesOut

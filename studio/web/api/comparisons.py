@@ -7,7 +7,7 @@ from fastapi import APIRouter, status
 from fastapi.responses import Response
 from pydantic import Field
 
-from studio.services import comparisons
+from studio.services.compare import comparisons
 from studio.web import booklet
 from studio.web.api.calls import Call
 from studio.web.api.etags import Conditional, Marked

@@ -11,9 +11,9 @@ from sqlmodel import Session
 
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
-from studio.services import builds, datasets, sources, versions
-from studio.services.drafts import Upload
-from studio.services.versions import Part
+from studio.services.datasets import dataset_builds, datasets, import_sources, versions
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.datasets.versions import Part
 from studio.web.api import chores
 from studio.web.api.bringing import FORM, Brought
 from studio.web.api.calls import Call
@@ -102,8 +102,8 @@ def add(brought: Brought, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two
     (202); when that has succeeded, its result tells the data set.
     """
     if isinstance(brought, Upload):
-        return _out(db, builds.bring(db, config.datasets, brought))
-    chore = chores.out(sources.bring(db, config, brought.source, brought.name))
+        return _out(db, dataset_builds.bring(db, config.datasets, brought))
+    chore = chores.out(import_sources.bring(db, config, brought.source, brought.name))
     return Response(chore.model_dump_json(), 202, media_type="application/json")
 
 
@@ -148,8 +148,8 @@ def _out(db: Session, dataset: Dataset) -> DatasetOut:
 
 
 def _told(db: Session, dataset: Dataset, version: DatasetVersion | None) -> DatasetOut:
-    may_have = builds.is_large(dataset.bytes, dataset.filename) or version is None
-    chore = builds.of(db, dataset.id or 0) if may_have else None
+    may_have = dataset_builds.is_large(dataset.bytes, dataset.filename) or version is None
+    chore = dataset_builds.of(db, dataset.id or 0) if may_have else None
     rows = {
         "kind": version.kind if version else None,
         "shape": version.mapping["shape"] if version else None,

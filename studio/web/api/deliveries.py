@@ -8,7 +8,7 @@ from pydantic import Field
 
 from studio.db.outbox import Channel, Delivery, DeliveryStatus
 from studio.db.outbox import Try as TryRow
-from studio.services import channels, deliveries
+from studio.services.notifications import channels, deliveries
 from studio.web.api.calls import Call
 from studio.web.api.shapes import After, Body, Id, Listing, Out, page_of
 from studio.web.deps import DB, Keyed

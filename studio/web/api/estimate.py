@@ -8,10 +8,12 @@ from sqlmodel import Session
 
 from studio.db.session import reading
 from studio.methods import AnyRecipe
-from studio.services import advice, calibrations, estimates, fitting, measurements, runs
-from studio.services.estimates import Needed
-from studio.services.fitting import Way
-from studio.services.rooms import Host
+from studio.services.estimates import calibrations, dry_runs, estimates, fit_suggestions
+from studio.services.estimates.estimates import Needed
+from studio.services.estimates.fit_suggestions import Way
+from studio.services.estimates.memory_fit import Host
+from studio.services.precision import recommendation
+from studio.services.runs import runs
 from studio.web.api.calls import Call
 from studio.web.api.chores import ChoreOut
 from studio.web.api.chores import out as chore_out
@@ -110,13 +112,13 @@ class Estimate(Out):
 def show(asked: Asked, request: Request) -> Estimate:
     """Say what a recipe would need. Starts nothing and writes nothing."""
     with reading(request.app.state.engine) as db:
-        return of(db, advice.resolve(db, asked.recipe).recipe)
+        return of(db, recommendation.resolve(db, asked.recipe).recipe)
 
 
 @router.post("/calibration", status_code=202)
 def calibrate(asked: Asked, db: DB, config: Config) -> ChoreOut:
     """Train a few steps of a recipe, for its estimates to go by; nothing is kept of the model."""
-    recipe = advice.resolve(db, asked.recipe).recipe
+    recipe = recommendation.resolve(db, asked.recipe).recipe
     runs.check(db, recipe)
     return chore_out(calibrations.ask(db, recipe, config))
 
@@ -128,9 +130,9 @@ def measure(asked: Asked, db: DB, config: Config) -> ChoreOut:
     Once it has been done, estimates of steps like it count every tensor; asking again returns the
     same.
     """
-    recipe = advice.resolve(db, asked.recipe).recipe
+    recipe = recommendation.resolve(db, asked.recipe).recipe
     runs.check(db, recipe)
-    return chore_out(measurements.ask(db, recipe, config))
+    return chore_out(dry_runs.ask(db, recipe, config))
 
 
 def of(db: Session, recipe: AnyRecipe) -> Estimate:
@@ -142,7 +144,7 @@ def of(db: Session, recipe: AnyRecipe) -> Estimate:
     """
     known = estimates.known(db)
     made = estimates.of(db, recipe, known)
-    ways = fitting.of(db, recipe, known)
+    ways = fit_suggestions.of(db, recipe, known)
     return Estimate(
         memory=_memory(made.memory),
         measured_bytes=made.measured,

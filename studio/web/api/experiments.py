@@ -10,7 +10,9 @@ from pydantic import Field
 from studio.db.tables import Experiment
 from studio.methods import AnyRecipe
 from studio.recipe.dotted import merge, nest
-from studio.services import experiments, queue, runs
+from studio.services import experiments
+from studio.services.queue import queue
+from studio.services.runs import runs
 from studio.web.api.calls import Call
 from studio.web.api.etags import Conditional, Marked
 from studio.web.api.shapes import (

@@ -12,7 +12,9 @@ from studio.errors import ConflictError
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType
 from studio.rundir import ExportDir, RunDir
-from studio.services import artifacts, exports, runs, waits
+from studio.services.exports import exports
+from studio.services.queue import wait_reasons
+from studio.services.runs import artifacts, runs
 from studio.web import archive
 from studio.web.api import models
 from studio.web.api.calls import Call
@@ -125,7 +127,7 @@ def _out(db: DB, export: Export, config: Config) -> ExportOut:
         "progress": export.share,
         "files": [ArtifactOut(name=one.name, bytes=one.bytes) for one in listed],
         "error": error if export.error_code else None,
-        "waiting": waiting_out(waits.of_work(db, export)),
+        "waiting": waiting_out(wait_reasons.of_work(db, export)),
     }
     return ExportOut.model_validate(told)
 

@@ -17,7 +17,9 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading
 from studio.rundir import RunDir
-from studio.services import artifacts, compare, history, metrics, runs
+from studio.services.compare import compare
+from studio.services.metrics import metrics
+from studio.services.runs import artifacts, run_events, runs
 from studio.settings import Settings
 from studio.web.api.calls import Call
 from studio.web.api.shapes import PASSING, Id, RunBrief, run_brief
@@ -32,7 +34,7 @@ RECENT = 50
 HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
 _ROWS = TypeAdapter(list[metrics.Row])
 _BRIEFS = TypeAdapter(list[RunBrief])
-_BEFELL = TypeAdapter(list[history.Happened])
+_BEFELL = TypeAdapter(list[run_events.Happened])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def news(
         (
             "event",
             place,
-            _BEFELL.dump_json([*map(history.told, befell)]).decode() if befell else "",
+            _BEFELL.dump_json([*map(run_events.told, befell)]).decode() if befell else "",
         ),
         ("sample", place, f"{answers}" if answers != viewer.answers else ""),
         ("status", place, brief.model_dump_json() if _facts(brief) != viewer.status else ""),

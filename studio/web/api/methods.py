@@ -9,7 +9,8 @@ from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services import advice, refusals, workers
+from studio.services.precision import incompatibilities, recommendation
+from studio.services.workers import workers
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Listing, Out
 from studio.web.deps import DB
@@ -79,7 +80,7 @@ def method(name: str) -> MethodOut:
 @router.get("/precisions")
 def precisions(db: DB, model: ModelName = "", method: str = DEFAULT) -> Listing[PrecisionOut]:
     """Tell of each mode; with a model, also what the mode makes of it."""
-    facts = advice.facts_of(db, model) if model else ModelFacts()
+    facts = recommendation.facts_of(db, model) if model else ModelFacts()
     hardware, known = workers.machine(db), _known(method)
     modes = [_mode(_example(known, model, mode), facts, hardware) for mode in PRECISIONS.values()]
     if not model:
@@ -112,9 +113,9 @@ def _example(one: Method, model: str, mode: Precision) -> AnyRecipe:
 
 def _mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:
     mode = PRECISIONS[recipe.precision]
-    advised = advice.advise(recipe, facts, hardware)
+    advised = recommendation.advise(recipe, facts, hardware)
     reasons = [mode.refusal(hardware)]
-    reasons += [one.message for one in refusals.refusals(recipe, facts, hardware)]
+    reasons += [one.message for one in incompatibilities.refusals(recipe, facts, hardware)]
     reason = next(filter(None, reasons), "")
     told = {
         "available": not reason,

@@ -9,7 +9,8 @@ from pydantic import Field
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Model
 from studio.errors import NotFoundError
-from studio.services import consents, downloads, models, owners
+from studio.services.accounts import owners
+from studio.services.models import downloads, models, remote_code_trust
 from studio.web.api import chores
 from studio.web.api.calls import Call
 from studio.web.api.chores import ChoreOut
@@ -135,7 +136,7 @@ def search(
 def allow(model_id: Id, agreement: Agreement, db: DB) -> ModelOut:
     """Allow the code that a model brings to run, in one revision. It is fetched if need be."""
     model = models.get(db, model_id)
-    consents.give(db, model, agreement.revision)
+    remote_code_trust.give(db, model, agreement.revision)
     downloads.ask_code(db, model)
     return out(model)
 
@@ -144,7 +145,7 @@ def allow(model_id: Id, agreement: Agreement, db: DB) -> ModelOut:
 def revoke(model_id: Id, db: DB) -> ModelOut:
     """Take consent back: no run that starts later will run the model's own code."""
     model = models.get(db, model_id)
-    consents.revoke(model)
+    remote_code_trust.revoke(model)
     return out(model)
 
 
@@ -177,7 +178,7 @@ def _named(db: DB, name: str) -> Model:
 
 
 def _code(model: Model) -> CodeOut | None:
-    wanted, _why = consents.seen(model)
+    wanted, _why = remote_code_trust.seen(model)
     if wanted is None or not wanted.wanted:
         return None
     return CodeOut(

@@ -6,7 +6,9 @@ from fastapi import APIRouter, Request
 
 from studio.db.session import reading
 from studio.methods import AnyRecipe
-from studio.services import advice, findings, obstacles, plans, stats
+from studio.services.datasets import data_quality, token_stats
+from studio.services.precision import number_formats, recommendation
+from studio.services.runs import start_checks
 from studio.web.api import estimate
 from studio.web.api.calls import Call
 from studio.web.api.estimate import Estimate
@@ -103,15 +105,15 @@ class Answer(Estimate):
 def show(asked: Planned, request: Request) -> Answer:
     """Say what a recipe would do. Starts nothing and writes nothing."""
     with reading(request.app.state.engine) as db:
-        facts = advice.facts_of(db, asked.recipe.base_model)
-        advised = advice.advise_for(db, asked.recipe, facts)
-        recipe = advice.resolve(db, asked.recipe).recipe
-        refused = obstacles.of(db, recipe, facts)
-        noted = findings.noted(db, recipe)
-        lost = list(stats.cautions(db, recipe))
+        facts = recommendation.facts_of(db, asked.recipe.base_model)
+        advised = recommendation.advise_for(db, asked.recipe, facts)
+        recipe = recommendation.resolve(db, asked.recipe).recipe
+        refused = start_checks.of(db, recipe, facts)
+        noted = data_quality.noted(db, recipe)
+        lost = list(token_stats.cautions(db, recipe))
         needed = estimate.of(db, recipe)
     return Answer(
-        plan=PlanOut.model_validate(plans.plan(recipe, facts)),
+        plan=PlanOut.model_validate(number_formats.plan(recipe, facts)),
         **needed.model_dump(),
         refusals=[RefusalOut.model_validate(one) for one in refused],
         warnings=[*lost, *advised.warnings, *([f"{noted.sentence}."] if noted else [])],

@@ -8,8 +8,9 @@ from sqlmodel import Session
 
 from studio.db.session import reading
 from studio.desk import Asked, Source, Tokens
-from studio.services import datasets, desk, sight
-from studio.services.versions import Part
+from studio.services.datasets import datasets, token_preview
+from studio.services.datasets.versions import Part
+from studio.services.models import tokenizer_client
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Body, Id
 from studio.web.deps import Config
@@ -61,12 +62,12 @@ def preview(
     """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
     with reading(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
-        place = sight.exactly(db, dataset, wanted.split, wanted.row, wanted.version)
-        asked = _asked(db, wanted, sight.row(config.datasets, place))
+        place = token_preview.exactly(db, dataset, wanted.split, wanted.row, wanted.version)
+        asked = _asked(db, wanted, token_preview.row(config.datasets, place))
     if wanted.packing:
         drawn = wanted.validation_share, wanted.seed
-        asked = sight.packed(asked, config.datasets, place, *drawn)
-    return desk.tokens(config, asked)
+        asked = token_preview.packed(asked, config.datasets, place, *drawn)
+    return tokenizer_client.tokens(config, asked)
 
 
 @router.post("")
@@ -75,10 +76,10 @@ def preview_unsaved(request: Request, config: Config, dataset_id: Id, wanted: Pr
     with reading(request.app.state.engine) as db:
         datasets.get(db, dataset_id)
         asked = _asked(db, wanted, wanted.row)
-    return desk.tokens(config, asked)
+    return tokenizer_client.tokens(config, asked)
 
 
 def _asked(db: Session, wanted: Settings, row: dict[str, Any]) -> Asked:
-    return sight.question(
+    return token_preview.question(
         db, wanted.model, row, max_length=wanted.max_length, chat_template=wanted.chat_template
     )

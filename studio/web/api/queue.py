@@ -5,7 +5,10 @@ from datetime import datetime
 from fastapi import APIRouter
 
 from studio.db.work import Loaded
-from studio.services import besides, forecast, loaded, runs, workers
+from studio.services.models import loaded_model
+from studio.services.queue import background_overview, queue_eta
+from studio.services.runs import runs
+from studio.services.workers import workers
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Out, RunBrief, run_brief
 from studio.web.deps import DB
@@ -48,7 +51,7 @@ class QueueOut(Out):
     """In the order in which they will start."""
 
 
-def _wait(db: DB, wait: forecast.RunWait) -> WaitOut:
+def _wait(db: DB, wait: queue_eta.RunWait) -> WaitOut:
     brief = run_brief(db, wait.run).model_dump()
     return WaitOut(
         **brief,
@@ -60,29 +63,29 @@ def _wait(db: DB, wait: forecast.RunWait) -> WaitOut:
 
 @router.get("")
 def show(db: DB) -> QueueOut:
-    live, told = runs.live(db), loaded.now(db)
+    live, told = runs.live(db), loaded_model.now(db)
     return QueueOut(
         slots=workers.slots(db),
-        used=besides.slots_used(db),
+        used=background_overview.slots_used(db),
         live=[run_brief(db, run) for run in live],
         loaded=None if told is None else _loaded(told),
-        waiting=[_wait(db, one) for one in forecast.waits(db)],
+        waiting=[_wait(db, one) for one in queue_eta.waits(db)],
     )
 
 
 @router.delete("/loaded")
 def stop(db: DB) -> LoadedOut:
     """Have the model that is loaded to answer leave, once the answer at hand is whole."""
-    return _loaded(loaded.stop(db))
+    return _loaded(loaded_model.stop(db))
 
 
 def _loaded(row: Loaded) -> LoadedOut:
-    left = loaded.left(row)
+    left = loaded_model.left(row)
     return LoadedOut(
         model=row.model,
         computed_in=row.computed_in,
         since=row.since,
         leaves_in_seconds=None if left is None else left.total_seconds(),
         is_leaving=row.is_leaving,
-        slots=loaded.SLOTS,
+        slots=loaded_model.SLOTS,
     )

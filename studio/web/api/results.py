@@ -8,7 +8,8 @@ from fastapi.responses import FileResponse, Response
 
 from studio.manifest import Manifest
 from studio.rundir import RunDir
-from studio.services import artifacts, manifests, metrics, runs
+from studio.services.metrics import metrics
+from studio.services.runs import artifacts, manifests, runs
 from studio.web.api.calls import Call
 from studio.web.api.shapes import After, Id, Limit, Listing, Out
 from studio.web.deps import DB, Config

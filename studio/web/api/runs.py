@@ -9,20 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.methods import AnyRecipe
-from studio.services import (
-    attempts,
-    control,
-    experiments,
-    history,
-    labels,
-    queue,
-    run_table,
-    runs,
-    terms,
-    trash,
-)
-from studio.services.history import Happened
-from studio.services.run_table import View
+from studio.services import experiments
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, run_events, runs, tags_notes, trash
+from studio.services.runs.run_events import Happened
+from studio.services.search import query_parser, run_table
+from studio.services.search.run_table import View
 from studio.web.api import results
 from studio.web.api.calls import Call
 from studio.web.api.etags import Conditional, Marked
@@ -78,8 +70,8 @@ class Asked(BaseModel):
     def query(self) -> str:
         """All of it as one query."""
         named = {name: str(getattr(self, name) or "") for name in _FILTERS}
-        parts = [f"{name}:{terms.quoted(value)}" for name, value in named.items() if value]
-        words = [terms.quoted(self.search)] if self.search else []
+        parts = [f"{name}:{query_parser.quoted(value)}" for name, value in named.items() if value]
+        words = [query_parser.quoted(self.search)] if self.search else []
         return " ".join(filter(None, (self.q, *parts, *words)))
 
 
@@ -101,8 +93,8 @@ class ChangedRun(Body):
     """Its place among the waiting runs of its priority, counted from one."""
     is_held: bool | None = None
     """Whether it waits until you let it go."""
-    notes: Annotated[str, Field(max_length=labels.NOTES_LIMIT)] | None = None
-    tags: Annotated[list[Name], Field(max_length=labels.MOST_TAGS)] | None = None
+    notes: Annotated[str, Field(max_length=tags_notes.NOTES_LIMIT)] | None = None
+    tags: Annotated[list[Name], Field(max_length=tags_notes.MOST_TAGS)] | None = None
     is_archived: bool | None = None
     """Whether lists leave it out."""
     is_trashed: bool | None = None
@@ -166,7 +158,7 @@ def show(run_id: Id, db: DB, config: Config, etag: Marked) -> FailedRunOut:
 @router.patch("/{run_id}")
 def change(run_id: Id, changed: ChangedRun, db: DB, etag: Conditional) -> RunOut:
     etag.check(*_changeable(runs.get(db, run_id)))
-    labels.rewrite(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
+    tags_notes.rewrite(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
     if changed.priority is not None:
         queue.prioritise(db, run_id, changed.priority)
     if changed.place is not None:
@@ -196,31 +188,31 @@ def again(run_id: Id, changed: ChangedRecipe, db: DB) -> RunOut:
 
 @router.post("/{run_id}/cancel")
 def cancel(run_id: Id, db: DB) -> RunOut:
-    return run_out(db, control.cancel(db, run_id))
+    return run_out(db, run_commands.cancel(db, run_id))
 
 
 @router.post("/{run_id}/keep")
 def keep(run_id: Id, db: DB) -> RunOut:
     """Stop the run, and keep what it has learnt as its result."""
-    return run_out(db, control.keep(db, run_id))
+    return run_out(db, run_commands.keep(db, run_id))
 
 
 @router.post("/{run_id}/pause")
 def pause(run_id: Id, db: DB) -> RunOut:
     """Have the run write a checkpoint and leave its slot."""
-    return run_out(db, control.pause(db, run_id))
+    return run_out(db, run_commands.pause(db, run_id))
 
 
 @router.post("/{run_id}/resume")
 def resume(run_id: Id, db: DB) -> RunOut:
     """Queue a paused run to go on from its checkpoint."""
-    return run_out(db, control.resume(db, run_id))
+    return run_out(db, run_commands.resume(db, run_id))
 
 
 @router.post("/{run_id}/retry")
 def retry(run_id: Id, db: DB, how: Retry | None = None) -> RunOut:
     """Queue a failed or cancelled run to go on from its newest checkpoint, or to begin anew."""
-    again = control.restart if how and how.place == "start" else control.retry
+    again = run_commands.restart if how and how.place == "start" else run_commands.retry
     return run_out(db, again(db, run_id))
 
 
@@ -243,7 +235,7 @@ def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> Happened
     """Tell what befell the run, oldest first. Pass over kinds that you do not know."""
     runs.get(db, run_id)
     rows = runs.happenings(db, run_id, after=after or 0, limit=limit + 1)
-    page = page_of(rows, limit, [history.told(row) for row in rows])
+    page = page_of(rows, limit, [run_events.told(row) for row in rows])
     return HappenedOut(data=page.data, has_more=page.has_more, next_after=page.next_after)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import Field, SecretStr
 
-from studio.services import secrets
+from studio.services.accounts import secrets
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Body, Out
 from studio.web.deps import DB, Config

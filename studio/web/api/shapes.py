@@ -14,8 +14,10 @@ from studio.db.tables import Experiment, Run
 from studio.described import Described
 from studio.methods import AnyRecipe
 from studio.rundir import RunDir
-from studio.services import explanations, forecast, progress, queue
-from studio.services.waits import Wait
+from studio.services.estimates import run_progress
+from studio.services.queue import queue, queue_eta
+from studio.services.queue.wait_reasons import Wait
+from studio.services.runs import failure_report
 
 T = TypeVar("T")
 
@@ -191,7 +193,7 @@ def run_out(db: Session, run: Run) -> RunOut:
         "recipe": run.recipe,
         "precision": chosen_precision(run),
         "resolved": run.resolved,
-        "phases": progress.of(run),
+        "phases": run_progress.of(run),
         "notes": run.notes,
         "tags": run.tags,
         "archived_at": run.archived_at,
@@ -212,24 +214,24 @@ def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
 
 
 def run_explained(db: Session, run: Run, folder: RunDir) -> FailedRunOut:
-    why = explanations.of(db, run)
+    why = failure_report.of(db, run)
     told = run_out(db, run).model_dump()
-    told["waiting"] = waiting_out(forecast.of_run(db, run))
+    told["waiting"] = waiting_out(queue_eta.of_run(db, run))
     if why is not None:
         told["error"] |= {
-            "log": explanations.last_lines(folder),
-            "repairs": [asdict(repair) for repair in explanations.mends(db, run, why)],
+            "log": failure_report.last_lines(folder),
+            "repairs": [asdict(repair) for repair in failure_report.mends(db, run, why)],
         }
     return FailedRunOut.model_validate(told)
 
 
 def _error(db: Session, run: Run) -> dict[str, Any] | None:
-    why = explanations.of(db, run)
+    why = failure_report.of(db, run)
     return asdict(why) | {"code": why.kind.code} if why else None
 
 
 def _brief(db: Session, run: Run) -> dict[str, Any]:
-    made = progress.of(run)
+    made = run_progress.of(run)
     return {
         "id": run.id,
         "name": run.name,

@@ -10,9 +10,10 @@ from sqlmodel import Session
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.recipe.precision import PrecisionName
-from studio.services import experiments, reports, studies
-from studio.services.evidence import State, Versus
-from studio.services.timelines import Kind
+from studio.services import experiments
+from studio.services.studies import studies, study_reports
+from studio.services.studies.incidents import Kind
+from studio.services.studies.study_statistics import State, Versus
 from studio.web.api.calls import Call
 from studio.web.api.results import SeriesOut
 from studio.web.api.shapes import After, Body, Id, Limit, Listing, Out, page_of
@@ -49,7 +50,7 @@ class EstimateOut(Out):
 
 
 class FindingOut(Out):
-    """What is known of one precision; see `studio.services.evidence` for how."""
+    """What is known of one precision; see `studio.services.studies.study_statistics` for how."""
 
     precision: str
     states: dict[State, int]
@@ -163,7 +164,7 @@ def delete(study_id: Id, db: DB) -> None:
 
 
 def report_out(db: Session, study_id: int) -> ReportOut:
-    report = reports.of(db, study_id)
+    report = study_reports.of(db, study_id)
     return ReportOut.model_validate(
         {
             **StudyOut.model_validate(report.study).model_dump(),

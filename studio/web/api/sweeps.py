@@ -11,9 +11,10 @@ from studio.db.states import RunStatus, SweepStatus
 from studio.db.sweeps import Sweep
 from studio.methods import AnyRecipe
 from studio.recipe.space import Scalar, Space
-from studio.services import experiments, prospects, sweeps, trials
-from studio.services.prospects import Direction, Plan, Strategy
-from studio.services.trials import State, Trial
+from studio.services import experiments
+from studio.services.sweeps import sweep_preview, sweeps, trials
+from studio.services.sweeps.sweep_preview import Direction, Plan, Strategy
+from studio.services.sweeps.trials import State, Trial
 from studio.web.api.calls import Call
 from studio.web.api.shapes import After, Body, Id, Known, Limit, Listing, Out, page_of
 from studio.web.deps import DB, Reads
@@ -29,7 +30,7 @@ class NewSweep(Body):
     """By the dotted name of each knob that varies: `{"values": […]}`, or `{"low": …, "high": …}`
     with `log` or `step`."""
     strategy: Strategy = "grid"
-    count: Annotated[int, Field(ge=1, le=prospects.MOST_RUNS)] | None = None
+    count: Annotated[int, Field(ge=1, le=sweep_preview.MOST_RUNS)] | None = None
     """How many runs; a grid has as many as there are combinations."""
     metric: Annotated[str, Field(max_length=100, pattern=METRIC)] = "eval_loss"
     direction: Direction = "minimise"
@@ -37,7 +38,7 @@ class NewSweep(Body):
     """What is drawn follows from it."""
     is_pruning: bool = False
     """Whether a run that is worse than the median of the others is stopped early; TPE only."""
-    parallel: Annotated[int, Field(ge=1, le=prospects.MOST_AT_ONCE)] = 1
+    parallel: Annotated[int, Field(ge=1, le=sweep_preview.MOST_AT_ONCE)] = 1
     """How many of its runs may wait or train at once."""
 
 
@@ -112,7 +113,7 @@ def create(new: NewSweep, seen: Reads, db: DB) -> SweepOut:
     """Begin a sweep; the worker queues its runs. Settings that cannot run here are left out."""
     plan, recipe = _plan(new), experiments.get(seen, new.experiment_id).recipe
     # Looking at hundreds of settings takes a while: the database is held only from here on.
-    prospect = prospects.of(seen, recipe, plan)
+    prospect = sweep_preview.of(seen, recipe, plan)
     experiment = experiments.get(db, new.experiment_id)
     return SweepOut.model_validate(sweeps.create(db, experiment, plan, recipe, prospect))
 
@@ -121,7 +122,7 @@ def create(new: NewSweep, seen: Reads, db: DB) -> SweepOut:
 def prospect(new: NewSweep, db: Reads) -> ProspectOut:
     """Say how many runs a sweep would have, how long they take and what cannot run."""
     experiment = experiments.get(db, new.experiment_id)
-    return ProspectOut.model_validate(prospects.of(db, experiment.recipe, _plan(new)))
+    return ProspectOut.model_validate(sweep_preview.of(db, experiment.recipe, _plan(new)))
 
 
 @router.get("")

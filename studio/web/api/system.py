@@ -8,7 +8,7 @@ import studio
 from studio.errors import UnavailableError
 from studio.hardware import versions
 from studio.recipe.precision import PRECISIONS
-from studio.services import supervision, workers
+from studio.services.workers import worker_process, workers
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Out
 from studio.web.deps import DB
@@ -51,7 +51,7 @@ class HardwareOut(Out):
 def health(db: DB) -> Health:
     """Answer 503 with the reason when no worker is there to train."""
     if not workers.heard_of(db):
-        if death := supervision.death(db):
+        if death := worker_process.death(db):
             hint = f"The studio starts another; attempt {death.deaths}."
             raise UnavailableError(death.reason, hint=hint)
         raise UnavailableError("No worker is running.", hint="Start one: studio worker")

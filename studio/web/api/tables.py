@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 from pydantic import Field
 
-from studio.services import bulk, fields, summaries, views
+from studio.services.metrics import metric_summaries
+from studio.services.runs import bulk_actions
+from studio.services.search import query_fields, saved_views
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Body, Id, Known, Listing, Name, Out
 from studio.web.deps import DB, Config
@@ -24,7 +26,7 @@ class FieldOut(Out):
 class Bulk(Body):
     """Something done to many runs, all or none."""
 
-    runs: Annotated[list[Known], Field(min_length=1, max_length=bulk.MOST)]
+    runs: Annotated[list[Known], Field(min_length=1, max_length=bulk_actions.MOST)]
     act: Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
     tag: str = ""
 
@@ -36,7 +38,7 @@ class BulkOut(Out):
 
 class NewView(Body):
     name: Name
-    query: Annotated[str, Field(max_length=views.QUERY_LIMIT)]
+    query: Annotated[str, Field(max_length=saved_views.QUERY_LIMIT)]
     """What stands in the address of the page behind the question mark."""
 
 
@@ -50,8 +52,8 @@ class ViewOut(Out):
 @router.get("/fields")
 def listing(db: DB) -> Listing[FieldOut]:
     """List all that runs can be searched, sorted and shown by."""
-    told = summaries.keys(db)
-    found = [one for name in fields.names(told) if (one := fields.find(name, told))]
+    told = metric_summaries.keys(db)
+    found = [one for name in query_fields.names(told) if (one := query_fields.find(name, told))]
     return Listing(
         data=[FieldOut.model_validate(one) for one in found], has_more=False, next_after=None
     )
@@ -59,21 +61,21 @@ def listing(db: DB) -> Listing[FieldOut]:
 
 @router.post("/bulk")
 def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
-    return BulkOut(changed=bulk.act(db, asked.act, asked.runs, asked.tag, config.runs))
+    return BulkOut(changed=bulk_actions.act(db, asked.act, asked.runs, asked.tag, config.runs))
 
 
 @router.get("/views")
 def saved(db: DB) -> Listing[ViewOut]:
-    found = [ViewOut.model_validate(one) for one in views.listed(db)]
+    found = [ViewOut.model_validate(one) for one in saved_views.listed(db)]
     return Listing(data=found, has_more=False, next_after=None)
 
 
 @router.post("/views", status_code=201)
 def save(new: NewView, db: DB) -> ViewOut:
     """Keep a view; one of the same name is replaced."""
-    return ViewOut.model_validate(views.save(db, new.name, new.query))
+    return ViewOut.model_validate(saved_views.save(db, new.name, new.query))
 
 
 @router.delete("/views/{view_id}", status_code=204)
 def delete(view_id: Id, db: DB) -> None:
-    views.delete(db, view_id)
+    saved_views.delete(db, view_id)

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from studio.db.accounts import Scope
-from studio.services import tokens
+from studio.services.accounts import api_tokens
 from studio.web.api.calls import NEVER_KEPT, Call
 from studio.web.api.shapes import Body, Id, Out
 from studio.web.deps import DB
@@ -22,7 +22,7 @@ class NewToken(Body):
     scope: Literal["read", "submit", "manage", "admin"] = "read"
     """What it may do: read; submit (and begin something new); manage (and change and delete what is
     there); admin."""
-    days: Annotated[int, Field(ge=1, le=tokens.LONGEST_DAYS)] | None = 90
+    days: Annotated[int, Field(ge=1, le=api_tokens.LONGEST_DAYS)] | None = 90
     """How long it lasts; null is until it is revoked."""
 
 
@@ -48,19 +48,19 @@ class TokensOut(Out):
 @router.get("/tokens")
 def listing(db: DB, who: Who) -> TokensOut:
     """List your tokens, newest first."""
-    mine = tokens.of(db, who.account_id)
+    mine = api_tokens.of(db, who.account_id)
     return TokensOut(data=[TokenOut.model_validate(one) for one in mine])
 
 
 @router.post("/tokens", status_code=201, openapi_extra=NEVER_KEPT)
 def make(body: NewToken, db: DB, who: Who) -> MadeToken:
     """Make a token. It may do no more than you do."""
-    wish = tokens.Wish(body.name, Scope(body.scope), body.days)
-    made, secret = tokens.make(db, wish, who.account_id, who.level)
+    wish = api_tokens.Wish(body.name, Scope(body.scope), body.days)
+    made, secret = api_tokens.make(db, wish, who.account_id, who.level)
     return MadeToken(**TokenOut.model_validate(made).model_dump(), token=secret)
 
 
 @router.delete("/tokens/{number}", status_code=204)
 def revoke(number: Id, db: DB, who: Who) -> None:
     """Revoke a token at once; live streams that it opened end."""
-    tokens.revoke(db, number, who.account_id)
+    api_tokens.revoke(db, number, who.account_id)

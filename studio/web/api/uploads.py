@@ -6,8 +6,8 @@ from fastapi import APIRouter, Header, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from studio.services import uploads
-from studio.services.uploads import Parts
+from studio.services.datasets import uploads
+from studio.services.datasets.uploads import Parts
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Body, Out
 from studio.web.deps import Config

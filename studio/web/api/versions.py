@@ -16,9 +16,15 @@ from studio.intake.pages import NumberedRow
 from studio.intake.preview import preview as previewed
 from studio.intake.spots import Spotted
 from studio.intake.turns import Role
-from studio.services import builds, datasets, drafts, findings, versions
-from studio.services.builds import Built
-from studio.services.versions import Part, Which
+from studio.services.datasets import (
+    data_quality,
+    dataset_builds,
+    datasets,
+    pending_datasets,
+    versions,
+)
+from studio.services.datasets.dataset_builds import Built
+from studio.services.datasets.versions import Part, Which
 from studio.web.api.calls import Call
 from studio.web.api.datasets import ProblemOut, findings_of
 from studio.web.api.shapes import Body, Id, Listing, Out
@@ -172,8 +178,10 @@ def detection(
     """
     dataset, limits = datasets.get(db, dataset_id), limits_of(config)
     if options == FileOptions():
-        return DetectionOut.model_validate(drafts.detected(config.datasets, dataset, limits))
-    source = replace(drafts.source(config.datasets, dataset), options=options)
+        return DetectionOut.model_validate(
+            pending_datasets.detected(config.datasets, dataset, limits)
+        )
+    source = replace(pending_datasets.source(config.datasets, dataset), options=options)
     return DetectionOut.model_validate(look(source, limits.at_once()).detected)
 
 
@@ -187,8 +195,10 @@ def preview(
     if mapping is None and dataset.version is not None:
         mapping = versions.mapping_of(db, dataset_id)
     if mapping is None:
-        mapping = drafts.detected(config.datasets, dataset, limits).mapping
-    found = previewed(drafts.source(config.datasets, dataset), mapping, limits, wanted.rows)
+        mapping = pending_datasets.detected(config.datasets, dataset, limits).mapping
+    found = previewed(
+        pending_datasets.source(config.datasets, dataset), mapping, limits, wanted.rows
+    )
     shown = [PreviewedOut.model_validate(one) for one in found]
     return Listing(data=shown, has_more=len(found) == wanted.rows, next_after=None)
 
@@ -215,7 +225,7 @@ def build(
     The answer is 201 with a new version, 200 with one that has the same rows, or 202 with the chore
     that reads a large file.
     """
-    made = builds.again(
+    made = dataset_builds.again(
         request.app.state.engine,
         config.datasets,
         dataset_id,
@@ -253,9 +263,9 @@ def rows(
     version = versions.get(db, dataset_id, number)
     which = Which(part=asked.split, after=asked.after, words=asked.q.strip(), finding=asked.finding)
     if asked.finding:
-        findings.get(version, asked.finding, asked.split)
+        data_quality.get(version, asked.finding, asked.split)
     found = versions.rows(config.datasets, version, which, limit=asked.limit)
-    spots = findings.spots(config.datasets, version, which, found)
+    spots = data_quality.spots(config.datasets, version, which, found)
     shown = [_row(one, spots.get(one.number)) for one in found.rows]
     return Listing(data=shown, has_more=found.has_more, next_after=found.next_after)
 

@@ -7,8 +7,8 @@ import psutil
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
-from studio.services import census
-from studio.services.census import Census
+from studio.services.operations import prometheus_metrics
+from studio.services.operations.prometheus_metrics import Census
 from studio.web.deps import DB, Config
 from studio.web.exposition import CONTENT_TYPE, Family, buckets, by, gauge, text
 
@@ -18,7 +18,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/metrics")
 def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
     families = [
-        *_counted(census.take(db)),
+        *_counted(prometheus_metrics.take(db)),
         *request.app.state.traffic.families(),
         gauge("studio_database_bytes", "Size of the database.", _size(config.database)),
         gauge(
@@ -52,7 +52,9 @@ def _counted(found: Census) -> Iterator[Family]:
         "Steps that have failed since the worker started.",
         found.worker_failures,
     )
-    took = buckets(census.DURATIONS, found.durations, found.duration_count, found.duration_seconds)
+    took = buckets(
+        prometheus_metrics.DURATIONS, found.durations, found.duration_count, found.duration_seconds
+    )
     about = "From the claim to the end of runs that are kept; deleting a run takes it out."
     yield Family("studio_run_duration_seconds", "histogram", about, [*took])
     yield gauge("studio_tokens", "Tokens trained on, over the runs that are kept.", found.tokens)

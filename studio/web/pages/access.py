@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.accounts import Scope
 from studio.db.session import reading, unit_of_work
 from studio.errors import InvalidError, StudioError
-from studio.services import accounts, passwords, sign_ins, tokens
+from studio.services.accounts import accounts, api_tokens, login_sessions, passwords
 from studio.web.deps import DB
 from studio.web.errors import status_of
 from studio.web.render import go, page
@@ -39,8 +39,8 @@ def make(
 ) -> Response:
     """Make a token and show it, this once."""
     try:
-        wish = tokens.Wish(name, scope, days_of(days))
-        token, secret = tokens.make(db, wish, who.account_id, who.level)
+        wish = api_tokens.Wish(name, scope, days_of(days))
+        token, secret = api_tokens.make(db, wish, who.account_id, who.level)
     except StudioError as error:
         return _page(request, db, who, problem=error, name=name)
     return _page(request, db, who, made=token, secret=secret)
@@ -48,19 +48,19 @@ def make(
 
 @router.post("/tokens/{number}")
 def revoke(request: Request, number: Number, db: DB, who: Who) -> Response:
-    tokens.revoke(db, number, who.account_id)
+    api_tokens.revoke(db, number, who.account_id)
     return go(request, HOME)
 
 
 @router.post("/browsers")
 def show_others_out(request: Request, db: DB, who: Who) -> Response:
-    sign_ins.end_others(db, who.account_id, but=who.sign_in_id)
+    login_sessions.end_others(db, who.account_id, but=who.sign_in_id)
     return go(request, HOME + "#browsers")
 
 
 @router.post("/browsers/{number}")
 def show_out(request: Request, number: Number, db: DB, who: Who) -> Response:
-    sign_ins.end(db, number, who.account_id)
+    login_sessions.end(db, number, who.account_id)
     return go(request, HOME + "#browsers")
 
 
@@ -113,8 +113,8 @@ def _page(request: Request, db: Session, who: Identity, **about: Any) -> Respons
         | {
             "someone": who,
             "mode": request.app.state.settings.sign_in,
-            "tokens": tokens.of(db, mine),
-            "browsers": sign_ins.of(db, mine),
+            "tokens": api_tokens.of(db, mine),
+            "browsers": login_sessions.of(db, mine),
             "scopes": [scope for scope in Scope if who.level.covers(scope)],
             "shortest": passwords.SHORTEST,
         },

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from studio.rundir import RunDir
-from studio.services import breakages, runs
+from studio.services.runs import nonfinite_steps, runs
 from studio.web.deps import DB, Config
 from studio.web.render import page
 
@@ -15,5 +15,5 @@ router = APIRouter(prefix="/runs", include_in_schema=False)
 def show(request: Request, run_id: int, db: DB, config: Config, step: int = 0) -> Response:
     run = runs.get(db, run_id)
     log = RunDir(config.runs / str(run_id)).log
-    found = breakages.at(db, run_id, step, log)
+    found = nonfinite_steps.at(db, run_id, step, log)
     return page(request, "runs/broken.html", run=run, found=found)

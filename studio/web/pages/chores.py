@@ -7,7 +7,8 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from studio.db.work import Chore
-from studio.services import chores, endings, waits
+from studio.services.queue import task_results, wait_reasons
+from studio.services.tasks import tasks
 from studio.web.deps import DB
 from studio.web.render import asked_by_htmx, block, go, page
 
@@ -20,7 +21,7 @@ Then = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
 
 @router.get("/{chore_id}")
 def show(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
-    chore = chores.get(db, chore_id)
+    chore = tasks.get(db, chore_id)
     if asked_by_htmx(request):
         return block(request, "chores/show.html", "chore", **_about(db, chore, then))
     return page(request, "chores/show.html", **_about(db, chore, then))
@@ -28,14 +29,14 @@ def show(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Respon
 
 @router.post("/{chore_id}/cancel")
 def cancel(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
-    chore = endings.cancel(db, chore_id)
+    chore = task_results.cancel(db, chore_id)
     return _shown(request, db, chore, then)
 
 
 @router.post("/{chore_id}/again")
 def again(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
-    chore = chores.get(db, chore_id)
-    chores.again(chore)
+    chore = tasks.get(db, chore_id)
+    tasks.again(chore)
     return _shown(request, db, chore, then)
 
 
@@ -47,7 +48,7 @@ def _shown(request: Request, db: DB, chore: Chore, then: str) -> Response:
 
 
 def _about(db: DB, chore: Chore, then: str) -> dict[str, Any]:
-    return {"chore": chore, "then": then, "wait": waits.of_work(db, chore)}
+    return {"chore": chore, "then": then, "wait": wait_reasons.of_work(db, chore)}
 
 
 def _back(request: Request, chore_id: int) -> str:

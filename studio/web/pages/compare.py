@@ -11,19 +11,14 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.services import (
-    compare,
-    comparisons,
-    differences,
-    groups,
-    metrics,
-    progress,
-    ratings,
-    runs,
-)
-from studio.services.comparable_metrics import is_noisy
-from studio.services.compare import Comparison
-from studio.services.differences import NOISE, Difference
+from studio.services.compare import compare, comparisons, curve_groups, recipe_differences
+from studio.services.compare.comparable_metrics import is_noisy
+from studio.services.compare.compare import Comparison
+from studio.services.compare.recipe_differences import NOISE, Difference
+from studio.services.estimates import run_progress
+from studio.services.metrics import metrics
+from studio.services.runs import runs
+from studio.services.samples import sample_ratings
 from studio.web import answers, booklet, lines, relations, words
 from studio.web.deps import DB
 from studio.web.render import go, page
@@ -83,7 +78,7 @@ def export(db: DB, view: Seen) -> Response:
 def _drawn(db: Session, made: Comparison, view: View) -> dict[str, Any]:
     """Return what the charts and their legend are drawn from."""
     ids = [run.id or 0 for run in made.runs]
-    gathered = groups.of(made.runs, view.group) if view.group else []
+    gathered = curve_groups.of(made.runs, view.group) if view.group else []
     colours = lines.of_groups(gathered) if view.group else lines.of_runs(made.runs)
     owner = {run: min(group.runs) for group in gathered for run in group.runs}
     differing = [key for key in made.differing if key not in NOISE]
@@ -108,7 +103,7 @@ def _settings(made: Comparison, view: View) -> dict[str, Any]:
     kept = [one for one in differing if view.noise or one.key not in NOISE]
     shown: Sequence[Difference] = made.differences if view.all else kept
     return {
-        "sections": differences.in_sections(shown),
+        "sections": recipe_differences.in_sections(shown),
         "left_out": [one.key for one in differing if one not in kept and not view.all],
         "base_place": made.runs.index(made.base),
     }
@@ -135,7 +130,7 @@ def _chooser(request: Request, db: Session, chosen: Sequence[int]) -> Response:
         "compare/choose.html",
         runs=[*missing, *recent],
         chosen=set(chosen),
-        progress_of=progress.of,
+        progress_of=run_progress.of,
         kept=kept,
     )
 
@@ -157,12 +152,12 @@ def _answers(db: Session, made: Comparison, view: View) -> dict[str, Any]:
     wanted = answers.Wanted(
         differs=view.differs, find=view.find, whole=view.whole, blind=view.blind
     )
-    said, scores = compare.samples(db, ids), ratings.of(db, ids)
+    said, scores = compare.samples(db, ids), sample_ratings.of(db, ids)
     return {
         "said": answers.beside(ordered, said, scores, wanted),
         "ordered": ordered,
-        "rated": ratings.counts(db, ids),
-        "can_rate": any(one.stage == ratings.FINAL for one in said),
+        "rated": sample_ratings.counts(db, ids),
+        "can_rate": any(one.stage == sample_ratings.FINAL for one in said),
         # With each rating another, so that nobody meets an order that was once revealed.
         "seed": crc32(repr((ids, scores)).encode()),
     }

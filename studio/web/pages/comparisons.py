@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from studio.services import comparisons
+from studio.services.compare import comparisons
 from studio.web import booklet
 from studio.web.deps import DB
 from studio.web.render import go

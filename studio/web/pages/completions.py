@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from studio.services import completions
+from studio.services.search import completions
 from studio.web.deps import DB
 from studio.web.render import page
 

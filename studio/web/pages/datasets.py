@@ -12,10 +12,10 @@ from studio.errors import ConflictError, InvalidError, NotFoundError, StudioErro
 from studio.intake import wording
 from studio.intake.formats import ACCEPTED, IN_WORDS
 from studio.intake.mapping import Mapping
-from studio.services import builds, datasets, findings, versions
-from studio.services.builds import Built
-from studio.services.findings import Wanted
-from studio.services.versions import Part
+from studio.services.datasets import data_quality, dataset_builds, datasets, versions
+from studio.services.datasets.data_quality import Wanted
+from studio.services.datasets.dataset_builds import Built
+from studio.services.datasets.versions import Part
 from studio.settings import Settings
 from studio.web import dataset_page, import_page
 from studio.web.dataset_page import Asked
@@ -44,7 +44,7 @@ def listing(
 def add(request: Request, upload: NewUpload, db: DB, config: Config) -> Response:
     """Keep a file, and ask how it is to be read."""
     try:
-        dataset = builds.bring(db, config.datasets, replace(upload, is_draft=True))
+        dataset = dataset_builds.bring(db, config.datasets, replace(upload, is_draft=True))
     except (ConflictError, InvalidError) as error:
         again = listed(db, config, name=upload.name, problem=error)
         return form_again(request, "datasets/list.html", **again)
@@ -108,7 +108,7 @@ def exclude(
     """Leave rows out, named as the file counts them; that makes a new version."""
     before = datasets.get(db, dataset_id).version
     engine, limits = request.app.state.engine, limits_of(config)
-    made = findings.leave_rows_out(engine, config.datasets, dataset_id, row, limits)
+    made = data_quality.leave_rows_out(engine, config.datasets, dataset_id, row, limits)
     return go(request, _after(dataset_id, made, before))
 
 
@@ -124,7 +124,7 @@ def leave_out(
     """Leave out the rows of a finding; that makes a new version."""
     wanted = Wanted(code=code, part=split, version=number)
     engine, limits = request.app.state.engine, limits_of(config)
-    made = findings.leave_out(engine, config.datasets, dataset_id, wanted, limits)
+    made = data_quality.leave_out(engine, config.datasets, dataset_id, wanted, limits)
     return go(request, _after(dataset_id, made, number))
 
 
@@ -133,7 +133,7 @@ def look(
     request: Request, dataset_id: DatasetId, number: Number, db: DB, config: Config
 ) -> Response:
     """Have rows looked through that were read before anything was looked for in them."""
-    findings.ask(db, config.datasets, versions.get(db, dataset_id, number))
+    data_quality.ask(db, config.datasets, versions.get(db, dataset_id, number))
     return go(request, f"/datasets/{dataset_id}?version={number}#problems")
 
 

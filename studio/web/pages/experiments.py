@@ -6,7 +6,10 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from studio.recipe import yaml
-from studio.services import experiments, lineage, progress, runs, workers
+from studio.services import experiments
+from studio.services.estimates import run_progress
+from studio.services.runs import recipe_parents, runs
+from studio.services.workers import workers
 from studio.web import changes, choices
 from studio.web.deps import DB
 from studio.web.render import go, page
@@ -17,7 +20,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/experiments/{experiment_id}")
 def show(request: Request, experiment_id: int, db: DB) -> Response:
     experiment = experiments.get(db, experiment_id)
-    parent = lineage.parent(db, experiment.parent)
+    parent = recipe_parents.parent(db, experiment.parent)
     return page(
         request,
         "experiments/show.html",
@@ -27,7 +30,7 @@ def show(request: Request, experiment_id: int, db: DB) -> Response:
         recipe=yaml.dump(experiment.recipe),
         parent=parent,
         changes=changes.between(experiment.recipe, parent.recipe) if parent else [],
-        progress_of=progress.of,
+        progress_of=run_progress.of,
     )
 
 

@@ -16,10 +16,12 @@ from studio.errors import InvalidError
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType
 from studio.rundir import RunDir
-from studio.services import artifacts, exports, formats, runs, waits
-from studio.services.artifacts import File
-from studio.services.formats import Choice
-from studio.services.waits import Wait
+from studio.services.exports import export_formats, exports
+from studio.services.exports.export_formats import Choice
+from studio.services.queue import wait_reasons
+from studio.services.queue.wait_reasons import Wait
+from studio.services.runs import artifacts, runs
+from studio.services.runs.artifacts import File
 from studio.web.deps import DB, Config
 from studio.web.render import block, go
 
@@ -82,7 +84,7 @@ def shown(db: Session, run: Run, run_folders: Path) -> list[Shown]:
             export=one,
             files=artifacts.listing(folder.export(one.id or 0).files),
             base=bases.get(str(folder.export(one.id or 0).files), ""),
-            wait=waits.of_work(db, one),
+            wait=wait_reasons.of_work(db, one),
         )
         for one in exports.of_run(db, run.id or 0)
     ]
@@ -93,7 +95,7 @@ def choices(db: Session, run: Run, run_folders: Path) -> list[Choice]:
     folder = RunDir(run_folders / str(run.id)).artifacts
     if run.status is not RunStatus.SUCCEEDED or not folder.is_dir():
         return []
-    return list(formats.choices(db, run, folder))
+    return list(export_formats.choices(db, run, folder))
 
 
 def _chosen(model: str) -> tuple[Kind, DType]:

@@ -9,19 +9,19 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.services import (
-    fields,
-    finding,
-    progress,
-    run_groups,
+from studio.services.estimates import run_progress
+from studio.services.metrics import metric_summaries
+from studio.services.runs import runs
+from studio.services.search import (
+    query_fields,
+    query_filters,
+    query_parser,
     run_table,
-    runs,
-    summaries,
-    terms,
-    views,
+    saved_views,
+    table_groups,
 )
-from studio.services.run_table import NEWEST, Line, View
-from studio.services.terms import QueryError
+from studio.services.search.query_parser import QueryError
+from studio.services.search.run_table import NEWEST, Line, View
 from studio.web import run_table as shown
 from studio.web.deps import DB
 from studio.web.render import page
@@ -52,9 +52,9 @@ def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response
         address=address,
         chips=_chips(view),
         live=runs.live(db),
-        progress_of=progress.of,
-        saved=views.listed(db),
-        vocabulary=fields.names(summaries.keys(db)),
+        progress_of=run_progress.of,
+        saved=saved_views.listed(db),
+        vocabulary=query_fields.names(metric_summaries.keys(db)),
         **found,
     )
     # Htmx calls a request whole that selects a part of the answer; a boosted link wants all of it.
@@ -64,13 +64,13 @@ def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response
     return answer
 
 
-def baseline(db: Session, view: View, columns: Sequence[fields.Field]) -> Line | None:
+def baseline(db: Session, view: View, columns: Sequence[query_fields.Field]) -> Line | None:
     found = run_table.lines(db, [view.base], columns) if view.base else []
     return found[0] if found else None
 
 
 def _found(db: Session, view: View, asked: Asked) -> dict[str, Any]:
-    grouped = run_groups.of(db, view)
+    grouped = table_groups.of(db, view)
     if grouped:
         base = baseline(db, view, grouped.columns)
         opened = {
@@ -119,7 +119,7 @@ def _chips(view: View) -> list[tuple[str, str]]:
     return [
         (
             view.query[term.start : term.end],
-            address(replace(view, query=terms.without(view.query, term))),
+            address(replace(view, query=query_parser.without(view.query, term))),
         )
-        for term in finding.chips(view.query)
+        for term in query_filters.chips(view.query)
     ]

@@ -6,7 +6,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from studio.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
-from studio.services import chores, sources
+from studio.services.datasets import import_sources
+from studio.services.tasks import tasks
 from studio.web import import_page
 from studio.web.deps import DB, Config, Posted
 from studio.web.pages import datasets
@@ -23,7 +24,7 @@ def bring(request: Request, posted: Posted, db: DB, config: Config) -> Response:
     """Have a file fetched, and show how far it is."""
     name = str(posted.get("name", ""))
     try:
-        chore = sources.bring(db, config, import_page.read(posted), name)
+        chore = import_sources.bring(db, config, import_page.read(posted), name)
     except _REFUSED as error:
         again: dict[str, Any] = datasets.listed(db, config, name=name, problem=error)
         way = str(posted.get("kind", ""))
@@ -35,5 +36,5 @@ def bring(request: Request, posted: Posted, db: DB, config: Config) -> Response:
 @router.get("/{chore_id}/done")
 def done(request: Request, chore_id: ChoreId, db: DB) -> Response:
     """Go to the data set that a chore has brought."""
-    dataset_id = chores.get(db, chore_id).result.get("dataset_id")
+    dataset_id = tasks.get(db, chore_id).result.get("dataset_id")
     return go(request, f"/datasets/{dataset_id}" if dataset_id else "/datasets")

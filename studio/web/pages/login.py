@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.accounts import Account, Purpose, Role
 from studio.db.session import reading, unit_of_work
 from studio.errors import ConflictError, InvalidError, StudioError, UnknownPersonError
-from studio.services import accounts, oidc, passwords, sign_ins, tickets
+from studio.services.accounts import accounts, login_sessions, oidc, one_time_links, passwords
 from studio.web import who
 from studio.web.deps import DB, Config
 from studio.web.errors import status_of
@@ -82,7 +82,7 @@ def choose(
 @router.post("/logout")
 def leave(request: Request, db: DB, visitor: Visitor) -> Response:
     if visitor is not None and visitor.sign_in_id is not None:
-        sign_ins.end(db, visitor.sign_in_id, visitor.account_id)
+        login_sessions.end(db, visitor.sign_in_id, visitor.account_id)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(who.cookie_name(request.scope), path="/")
     return answer
@@ -96,12 +96,12 @@ def local(there: str) -> str:
 def let_in(request: Request, db: Session, account_id: int | None, there: str) -> Response:
     """Send the browser on with a cookie that no script can read."""
     agent = request.headers.get("user-agent", "")
-    secret = sign_ins.begin(db, account_id, who.address(request.scope), agent)
+    secret = login_sessions.begin(db, account_id, who.address(request.scope), agent)
     answer = RedirectResponse(there, 303)
     answer.set_cookie(
         who.cookie_name(request.scope),
         secret,
-        max_age=int(sign_ins.ABSOLUTE.total_seconds()),
+        max_age=int(login_sessions.ABSOLUTE.total_seconds()),
         path="/",
         secure=who.is_secure(request.scope),
         httponly=True,
@@ -114,10 +114,10 @@ def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
     """Let in whoever brings a link, or ask for the password that it is for."""
     try:
         with unit_of_work(request.app.state.engine) as db:
-            ticket = tickets.look(db, secret)
+            ticket = one_time_links.look(db, secret)
             if ticket.purpose is not Purpose.ENTER:
                 return _password(request, db, secret)
-            tickets.use(db, secret)
+            one_time_links.use(db, secret)
             request.state.deed = who.LOCAL.name
             return let_in(request, db, None, "/")
     except UnknownPersonError as error:
@@ -127,12 +127,12 @@ def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
 
 
 def _account_of(db: Session, secret: str, name: str) -> Account:
-    ticket = tickets.use(db, secret)
+    ticket = one_time_links.use(db, secret)
     if ticket.purpose is Purpose.FIRST:
         if accounts.has_any(db):
             raise ConflictError("Somebody has become the administrator already.")
         return accounts.add(db, name, Role.ADMINISTRATOR)
-    holder = tickets.holder(db, ticket)
+    holder = one_time_links.holder(db, ticket)
     if ticket.purpose is not Purpose.PASSWORD or holder is None:
         raise UnknownPersonError("This link is for something else.")
     return holder
@@ -160,8 +160,8 @@ def _password(
     problem: StudioError | None = None,
     name: str = "",
 ) -> Response:
-    ticket = tickets.look(db, secret)
-    account = tickets.holder(db, ticket)
+    ticket = one_time_links.look(db, secret)
+    account = one_time_links.holder(db, ticket)
     return page(
         request,
         "login/password.html",

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from studio.errors import InvalidError
 from studio.intake.mapping import FileOptions
-from studio.services import builds, datasets
+from studio.services.datasets import dataset_builds, datasets
 from studio.web import mappings
 from studio.web.deps import Config, Posted, Reads
 from studio.web.mapping_screen import Screen
@@ -79,7 +79,7 @@ def use(
     """Read the whole file as the form says, and let new runs learn from what that gives."""
     form = mappings.posted(posted)
     try:
-        made = builds.again(
+        made = dataset_builds.again(
             request.app.state.engine,
             config.datasets,
             dataset_id,

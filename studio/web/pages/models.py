@@ -9,7 +9,9 @@ from sqlmodel import Session
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Model
 from studio.errors import StudioError
-from studio.services import advice, consents, downloads, estimates, models
+from studio.services.estimates import estimates
+from studio.services.models import downloads, models, remote_code_trust
+from studio.services.precision import recommendation
 from studio.settings import Settings
 from studio.web.deps import DB, Config, Keyed
 from studio.web.render import asked_by_htmx, block, form_again, go, page
@@ -83,14 +85,14 @@ def come(model_id: ModelId) -> Response:
 @router.post("/{model_id}/consent")
 def allow(request: Request, model_id: ModelId, db: DB, revision: Text = "") -> Response:
     model = models.get(db, model_id)
-    consents.give(db, model, revision)
+    remote_code_trust.give(db, model, revision)
     downloads.ask_code(db, model)
     return go(request, f"/models/{model_id}#code")
 
 
 @router.post("/{model_id}/consent/revoke")
 def revoke(request: Request, model_id: ModelId, db: DB) -> Response:
-    consents.revoke(models.get(db, model_id))
+    remote_code_trust.revoke(models.get(db, model_id))
     return go(request, f"/models/{model_id}#code")
 
 
@@ -156,7 +158,7 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
         "is_usable": _is_usable(model),
         "runs": models.used_by(db, model),
         "lineage": models.lineage(db, model),
-        "warning": consents.WARNING,
+        "warning": remote_code_trust.WARNING,
         "fetching": downloads.code_of(db, model),
         "link": f"{downloads.hub(config).endpoint}/{model.repo}" if model.repo else "",
         **_misses(db, model.name),
@@ -164,8 +166,8 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
     if not told["is_here"]:
         return told
     try:
-        known, folder = advice.facts(models.folder_of(model)), models.folder_of(model)
-        told |= {"known": known, "card": cards.read(folder), "code": consents.of(model)}
+        known, folder = recommendation.facts(models.folder_of(model)), models.folder_of(model)
+        told |= {"known": known, "card": cards.read(folder), "code": remote_code_trust.of(model)}
         told["cares"] = list(
             families.cares(known.family, has_experts=bool(known.expert_parameters))
         )
@@ -177,7 +179,7 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
 def _is_usable(model: Model) -> bool:
     """Whether a run could start from it now."""
     try:
-        consents.require(model)
+        remote_code_trust.require(model)
     except (StudioError, OSError):
         return False
     return models.is_here(model)

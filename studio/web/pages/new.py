@@ -13,17 +13,13 @@ from studio.db.session import reading
 from studio.db.tables import Experiment
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
-from studio.services import (
-    advice,
-    calibrations,
-    experiments,
-    lengths,
-    measurements,
-    queue,
-    runs,
-    stats,
-    workers,
-)
+from studio.services import experiments
+from studio.services.datasets import token_stats
+from studio.services.estimates import calibrations, dry_runs, token_lengths
+from studio.services.precision import recommendation
+from studio.services.queue import queue
+from studio.services.runs import runs
+from studio.services.workers import workers
 from studio.web import choices, outline, preview, starting
 from studio.web.deps import DB, Config, Posted, Reads
 from studio.web.forms import Problems, fieldset
@@ -108,14 +104,14 @@ def calibrated(request: Request) -> Response:
 @router.post("/measure")
 def measure(request: Request, posted: Posted, db: DB, config: Config) -> Response:
     """Go through a step of the form as it stands, for its estimate to be exact."""
-    chore = measurements.ask(db, _filled(db, posted), config)
+    chore = dry_runs.ask(db, _filled(db, posted), config)
     return block(request, "experiments/new.html", "measurement", dry=chore)
 
 
 @router.post("/lengths")
 def count(request: Request, posted: Posted, db: DB, config: Config) -> Response:
     """Count the tokens of the form's rows, as its model sees them, for its estimate to go by."""
-    chore = stats.ask(db, config, lengths.which(db, _recipe(db, posted)))
+    chore = token_stats.ask(db, config, token_lengths.which(db, _recipe(db, posted)))
     return block(request, "experiments/new.html", "counting", count=chore)
 
 
@@ -152,7 +148,7 @@ def _experiment(db: Session, draft: Draft) -> Experiment:
 
 def _filled(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
     """Return the recipe of a form that could be started as it stands."""
-    recipe = advice.resolve(db, _recipe(db, posted)).recipe
+    recipe = recommendation.resolve(db, _recipe(db, posted)).recipe
     runs.check(db, recipe)
     return recipe
 

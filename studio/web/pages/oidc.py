@@ -7,7 +7,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from studio.db.session import unit_of_work
 from studio.errors import NotFoundError, StudioError, UnknownPersonError
-from studio.services import newcomers, oidc
+from studio.services.accounts import oidc, oidc_accounts
 from studio.settings import Settings
 from studio.web import who
 from studio.web.deps import Config, Keyed
@@ -59,10 +59,10 @@ def receive(
         visitor = oidc.visitor(config, _back(request, config), code, begun)
         request.state.deed = visitor.name[:80]
         with unit_of_work(app.engine) as db:
-            account = newcomers.account_of(db, config, visitor)
+            account = oidc_accounts.account_of(db, config, visitor)
             number = account.id if account else None
         if number is None:
-            raise newcomers.refusal(visitor)
+            raise oidc_accounts.refusal(visitor)
     except StudioError as problem:
         return refused(request, problem)
     with unit_of_work(app.engine) as db:

@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from studio.db.accounts import Account, Role
 from studio.errors import StudioError
-from studio.services import accounts, deeds
+from studio.services.accounts import accounts, audit_log
 from studio.settings import Settings
 from studio.web import invitations
 from studio.web.deps import DB, Config
@@ -74,7 +74,7 @@ def log(
     before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
     who: Annotated[str, Query(max_length=100)] = "",
 ) -> Response:
-    found = deeds.newest(db, SHOWN, before, who)
+    found = audit_log.newest(db, SHOWN, before, who)
     return page(
         request,
         "settings/log.html",

@@ -5,7 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from studio.services import besides, control, forecast, loaded, progress, queue, runs, workers
+from studio.services.estimates import run_progress
+from studio.services.models import loaded_model
+from studio.services.queue import background_overview, queue, queue_eta
+from studio.services.runs import run_commands, runs
+from studio.services.workers import workers
 from studio.web.deps import DB
 from studio.web.render import block, go, page
 
@@ -14,32 +18,32 @@ router = APIRouter(prefix="/queue", include_in_schema=False)
 
 @router.get("")
 def show(request: Request, db: DB) -> Response:
-    told = loaded.now(db)
+    told = loaded_model.now(db)
     return page(
         request,
         "queue/show.html",
         live=runs.live(db),
-        waits=forecast.waits(db),
+        waits=queue_eta.waits(db),
         workers=workers.heard_of(db),
         slots=workers.slots(db),
-        used=besides.slots_used(db),
-        others=besides.listed(db),
+        used=background_overview.slots_used(db),
+        others=background_overview.listed(db),
         loaded=told,
-        stays=loaded.left(told) if told else None,
-        progress_of=progress.of,
+        stays=loaded_model.left(told) if told else None,
+        progress_of=run_progress.of,
     )
 
 
 @router.get("/others")
 def others(request: Request, db: DB) -> Response:
     """Show what is done besides runs; they are told of live, this is asked for."""
-    return block(request, "queue/show.html", "others", others=besides.listed(db))
+    return block(request, "queue/show.html", "others", others=background_overview.listed(db))
 
 
 @router.post("/loaded/stop")
 def stop(request: Request, db: DB) -> Response:
     """Have the model that is loaded to answer leave."""
-    loaded.stop(db)
+    loaded_model.stop(db)
     return go(request, "/queue")
 
 
@@ -65,5 +69,5 @@ def prioritise(
 
 @router.post("/{run_id}/cancel")
 def cancel(request: Request, run_id: int, db: DB) -> Response:
-    control.cancel(db, run_id)
+    run_commands.cancel(db, run_id)
     return go(request, "/queue")

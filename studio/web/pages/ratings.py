@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
-from studio.services import ratings, runs
+from studio.services.runs import runs
+from studio.services.samples import sample_ratings
 from studio.web.deps import DB
 from studio.web.render import asked_by_htmx, go, page
 
@@ -23,8 +24,8 @@ def rate(
     blind: Annotated[bool, Form()] = False,
 ) -> Response:
     """Keep a score, or with 0 forget it. A blind page is told nothing of the run."""
-    sample = ratings.get(db, sample_id)
-    before = ratings.rate(db, sample, score or None)
+    sample = sample_ratings.get(db, sample_id)
+    before = sample_ratings.rate(db, sample, score or None)
     run_id = sample.run_id
     if not asked_by_htmx(request):
         return go(request, _back(request) or f"/runs/{run_id}")
@@ -36,7 +37,7 @@ def rate(
         before=before,
         blind=blind,
         run=runs.get(db, run_id),
-        rated=ratings.counts(db, [run_id]),
+        rated=sample_ratings.counts(db, [run_id]),
     )
 
 

@@ -12,23 +12,21 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.recipe import yaml
 from studio.rundir import RunDir
-from studio.services import (
+from studio.services.compare import compare
+from studio.services.estimates import memory, run_progress
+from studio.services.metrics import metrics
+from studio.services.queue import queue, queue_eta
+from studio.services.runs import (
     artifacts,
-    compare,
-    control,
-    explanations,
-    forecast,
-    memory,
-    metrics,
-    progress,
-    queue,
-    ratings,
-    repairs,
-    rescues,
+    failure_report,
+    fixes,
+    oom_retry,
+    run_commands,
     runs,
     trash,
-    workers,
 )
+from studio.services.samples import sample_ratings
+from studio.services.workers import workers
 from studio.web import answers, choices, facts, history, numerics, words
 from studio.web.deps import DB, Config, Posted
 from studio.web.pages import exports
@@ -85,18 +83,18 @@ def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
         request,
         "runs/show.html",
         run=run,
-        made=progress.of(run),
+        made=run_progress.of(run),
         memory=_memory(run),
-        beginning=progress.beginning(run, folder.events.beginning(FIRST_LINES)),
+        beginning=run_progress.beginning(run, folder.events.beginning(FIRST_LINES)),
         position=queue.position(db, run),
-        wait=forecast.of_run(db, run),
+        wait=queue_eta.of_run(db, run),
         precisions=precisions,
-        shrunk=rescues.told(db, run_id),
+        shrunk=oom_retry.told(db, run_id),
         **_failure(db, run, folder),
         **_numerics(db, run),
         plots=_plots(metrics.keys(db, [run_id])),
-        said=answers.along(compare.samples(db, [run_id]), ratings.of(db, [run_id])),
-        rated=ratings.counts(db, [run_id]),
+        said=answers.along(compare.samples(db, [run_id]), sample_ratings.of(db, [run_id])),
+        rated=sample_ratings.counts(db, [run_id]),
         resolved=facts.of(run),
         files=artifacts.listing(folder.artifacts),
         exports=exports.shown(db, run, config.runs),
@@ -116,13 +114,13 @@ def past(request: Request, run_id: int, db: DB) -> Response:
 def wait(request: Request, run_id: int, db: DB) -> Response:
     """Show why a run waits, and nothing more once it has begun."""
     run = runs.get(db, run_id)
-    return block(request, "runs/show.html", "wait", run=run, wait=forecast.of_run(db, run))
+    return block(request, "runs/show.html", "wait", run=run, wait=queue_eta.of_run(db, run))
 
 
 @router.get("/{run_id}/row")
 def row(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
-    return block(request, "runs/brief.html", "row", run=run, progress_of=progress.of)
+    return block(request, "runs/brief.html", "row", run=run, progress_of=run_progress.of)
 
 
 @router.get("/{run_id}/numerics")
@@ -164,36 +162,36 @@ def _asking(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
 
 
 for verb in (
-    control.cancel,
-    control.keep,
-    control.pause,
-    control.resume,
-    control.retry,
-    control.restart,
+    run_commands.cancel,
+    run_commands.keep,
+    run_commands.pause,
+    run_commands.resume,
+    run_commands.retry,
+    run_commands.restart,
 ):
     router.add_api_route(f"/{{run_id}}/{verb.__name__}", _asking(verb), methods=["POST"])
 
 
 def _failure(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
     """Gather what explains a failure, and what may mend it."""
-    why = explanations.of(db, run)
+    why = failure_report.of(db, run)
     if why is None:
         return {"why": None}
-    lines = explanations.last_lines(folder)
-    mends = explanations.mends(db, run, why)
+    lines = failure_report.last_lines(folder)
+    mends = failure_report.mends(db, run, why)
     return {
         "why": why,
         "last_lines": lines,
         "repairs": [one for one in mends if not one.swap],
         "swaps": {one.swap: [each for each in mends if each.swap == one.swap] for one in mends},
-        "report": explanations.report(run, why, lines),
+        "report": failure_report.report(run, why, lines),
     }
 
 
 def _numerics(db: DB, run: Run) -> dict[str, Any]:
     """Gather what the section on numerics shows. What mends a failure stands beside that."""
     alarms = runs.alarms(db, run.id or 0)
-    offered = (repairs.of(db, one.data["code"], run.recipe) for one in alarms)
+    offered = (fixes.of(db, one.data["code"], run.recipe) for one in alarms)
     mends = {} if run.error_code else {one.title: one for some in offered for one in some}
     return {"signals": numerics.signals(run), "alarms": alarms, "mends": list(mends.values())}
 
@@ -202,7 +200,7 @@ def _memory(run: Run) -> Memory:
     """Say what was estimated when the run was submitted, and how that beside it was measured."""
     guess, found = run.estimate.get("memory"), run.metrics.get("peak_memory_bytes")
     timing = run.estimate.get("timing", {})
-    took = progress.of(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
+    took = run_progress.of(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
     return Memory(
         estimated=words.guessed(guess["total"], memory.measured(run)) if guess else "",
         lengths=_lengths(guess["length"], run) if guess else "",

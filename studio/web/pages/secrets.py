@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.errors import StudioError
-from studio.services import secrets
+from studio.services.accounts import secrets
 from studio.settings import Settings
 from studio.web.deps import DB, Config
 from studio.web.errors import status_of

@@ -8,7 +8,9 @@ from fastapi.responses import Response
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
 from studio.hardware import Gpu, Hardware, versions
-from studio.services import channels, checks, deliveries, launcher, workers
+from studio.services.notifications import channels, deliveries
+from studio.services.operations import health_checks
+from studio.services.workers import launcher_status, workers
 from studio.settings import Settings
 from studio.web import choices, words
 from studio.web.deps import DB, Keyed
@@ -26,11 +28,14 @@ def show(request: Request, db: DB, config: Keyed) -> Response:
     return page(
         request,
         "settings/show.html",
-        machine=[*_machine(workers.machine(db)), ("Quick start", launcher.read(config).told)],
+        machine=[
+            *_machine(workers.machine(db)),
+            ("Quick start", launcher_status.read(config).told),
+        ],
         packages=versions(),
         precisions=choices.precisions(workers.machine(db)),
         places=_places(config),
-        checks=list(checks.of_home(config)),
+        checks=list(health_checks.of_home(config)),
         **_notices(db, config),
     )
 

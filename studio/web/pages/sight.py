@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
 from studio.db.session import reading
-from studio.services import datasets
+from studio.services.datasets import datasets
 from studio.web import choices, sight
 from studio.web.deps import Config, Posted
 from studio.web.render import asked_by_htmx, block, page

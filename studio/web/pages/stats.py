@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.db.tables import Dataset
-from studio.services import datasets, stats
+from studio.services.datasets import datasets, token_stats
 from studio.settings import Settings
 from studio.web import choices, leaf
 from studio.web import stats as shown
@@ -42,7 +42,7 @@ def count(
     request: Request, dataset_id: DatasetId, posted: Posted, db: DB, config: Config
 ) -> Response:
     wanted = shown.read(posted)
-    stats.ask(db, config, shown.which(db, datasets.get(db, dataset_id), wanted))
+    token_stats.ask(db, config, shown.which(db, datasets.get(db, dataset_id), wanted))
     return go(request, f"/datasets/{dataset_id}/stats?{wanted.query}")
 
 

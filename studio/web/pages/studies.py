@@ -11,8 +11,10 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.recipe.precision import PRECISIONS
-from studio.services import experiments, reports, studies, workers
-from studio.services.evidence import REFERENCE
+from studio.services import experiments
+from studio.services.studies import studies, study_reports
+from studio.services.studies.study_statistics import REFERENCE
+from studio.services.workers import workers
 from studio.web import choices, handout, words
 from studio.web.api.studies import report_out
 from studio.web.deps import DB
@@ -103,7 +105,7 @@ def create(
 def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Response:
     if shape == "json":
         return _file(report_out(db, study_id).model_dump_json(indent=1), "json", study_id)
-    report = reports.of(db, study_id)
+    report = study_reports.of(db, study_id)
     if shape == "md":
         # A file that is handed on is English, as all exports are.
         speak(ENGLISH)
@@ -197,7 +199,7 @@ def _line(mode: str) -> Line:
     return Line(key=mode, label=mode, hue=place % HUES, dash=place // HUES)
 
 
-def _memory(report: reports.Report, lines: Sequence[Line]) -> Memory:
+def _memory(report: study_reports.Report, lines: Sequence[Line]) -> Memory:
     """Lay what was estimated beside what was measured, mode by mode."""
     sizes = [(one.memory_estimate, one.memory) for one in report.findings]
     rows = [

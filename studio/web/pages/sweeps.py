@@ -8,8 +8,11 @@ from sqlmodel import Session
 
 from studio.db.sweeps import Sweep
 from studio.errors import InvalidError
-from studio.services import experiments, progress, prospects, studies, sweeps, trials
-from studio.services.trials import Trial
+from studio.services import experiments
+from studio.services.estimates import run_progress
+from studio.services.studies import studies
+from studio.services.sweeps import sweep_preview, sweeps, trials
+from studio.services.sweeps.trials import Trial
 from studio.web import scatter, sweep_form
 from studio.web.deps import DB, Reads
 from studio.web.render import block, go, page
@@ -38,7 +41,7 @@ def create(request: Request, draft: PostedDraft, seen: Reads, db: DB) -> Respons
     try:
         plan = sweep_form.plan(draft)
         # Looking at hundreds of settings takes a while: the database is held only from here on.
-        prospect = prospects.of(seen, recipe, plan)
+        prospect = sweep_preview.of(seen, recipe, plan)
     except InvalidError as error:
         return _form(request, seen, draft, error)
     theirs, _recipe = studies.source(db, draft.source)
@@ -53,7 +56,7 @@ def prospect(request: Request, draft: PostedDraft, db: Reads) -> Response:
     _experiment, recipe = studies.source(db, draft.source)
     told: dict[str, Any] = {"prospect": None, "problem": None}
     try:
-        told["prospect"] = prospects.of(db, recipe, sweep_form.plan(draft))
+        told["prospect"] = sweep_preview.of(db, recipe, sweep_form.plan(draft))
     except InvalidError as error:
         told["problem"] = error
     return block(request, "sweeps/new.html", "prospect", strategy=draft.strategy, **told)
@@ -76,7 +79,7 @@ def show(request: Request, sweep_id: int, db: DB) -> Response:
         labels=sweep_form.labels(sweep.recipe, list(sweep.space)),
         plots=scatter.plots(sweep, made, best),
         left=_left(sweep, made),
-        progress_of=progress.of,
+        progress_of=run_progress.of,
     )
 
 
@@ -109,7 +112,7 @@ def _form(
         problems=told,
         listed=sweep_form.listed(sections, told),
         metrics=sweep_form.metric_choices(),
-        most=prospects.MOST_RUNS,
+        most=sweep_preview.MOST_RUNS,
         prospect=None,
         problem=None,
         strategy=draft.strategy,
@@ -121,7 +124,7 @@ def _left(sweep: Sweep, made: list[Trial]) -> float | None:
     took = [
         seconds
         for one in made
-        if one.state == "done" and (seconds := progress.of(one.run).total_seconds)
+        if one.state == "done" and (seconds := run_progress.of(one.run).total_seconds)
     ]
     if not took or sweep.status.is_final:
         return None

@@ -10,8 +10,12 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
-from studio.services import bulk, compare, labels, progress, run_table, runs, summaries, views
-from studio.services.bulk import Act
+from studio.services.compare import compare
+from studio.services.estimates import run_progress
+from studio.services.metrics import metric_summaries
+from studio.services.runs import bulk_actions, runs, tags_notes
+from studio.services.runs.bulk_actions import Act
+from studio.services.search import run_table, saved_views
 from studio.web import run_table as shown
 from studio.web import tabulate
 from studio.web.deps import DB, Config
@@ -86,7 +90,7 @@ def act(
     what: Act | None = next((one for one in get_args(Act) if one == asked.act), None)
     if what is None:
         raise InvalidError("Say what is to be done with the runs.", param="act")
-    changed = bulk.act(db, what, chosen, asked.tag.strip(), config.runs)
+    changed = bulk_actions.act(db, what, chosen, asked.tag.strip(), config.runs)
     if not asked_by_htmx(request):
         return go(request, _back(request))
     return _toast(request, what, changed, asked.tag.strip())
@@ -102,7 +106,7 @@ def line(request: Request, run_id: int, db: DB, asked: Shown) -> Response:
 def edit(request: Request, run_id: int, db: DB, asked: Shown) -> Response:
     run = runs.get(db, run_id)
     written = Written(name=run.name, tags=", ".join(run.tags), notes=run.notes)
-    return _editor(request, run, asked, (written, labels.known_tags(db), None))
+    return _editor(request, run, asked, (written, tags_notes.known_tags(db), None))
 
 
 @router.post("/runs/{run_id}/words")
@@ -111,13 +115,13 @@ def rewrite(
 ) -> Response:
     """Keep what was written into a row; what cannot be kept stays in the row, with the reason."""
     try:
-        run = labels.rewrite(
+        run = tags_notes.rewrite(
             db, run_id, name=written.name, notes=written.notes, tags=written.tags.split(",")
         )
     except InvalidError as error:
         if not asked_by_htmx(request):
             raise
-        told = (written, labels.known_tags(db), error)
+        told = (written, tags_notes.known_tags(db), error)
         return _editor(request, runs.get(db, run_id), asked, told)
     if not asked_by_htmx(request):
         return go(request, f"/runs/{run_id}")
@@ -126,13 +130,13 @@ def rewrite(
 
 @router.post("/views")
 def save(request: Request, db: DB, name: Text = "", query: Text = "") -> Response:
-    view = views.save(db, name, query)
+    view = saved_views.save(db, name, query)
     return go(request, f"/?{view.query}")
 
 
 @router.post("/views/{view_id}/delete")
 def forget(request: Request, view_id: int, db: DB) -> Response:
-    views.delete(db, view_id)
+    saved_views.delete(db, view_id)
     return go(request, _back(request))
 
 
@@ -147,15 +151,15 @@ def _chosen(db: Session, asked: Wanted) -> list[int]:
     if len(found) != asked.matching:
         message = f"{plural(len(found), 'run')} match by now, not {asked.matching:,}."
         raise ConflictError(message, hint="Look at the table again before all of them change.")
-    if len(found) > bulk.MOST:
-        message = f"At most {bulk.MOST:,} runs are changed at once."
+    if len(found) > bulk_actions.MOST:
+        message = f"At most {bulk_actions.MOST:,} runs are changed at once."
         raise InvalidError(message, hint="Search for fewer.", param="matching")
     return found
 
 
 def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:
     view = asked.view
-    columns = run_table.columns(view, summaries.keys(db))
+    columns = run_table.columns(view, metric_summaries.keys(db))
     found = run_table.lines(db, [run.id or 0], columns)[0]
     return block(
         request,
@@ -163,7 +167,7 @@ def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:
         "row",
         row=shown.row(found, columns, baseline(db, view, columns)),
         line_of=_line_of(asked),
-        progress_of=progress.of,
+        progress_of=run_progress.of,
     )
 
 
@@ -199,7 +203,7 @@ def _toast(request: Request, what: Act, changed: list[int], tag: str) -> Respons
         "done": gettext(DONE[what]),
     }
     words = told if changed else "They were so already."
-    undo = bulk.UNDO.get(what, "") if changed else ""
+    undo = bulk_actions.UNDO.get(what, "") if changed else ""
     answer = block(
         request, "runs/row.html", "toast", words=words, undo=undo, changed=changed, tag=tag
     )

@@ -8,8 +8,10 @@ from sqlmodel import Session
 
 from studio.db.session import reading
 from studio.db.states import RunStatus
-from studio.services import census, metrics, runs
-from studio.services.runs import Filter
+from studio.services.metrics import metrics
+from studio.services.operations import prometheus_metrics
+from studio.services.runs import runs
+from studio.services.runs.runs import Filter
 from tests.statements import Asked, asked
 
 READS: dict[str, Callable[[Session], object]] = {
@@ -17,7 +19,7 @@ READS: dict[str, Callable[[Session], object]] = {
     "counted": lambda db: runs.count(db, Filter(search="9")),
     "by status": lambda db: runs.count(db, Filter(search="9", status=RunStatus.FAILED)),
     "drawn": lambda db: metrics.curves(db, [1, 2], ["loss"]),
-    "census": census.take,
+    "census": prometheus_metrics.take,
 }
 
 

@@ -197,7 +197,7 @@ def test_the_studio_does_not_load_the_model_as_it_starts() -> None:
 import sys, studio.web.app
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from studio.services import home
+from studio.services.operations import home
 from studio.settings import Settings
 with TemporaryDirectory() as scratch:
     home.open_home(Settings(home=Path(scratch) / "home")).dispose()

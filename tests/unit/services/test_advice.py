@@ -12,9 +12,9 @@ from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.dotted import merge
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services import advice
-from studio.services.plans import plan
-from studio.services.refusals import Refusal, refusals
+from studio.services.precision import recommendation
+from studio.services.precision.incompatibilities import Refusal, refusals
+from studio.services.precision.number_formats import plan
 from studio.weights import families
 from studio.weights.casts import Cast
 from studio.weights.facts import ModelFacts
@@ -85,7 +85,7 @@ def repaired(recipe: AnyRecipe, found: Refusal) -> AnyRecipe:
 
 
 def warnings(recipe: AnyRecipe, facts: ModelFacts) -> tuple[str, ...]:
-    return advice.advise(recipe, facts, H100).warnings
+    return recommendation.advise(recipe, facts, H100).warnings
 
 
 def test_weights_beyond_float16_are_refused_there() -> None:
@@ -257,7 +257,7 @@ def test_every_repair_mends(
 def test_advice_follows_hardware_model_and_method(
     hardware: Hardware, facts: ModelFacts, changes: dict[str, Any], name: str
 ) -> None:
-    assert advice.advise(make_recipe(**changes), facts, hardware).mode.name == name
+    assert recommendation.advise(make_recipe(**changes), facts, hardware).mode.name == name
 
 
 AMX = Hardware(processor="An AMX processor", cores=2, memory_bytes=2**30, native_bf16=True)
@@ -304,7 +304,7 @@ def test_advice_for_each_machine_and_saved_format(
     hardware: Hardware, saved: str, full: str, lora: str, reason: str
 ) -> None:
     advised = {
-        kind: advice.advise(make_recipe(adapter={"kind": kind}), model(saved), hardware)
+        kind: recommendation.advise(make_recipe(adapter={"kind": kind}), model(saved), hardware)
         for kind in ("full", "lora")
     }
 
@@ -317,7 +317,7 @@ def test_advice_for_each_machine_and_saved_format(
 
 def test_full_and_lora_differ_only_with_a_reason_for_each() -> None:
     whole, adapter = (
-        advice.advise(make_recipe(adapter={"kind": kind}), model(), T4).sentence
+        recommendation.advise(make_recipe(adapter={"kind": kind}), model(), T4).sentence
         for kind in ("full", "lora")
     )
 
@@ -327,7 +327,7 @@ def test_full_and_lora_differ_only_with_a_reason_for_each() -> None:
 
 def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
     found = {
-        advice.advise(
+        recommendation.advise(
             make_recipe(adapter={"kind": kind}), model("float16", family=name), one
         ).mode.name
         for kind in ("full", "lora")
@@ -339,7 +339,7 @@ def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
 
 
 def test_advice_names_its_evidence() -> None:
-    said = advice.advise(make_recipe(), model(family="gemma3"), T4).sentence
+    said = recommendation.advise(make_recipe(), model(family="gemma3"), T4).sentence
 
     assert said == (
         "float32: Tesla T4 lacks bfloat16, and in float16 its activations reach about 800,000, "
@@ -450,8 +450,8 @@ def test_a_plan_of_an_unseen_model_leaves_its_sizes_open() -> None:
 
 
 def test_facts_are_read_again_when_a_file_changes(tmp_path: Path) -> None:
-    before = advice.facts(folders.write(tmp_path, {"a": ("F32", [1.0])}))
-    after = advice.facts(folders.write(tmp_path, {"a": ("F32", [1.0, 2.0])}))
+    before = recommendation.facts(folders.write(tmp_path, {"a": ("F32", [1.0])}))
+    after = recommendation.facts(folders.write(tmp_path, {"a": ("F32", [1.0, 2.0])}))
 
     assert (before.parameters, after.parameters) == (1, 2)
 
@@ -459,21 +459,21 @@ def test_facts_are_read_again_when_a_file_changes(tmp_path: Path) -> None:
 def test_facts_are_kept_while_nothing_changes(tmp_path: Path) -> None:
     folder = folders.write(tmp_path, {"a": ("F32", [1.0])})
 
-    assert advice.facts(folder) is advice.facts(folder)
+    assert recommendation.facts(folder) is recommendation.facts(folder)
 
 
 def test_a_hub_model_that_was_never_fetched_is_unknown(db: Session) -> None:
-    assert advice.facts_of(db, "nobody/has-this-model") == ModelFacts()
+    assert recommendation.facts_of(db, "nobody/has-this-model") == ModelFacts()
 
 
 def test_a_name_the_hub_never_gives_is_refused(db: Session) -> None:
     with pytest.raises(InvalidError, match="is no name the hub gives"):
-        advice.facts_of(db, "owner/name.git")
+        recommendation.facts_of(db, "owner/name.git")
 
 
 def test_a_folder_that_cannot_be_read_is_told(db: Session) -> None:
     with pytest.raises(InvalidError, match=r"cannot be read: File name too long\."):
-        advice.facts_of(db, f"/{'a' * 300}")
+        recommendation.facts_of(db, f"/{'a' * 300}")
 
 
 @pytest.mark.parametrize(("precision", "saved"), [("fp16", "bfloat16"), ("bf16", "float16")])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from studio.services import answers
-from studio.services.answers import Piece, Written
+from studio.services.samples import sample_diff
+from studio.services.samples.sample_diff import Piece, Written
 
 
 def written(text: str) -> Written:
@@ -25,7 +25,7 @@ def written(text: str) -> Written:
 def test_answers_are_cut_into_what_is_shared_and_what_is_not(
     text: str, against: str, pieces: list[Piece]
 ) -> None:
-    assert answers.compared(text, against) == pieces
+    assert sample_diff.compared(text, against) == pieces
 
 
 @pytest.mark.parametrize(
@@ -48,16 +48,16 @@ def test_an_answer_is_right_if_it_is_the_expected_text(
     expected: str,
     verdict: bool | None,  # noqa: FBT001 -- a case
 ) -> None:
-    assert answers.is_right(answer, expected) is verdict
+    assert sample_diff.is_right(answer, expected) is verdict
 
 
 def test_only_answers_with_an_expected_text_are_tallied() -> None:
-    assert answers.tally([True, False, None, True]) == answers.Tally(2, 3)
+    assert sample_diff.tally([True, False, None, True]) == sample_diff.Tally(2, 3)
 
 
 def test_only_prompts_with_other_words_are_rows() -> None:
     reference = {0: written("yes"), 1: written("no")}
-    rows = answers.differing(reference, {"bf16": {0: written("yes"), 1: written("maybe")}})
+    rows = sample_diff.differing(reference, {"bf16": {0: written("yes"), 1: written("maybe")}})
 
     assert [row.reference for row in rows] == ["no"]
 
@@ -65,12 +65,12 @@ def test_only_prompts_with_other_words_are_rows() -> None:
 def test_only_prompts_that_both_answered_are_counted() -> None:
     one, other = {0: written("a"), 1: written("b")}, {0: written("c")}
 
-    assert answers.count(one, other) == 1
+    assert sample_diff.count(one, other) == 1
 
 
 def test_common_words_of_long_answers_are_shared_like_others() -> None:
     text = "the cat and the dog " * 60
-    pieces = answers.compared(text + "end", text)
+    pieces = sample_diff.compared(text + "end", text)
 
     assert [(piece.kind, piece.text) for piece in pieces if piece.kind != "same"] == [
         ("added", "end")
@@ -91,7 +91,7 @@ def test_a_long_answer_is_cut_between_words(
 ) -> None:
     pieces = [Piece("same", "one two "), Piece("added", "three four")]
 
-    parts = answers.cut(pieces, length)
+    parts = sample_diff.cut(pieces, length)
     assert [[piece.text for piece in part] for part in parts] == [before, after]
 
 
@@ -102,4 +102,4 @@ def test_a_long_answer_is_cut_between_words(
 def test_answers_that_share_next_to_nothing_are_rewritten(
     text: str, against: str, *, is_rewritten: bool
 ) -> None:
-    assert answers.is_rewritten(answers.compared(text, against)) == is_rewritten
+    assert sample_diff.is_rewritten(sample_diff.compared(text, against)) == is_rewritten

@@ -21,9 +21,10 @@ from studio.events import (
     Started,
     Stopped,
 )
-from studio.services import attempts, control, queue, runs
-from studio.services.attempts import LeaseLostError, Owner
-from studio.services.obituaries import End
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, runs
+from studio.services.runs.attempts import LeaseLostError, Owner
+from studio.services.tasks.exit_diagnosis import End
 from tests.factories import make_run, make_running, progressed
 
 KILLED = End(exit_code=-9)
@@ -135,7 +136,7 @@ def test_an_exit_code_alone_is_no_success(db: Session) -> None:
 @pytest.mark.parametrize("events", [[], [Stopped(step=3)]])
 def test_a_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> None:
     run = make_running(db)
-    control.cancel(db, run.id or 0)
+    run_commands.cancel(db, run.id or 0)
     attempts.follow(db, run, events, 1)
     attempts.settle(db, run, End(exit_code=-15))
 
@@ -144,7 +145,7 @@ def test_a_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> No
 
 def test_a_run_that_finishes_while_stopping_has_succeeded(db: Session) -> None:
     run = make_running(db)
-    control.cancel(db, run.id or 0)
+    run_commands.cancel(db, run.id or 0)
     attempts.follow(db, run, [Finished(metrics={})], 1)
     attempts.settle(db, run, End(exit_code=0))
 
@@ -166,7 +167,9 @@ def test_a_run_asked_to_pause_can_go_on(
 ) -> None:
     make_run(db)
     run = claimed(db)
-    control.pause(db, run.id or 0) if asked is Ask.PAUSE else control.drain(db, run.id or 0)
+    run_commands.pause(db, run.id or 0) if asked is Ask.PAUSE else run_commands.drain(
+        db, run.id or 0
+    )
     attempts.follow(db, run, word, 2)
     attempts.settle(db, run, End(exit_code=0))
 
@@ -176,7 +179,7 @@ def test_a_run_asked_to_pause_can_go_on(
 
 def test_a_kept_run_is_a_success(db: Session) -> None:
     run = make_running(db)
-    control.keep(db, run.id or 0)
+    run_commands.keep(db, run.id or 0)
     attempts.follow(db, run, [Stopped(step=4, kept=True)], 1)
     attempts.settle(db, run, End(exit_code=0))
 

@@ -10,8 +10,9 @@ from sqlalchemy import Engine, text
 from studio.db.session import connect, unit_of_work
 from studio.db.states import RunStatus
 from studio.errors import ConflictError, InvalidError, StudioError, UnavailableError
-from studio.services import archives, attempts, backups, home, restores, runs
-from studio.services.backups import Choice
+from studio.services.operations import backup_format, backups, home, restores
+from studio.services.operations.backups import Choice
+from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from tests.factories import make_done, make_running
 
@@ -27,7 +28,7 @@ def made(settings: Settings, name: str = "b.zip", **choice: bool) -> Path:
 
 
 def brought_back(backup: Path, into: Path, *, force: bool = False) -> Settings:
-    with archives.reading(backup) as source:
+    with backup_format.reading(backup) as source:
         restores.restore(source, into, force=force, watch=quiet)
     return Settings(home=into)
 

@@ -15,8 +15,10 @@ from studio.events import Failed
 from studio.intake.limits import AT_ONCE_BYTES, Limits
 from studio.intake.mapping import Mapping
 from studio.runner.build import build
-from studio.services import builds, chores, datasets, endings, versions, work
-from studio.services.drafts import Upload
+from studio.services.datasets import dataset_builds, datasets, versions
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.queue import task_results
+from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 
 BLANK = (b" " * 2**20 + b"\n") * (AT_ONCE_BYTES // 2**20)
@@ -30,13 +32,15 @@ def large(engine: Engine, settings: Settings) -> int:
     rows = "".join(json.dumps({"prompt": f"{i}?", "completion": f"{i}."}) + "\n" for i in range(9))
     path.write_bytes(rows.encode() + BLANK)
     with unit_of_work(engine) as db:
-        made = builds.bring(db, settings.datasets, Upload(path=path, filename="large.jsonl"))
+        made = dataset_builds.bring(
+            db, settings.datasets, Upload(path=path, filename="large.jsonl")
+        )
         return made.id or 0
 
 
 def asked(engine: Engine, dataset_id: int) -> Chore:
     with reading(engine) as db:
-        chore = builds.of(db, dataset_id)
+        chore = dataset_builds.of(db, dataset_id)
     assert chore is not None
     return chore
 
@@ -45,14 +49,14 @@ def finish(engine: Engine, settings: Settings, dataset_id: int) -> list[float | 
     """Do a chore as its process would, and take what it came to. Return what it told."""
     shares: list[float | None] = []
     chore = asked(engine, dataset_id)
-    folder = chores.folder(settings.chores, chore)
+    folder = tasks.folder(settings.chores, chore)
     folder.files.mkdir(parents=True)
     result = build(folder, chore.params, lambda _phase, share: shares.append(share))
     with unit_of_work(engine) as db:
-        found = chores.get(db, chore.id or 0)
-        with endings.told(db, found):
+        found = tasks.get(db, chore.id or 0)
+        with task_results.told(db, found):
             found.result = json.loads(json.dumps(result))
-            work.close(found, WorkStatus.SUCCEEDED)
+            task_lifecycle.close(found, WorkStatus.SUCCEEDED)
     return shares
 
 
@@ -77,7 +81,7 @@ def test_one_reading_of_a_large_file_goes_on_at_a_time(
     mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
 
     with pytest.raises(ConflictError) as refused:
-        builds.again(engine, settings.datasets, large, mapping, Limits())
+        dataset_builds.again(engine, settings.datasets, large, mapping, Limits())
 
     assert refused.value.message == "large is being read already."
 
@@ -85,9 +89,11 @@ def test_one_reading_of_a_large_file_goes_on_at_a_time(
 def test_a_large_file_whose_reading_fails_has_failed(engine: Engine, large: int) -> None:
     chore = asked(engine, large)
     with unit_of_work(engine) as db:
-        found = chores.get(db, chore.id or 0)
-        with endings.told(db, found):
-            work.fail(found, Failed(code="invalid", message="No row can be used.", hint=""))
+        found = tasks.get(db, chore.id or 0)
+        with task_results.told(db, found):
+            task_lifecycle.fail(
+                found, Failed(code="invalid", message="No row can be used.", hint="")
+            )
 
     with reading(engine) as db:
         assert datasets.get(db, large).status is DatasetStatus.FAILED
@@ -99,9 +105,9 @@ def test_a_data_set_that_has_rows_keeps_them_when_another_reading_fails(
     finish(engine, settings, large)
     roles = {"prompt": ["prompt"], "completion": ["completion"]}
     mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
-    builds.again(engine, settings.datasets, large, mapping, Limits())
+    dataset_builds.again(engine, settings.datasets, large, mapping, Limits())
     with unit_of_work(engine) as db:
-        endings.cancel(db, asked(engine, large).id or 0)
+        task_results.cancel(db, asked(engine, large).id or 0)
 
     with reading(engine) as db:
         found = datasets.get(db, large)
@@ -115,7 +121,7 @@ def test_a_mapping_that_cannot_be_followed_is_refused_before_a_large_file_is_rea
     mapping = Mapping(shape="text", roles={"text": ["gone"]})
 
     with pytest.raises(InvalidError) as refused:
-        builds.again(engine, settings.datasets, large, mapping, Limits())
+        dataset_builds.again(engine, settings.datasets, large, mapping, Limits())
 
     assert refused.value.param == "roles.text"
 
@@ -130,7 +136,7 @@ def test_a_mapping_that_cannot_be_followed_is_refused_before_a_large_file_is_rea
     ],
 )
 def test_what_is_packed_is_taken_for_larger(size: int, name: str, is_large: bool) -> None:  # noqa: FBT001 -- a case
-    assert builds.is_large(size, name) is is_large
+    assert dataset_builds.is_large(size, name) is is_large
 
 
 ROWS = b"".join(b'{"prompt": "%d?", "completion": "%d."}\n' % (i, i) for i in range(9))
@@ -143,7 +149,7 @@ def bring_slow(engine: Engine, settings: Settings, content: bytes = ROWS, **more
     path.write_bytes(content)
     upload = Upload(path=path, filename="slow.jsonl", limits=NO_TIME, **more)
     with unit_of_work(engine) as db:
-        return builds.bring(db, settings.datasets, upload).id or 0
+        return dataset_builds.bring(db, settings.datasets, upload).id or 0
 
 
 def test_a_file_that_takes_long_is_read_by_a_task(engine: Engine, settings: Settings) -> None:
@@ -190,8 +196,8 @@ def test_another_reading_that_takes_long_is_done_by_a_task(
     roles = {"prompt": ["prompt"], "completion": ["completion"]}
     mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
 
-    made = builds.again(engine, settings.datasets, slow, mapping, NO_TIME)
-    shutil.rmtree(chores.folder(settings.chores, asked(engine, slow)).root, ignore_errors=True)
+    made = dataset_builds.again(engine, settings.datasets, slow, mapping, NO_TIME)
+    shutil.rmtree(tasks.folder(settings.chores, asked(engine, slow)).root, ignore_errors=True)
     finish(engine, settings, slow)
 
     assert (made.version, made.chore is not None) == (None, True)
@@ -217,7 +223,7 @@ def test_a_validation_file_that_is_large_is_read_by_a_task(
     held.write_bytes(ROWS + BLANK)
     upload = Upload(path=path, filename="a.jsonl", validation=held, validation_filename="b.jsonl")
     with unit_of_work(engine) as db:
-        made = builds.bring(db, settings.datasets, upload)
+        made = dataset_builds.bring(db, settings.datasets, upload)
 
     assert made.status is DatasetStatus.BUILDING
     finish(engine, settings, made.id or 0)

@@ -3,7 +3,8 @@
 from sqlmodel import Session
 
 from studio.rundir import JobSpec
-from studio.services import calibrations, models
+from studio.services.estimates import calibrations
+from studio.services.models import models
 from studio.settings import Settings
 from tests.factories import make_recipe
 

@@ -10,10 +10,11 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.events import Event
-from studio.services import attempts, compare, states
-from studio.services.comparable_metrics import Reading
-from studio.services.compare import Cell
-from studio.services.run_labels import run_labels
+from studio.services.compare import compare
+from studio.services.compare.comparable_metrics import Reading
+from studio.services.compare.compare import Cell
+from studio.services.compare.run_labels import run_labels
+from studio.services.runs import attempts, states
 from tests.factories import make_done, make_running, progressed
 
 

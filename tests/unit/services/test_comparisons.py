@@ -4,7 +4,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.errors import InvalidError, NotFoundError
-from studio.services import comparisons
+from studio.services.compare import comparisons
 
 
 def test_an_address_is_kept_without_its_page(db: Session) -> None:

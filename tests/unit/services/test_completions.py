@@ -3,7 +3,8 @@
 import pytest
 from sqlmodel import Session
 
-from studio.services import attempts, completions, labels
+from studio.services.runs import attempts, tags_notes
+from studio.services.search import completions
 from tests.factories import make_done, progressed
 
 
@@ -13,7 +14,7 @@ def told(db: Session) -> Session:
     first = make_done(db, "alpha", optimisation={"learning_rate": 1e-3})
     make_done(db, "beta", precision="fp32")
     attempts.follow(db, first, [progressed(11, eval_loss=0.5)], 2000)
-    labels.rewrite(db, first.id or 0, tags=["good", "two words"])
+    tags_notes.rewrite(db, first.id or 0, tags=["good", "two words"])
     return db
 
 

@@ -9,13 +9,15 @@ from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
 from studio.events import Alarmed, Checkpointed, Failed, Paused
-from studio.services import attempts, control, metrics, queue, runs
+from studio.services.metrics import metrics
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, runs
 from tests.factories import make_done, make_run, make_running, progressed
 
 
 def make_paused(db: Session) -> Run:
     run = make_running(db)
-    control.pause(db, run.id or 0)
+    run_commands.pause(db, run.id or 0)
     attempts.follow(db, run, [Paused(step=3)], 1)
     return run
 
@@ -28,7 +30,7 @@ def make_failed(db: Session) -> Run:
 
 
 def make_stopping(db: Session) -> Run:
-    return control.cancel(db, make_running(db).id or 0)
+    return run_commands.cancel(db, make_running(db).id or 0)
 
 
 @pytest.mark.parametrize("make", [make_run, make_paused])
@@ -37,13 +39,17 @@ def test_what_has_no_process_is_cancelled_at_once(
 ) -> None:
     run = make(db)
 
-    assert control.cancel(db, run.id or 0).status is RunStatus.CANCELLED
+    assert run_commands.cancel(db, run.id or 0).status is RunStatus.CANCELLED
     assert run.finished_at is not None
 
 
 @pytest.mark.parametrize(
     ("ask", "word"),
-    [(control.cancel, Ask.CANCEL), (control.keep, Ask.KEEP), (control.pause, Ask.PAUSE)],
+    [
+        (run_commands.cancel, Ask.CANCEL),
+        (run_commands.keep, Ask.KEEP),
+        (run_commands.pause, Ask.PAUSE),
+    ],
 )
 def test_a_running_run_is_asked(db: Session, ask: Callable[[Session, int], Run], word: Ask) -> None:
     run = ask(db, make_running(db).id or 0)
@@ -57,26 +63,26 @@ def test_what_has_ended_cannot_be_cancelled(
 ) -> None:
     run = make(db)
     with pytest.raises(ConflictError) as refused:
-        control.cancel(db, run.id or 0)
+        run_commands.cancel(db, run.id or 0)
 
     assert refused.value.message == f"Run {run.id} is already {word}."
 
 
 def test_who_waits_for_a_pause_may_still_cancel(db: Session) -> None:
     run = make_running(db)
-    control.pause(db, run.id or 0)
+    run_commands.pause(db, run.id or 0)
 
-    assert control.cancel(db, run.id or 0).asked is Ask.CANCEL
+    assert run_commands.cancel(db, run.id or 0).asked is Ask.CANCEL
 
 
 def test_a_paused_run_goes_back_to_the_queue(db: Session) -> None:
     run = make_paused(db)
 
-    assert (control.resume(db, run.id or 0).status, run.resumes) == (RunStatus.QUEUED, True)
+    assert (run_commands.resume(db, run.id or 0).status, run.resumes) == (RunStatus.QUEUED, True)
 
 
 def test_a_failed_run_is_tried_again_from_its_checkpoint(db: Session) -> None:
-    run = control.retry(db, make_failed(db).id or 0)
+    run = run_commands.retry(db, make_failed(db).id or 0)
 
     assert (run.status, run.resumes, run.error_code, run.finished_at) == (
         RunStatus.QUEUED,
@@ -90,7 +96,7 @@ def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
     run = make_running(db)
     attempts.fail(db, run, Failed(code="x", message="No."))
     with pytest.raises(ConflictError) as refused:
-        control.retry(db, run.id or 0)
+        run_commands.retry(db, run.id or 0)
 
     assert (refused.value.message, refused.value.hint) == (
         "Run 1 left no checkpoint.",
@@ -103,7 +109,7 @@ def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
     alarm = Alarmed(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
     attempts.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0), alarm], 1)
     attempts.fail(db, run, Failed(code="x", message="No."))
-    number = control.restart(db, run.id or 0).id or 0
+    number = run_commands.restart(db, run.id or 0).id or 0
 
     assert (run.status, run.resumes, run.checkpoint_step) == (RunStatus.QUEUED, False, None)
     assert (run.step, run.tokens, run.metrics, run.error_code) == (0, 0, {}, "")
@@ -119,7 +125,7 @@ def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
     assert (told.count("alarm"), told.count("restarted"), run.attempt) == (2, 1, 1)
 
 
-@pytest.mark.parametrize("verb", [control.resume, control.retry, control.restart])
+@pytest.mark.parametrize("verb", [run_commands.resume, run_commands.retry, run_commands.restart])
 def test_a_success_is_left_alone(db: Session, verb: Callable[[Session, int], Run]) -> None:
     run = make_done(db)
     with pytest.raises(ConflictError):

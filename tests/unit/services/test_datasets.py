@@ -13,9 +13,10 @@ from studio.db.session import unit_of_work
 from studio.db.tables import Dataset, DatasetVersion
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake import pages
-from studio.services import builds, control, datasets, starters, versions
-from studio.services.drafts import Upload
-from studio.services.versions import Which
+from studio.services.datasets import dataset_builds, datasets, starter_dataset, versions
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.datasets.versions import Which
+from studio.services.runs import run_commands
 from studio.settings import Settings
 from tests.factories import make_run, make_running
 
@@ -47,7 +48,7 @@ def current(db: Session, dataset: Dataset) -> DatasetVersion:
 
 
 def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: Path) -> None:
-    dataset = builds.bring(db, folder, upload(folder))
+    dataset = dataset_builds.bring(db, folder, upload(folder))
 
     version = current(db, dataset)
     train, validation = versions.files(folder, version)
@@ -65,7 +66,7 @@ def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: 
 def test_the_hash_of_a_file_is_taken_from_whoever_saw_it_arrive(db: Session, folder: Path) -> None:
     brought = replace(upload(folder), sha256="f" * 64, is_draft=True)
 
-    assert builds.bring(db, folder, brought).sha256 == "f" * 64
+    assert dataset_builds.bring(db, folder, brought).sha256 == "f" * 64
 
 
 def test_a_validation_file_has_rows_of_its_own(db: Session, folder: Path) -> None:
@@ -78,7 +79,7 @@ def test_a_validation_file_has_rows_of_its_own(db: Session, folder: Path) -> Non
         validation_filename="held_out.csv",
     )
 
-    dataset = builds.bring(db, folder, with_validation)
+    dataset = dataset_builds.bring(db, folder, with_validation)
 
     version = current(db, dataset)
     page = versions.rows(folder, version, Which(part="validation"))
@@ -99,7 +100,7 @@ def test_a_bad_validation_file_is_told_beside_its_own_field(db: Session, folder:
     )
 
     with pytest.raises(InvalidError) as refused:
-        builds.bring(db, folder, with_validation)
+        dataset_builds.bring(db, folder, with_validation)
 
     assert (refused.value.message, refused.value.param) == (
         "The file is empty.",
@@ -108,7 +109,7 @@ def test_a_bad_validation_file_is_told_beside_its_own_field(db: Session, folder:
 
 
 def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
-    dataset = builds.bring(db, folder, upload(folder, ROW + '{"prompt": "a"}\n'))
+    dataset = dataset_builds.bring(db, folder, upload(folder, ROW + '{"prompt": "a"}\n'))
 
     assert current(db, dataset).problems == [
         {
@@ -125,7 +126,7 @@ def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
 
 def test_a_taken_name_is_refused_and_nothing_is_left(db: Session, folder: Path) -> None:
     with pytest.raises(ConflictError) as refused:
-        builds.bring(db, folder, upload(folder, name="starter"))
+        dataset_builds.bring(db, folder, upload(folder, name="starter"))
 
     assert (refused.value.param, refused.value.hint) == (
         "name",
@@ -136,7 +137,7 @@ def test_a_taken_name_is_refused_and_nothing_is_left(db: Session, folder: Path) 
 
 def test_a_refused_file_leaves_nothing(db: Session, folder: Path) -> None:
     with pytest.raises(InvalidError):
-        builds.bring(db, folder, upload(folder, '{"a": 1}\n'))
+        dataset_builds.bring(db, folder, upload(folder, '{"a": 1}\n'))
 
     assert kept(folder) == []
     assert [dataset.name for dataset in datasets.newest(db)] == ["starter"]
@@ -152,7 +153,7 @@ def test_a_refused_file_leaves_nothing(db: Session, folder: Path) -> None:
     ],
 )
 def test_a_file_name_is_only_shown(db: Session, folder: Path, filename: str, name: str) -> None:
-    dataset = builds.bring(db, folder, upload(folder, filename=filename))
+    dataset = dataset_builds.bring(db, folder, upload(folder, filename=filename))
 
     assert dataset.name == name
     assert kept(folder) == [str(dataset.id)]
@@ -172,7 +173,7 @@ def test_a_recipe_finds_its_data_set_by_name_or_id(db: Session, name: str) -> No
 
 
 def test_a_name_goes_before_an_id(db: Session, folder: Path) -> None:
-    dataset = builds.bring(db, folder, upload(folder, name="1"))
+    dataset = dataset_builds.bring(db, folder, upload(folder, name="1"))
 
     assert datasets.require(db, "1").id == dataset.id
 
@@ -204,7 +205,7 @@ def test_rows_come_a_page_at_a_time(db: Session, folder: Path) -> None:
 
 def test_a_page_of_long_rows_ends_early(db: Session, folder: Path) -> None:
     long = json.dumps({"prompt": "a", "completion": "b" * (pages.PAGE_BYTES // 2)}) + "\n"
-    dataset = builds.bring(db, folder, upload(folder, long * 3))
+    dataset = dataset_builds.bring(db, folder, upload(folder, long * 3))
 
     page = versions.rows(folder, current(db, dataset))
 
@@ -213,7 +214,7 @@ def test_a_page_of_long_rows_ends_early(db: Session, folder: Path) -> None:
 
 def test_a_deleted_data_set_takes_its_files_along(engine: Engine, folder: Path) -> None:
     with unit_of_work(engine) as db:
-        dataset = builds.bring(db, folder, upload(folder))
+        dataset = dataset_builds.bring(db, folder, upload(folder))
     with unit_of_work(engine) as db:
         datasets.delete(db, folder, dataset.id or 0)
 
@@ -239,7 +240,7 @@ def test_a_data_set_named_by_its_id_stays_while_a_run_trains(db: Session, folder
 
 
 def test_a_data_set_goes_when_its_runs_have_ended(db: Session, folder: Path) -> None:
-    control.cancel(db, make_run(db).id or 0)
+    run_commands.cancel(db, make_run(db).id or 0)
 
     datasets.delete(db, folder, 1)
 
@@ -264,9 +265,9 @@ def test_the_starter_is_made_once(db: Session, folder: Path) -> None:
     db.delete(datasets.get(db, 1))
     db.flush()
 
-    made = starters.add(db, folder)
+    made = starter_dataset.add(db, folder)
 
-    assert starters.add(db, folder) is made
+    assert starter_dataset.add(db, folder) is made
     version = current(db, made)
     assert (made.name, version.mapping["shape"]) == ("starter", "messages")
     assert version.train_rows > version.validation_rows > 0
@@ -286,7 +287,7 @@ def test_tidying_takes_what_a_killed_upload_left(db: Session, folder: Path) -> N
 
 
 def test_the_newest_come_first(db: Session, folder: Path) -> None:
-    builds.bring(db, folder, upload(folder))
+    dataset_builds.bring(db, folder, upload(folder))
     rows = datasets.newest(db)
 
     assert [dataset.name for dataset in rows] == ["pets", "starter"]

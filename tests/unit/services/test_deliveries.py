@@ -10,8 +10,9 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run
 from studio.events import Failed, Paused
-from studio.services import attempts, control, deliveries, runs, states
-from studio.services.deliveries import HOLD, PAUSES, Answer
+from studio.services.notifications import deliveries
+from studio.services.notifications.deliveries import HOLD, PAUSES, Answer
+from studio.services.runs import attempts, run_commands, runs, states
 from studio.settings import Settings
 from tests.factories import make_done, make_run, make_running
 
@@ -75,7 +76,7 @@ def test_what_is_told_is_the_run_as_it_was(db: Session) -> None:
     run = make_running(db)
     run.checkpoint_step = 3
     attempts.fail(db, run, Failed(code="killed", message="It was killed."))
-    control.retry(db, run.id or 0)
+    run_commands.retry(db, run.id or 0)
     run.name = "another"
 
     assert (written(db)[0].data["name"], written(db)[0].data["status"]) == ("first try", "failed")
@@ -90,7 +91,7 @@ def test_a_number_that_is_none_is_told_as_a_word(db: Session) -> None:
 
 
 def test_a_cancelled_run_is_told(db: Session) -> None:
-    control.cancel(db, make_run(db).id or 0)
+    run_commands.cancel(db, make_run(db).id or 0)
 
     assert events(db) == ["run.cancelled"]
 
@@ -104,7 +105,7 @@ def test_a_run_that_pauses_by_itself_is_told(db: Session) -> None:
 
 def test_a_pause_that_was_asked_for_is_no_news(db: Session) -> None:
     run = make_running(db)
-    control.pause(db, run.id or 0)
+    run_commands.pause(db, run.id or 0)
     assert run.asked is Ask.PAUSE
     attempts.follow(db, run, [Paused(step=3)], 10)
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from studio.hardware import OPTIONAL, Gpu, Hardware
-from studio.services import advice
-from studio.services.refusals import Refusal, refusals
+from studio.services.precision import recommendation
+from studio.services.precision.incompatibilities import Refusal, refusals
 from studio.weights.facts import ModelFacts
 from tests.factories import make_recipe
 
@@ -69,6 +69,6 @@ def test_beside_an_adapter_it_is_refused_with_a_repair() -> None:
 
 @pytest.mark.parametrize("machine", [PROCESSOR, H100], ids=lambda one: one.title)
 def test_it_is_never_what_we_would_choose(machine: Hardware) -> None:
-    chosen = advice.advise(make_recipe(precision="fp8", **FULL), EVEN, machine).mode
+    chosen = recommendation.advise(make_recipe(precision="fp8", **FULL), EVEN, machine).mode
 
     assert chosen.name == "bf16"

@@ -10,10 +10,10 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS
-from studio.services import assumptions, estimates, memory, precedents
-from studio.services.estimates import Known, Needed
-from studio.services.kept import Load
-from studio.services.precedents import Precedent, Reading
+from studio.services.estimates import estimates, memory, memory_assumptions, reference_runs
+from studio.services.estimates.activation_memory import Load
+from studio.services.estimates.estimates import Known, Needed
+from studio.services.estimates.reference_runs import Precedent, Reading
 from studio.weights.facts import ModelFacts
 from studio.weights.shapes import Shape
 from tests.factories import make_recipe
@@ -101,8 +101,8 @@ def test_every_way_to_train_is_worked_out_without_a_dry_run(on_gpu: bool) -> Non
     ("precision", "base", "on_gpu", "expected"),
     [
         ("bf16", "native", False, ()),
-        ("fp32_bf16_matmul", "", False, (assumptions.EMULATED,)),
-        ("fp8", "", True, (assumptions.EIGHT_BITS, assumptions.UNMEASURED)),
+        ("fp32_bf16_matmul", "", False, (memory_assumptions.EMULATED,)),
+        ("fp8", "", True, (memory_assumptions.EIGHT_BITS, memory_assumptions.UNMEASURED)),
         (
             "fp32",
             "nf4",
@@ -119,7 +119,7 @@ def test_an_estimate_says_what_it_assumes(
 ) -> None:
     recipe, _name = way(precision, base)
 
-    assert tuple(assumptions.of(recipe, FACTS, on_gpu=on_gpu)) == expected
+    assert tuple(memory_assumptions.of(recipe, FACTS, on_gpu=on_gpu)) == expected
 
 
 def test_two_runs_teach_nothing() -> None:
@@ -201,11 +201,11 @@ def test_packed_rows_are_counted_by_the_examples_they_fill() -> None:
     of_rows, of_packs = Reading(recipe=apart, told=TOLD), Reading(recipe=packed, told=told)
 
     # Rows that were read are as good as packed into full examples; packs tell nothing of rows.
-    found = [precedents.lengths([one], packed) for one in (of_rows, of_packs)]
+    found = [reference_runs.lengths([one], packed) for one in (of_rows, of_packs)]
     assert [(one.longest, one.examples, one.rows) for one in found if one] == [
         (200, 3, 10),
         (190, 3, 10),
     ]
-    assert precedents.lengths([of_packs], apart) is None
+    assert reference_runs.lengths([of_packs], apart) is None
     shorter = make_recipe(data={"max_length": 100, "packing": True})
-    assert precedents.lengths([of_packs], shorter) is None
+    assert reference_runs.lengths([of_packs], shorter) is None

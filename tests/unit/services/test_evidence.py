@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from studio.services import evidence
-from studio.services.evidence import Estimate, Finding, State, Trial, Versus
-from studio.services.gaps import gaps
-from studio.services.metrics import Series
+from studio.services.metrics.metrics import Series
+from studio.services.studies import study_statistics
+from studio.services.studies.loss_gaps import gaps
+from studio.services.studies.study_statistics import Estimate, Finding, State, Trial, Versus
 
 NAN = math.nan
 
@@ -24,7 +24,7 @@ def three(precision: str, *lasts: float, first: float = 3.0) -> list[Trial]:
 
 
 def found(trials: list[Trial], mode: str = "bf16") -> Finding:
-    return next(one for one in evidence.findings(trials) if one.precision == mode)
+    return next(one for one in study_statistics.findings(trials) if one.precision == mode)
 
 
 def line(*values: float | None) -> Series:
@@ -32,15 +32,17 @@ def line(*values: float | None) -> Series:
 
 
 def test_an_estimate_is_of_the_finite_numbers_only() -> None:
-    assert evidence.estimate([1.0, 3.0, None, NAN, math.inf]) == Estimate(2.0, math.sqrt(2), 2)
+    assert study_statistics.estimate([1.0, 3.0, None, NAN, math.inf]) == Estimate(
+        2.0, math.sqrt(2), 2
+    )
 
 
 def test_one_number_has_no_spread() -> None:
-    assert evidence.estimate([1.0]) == Estimate(1.0, None, 1)
+    assert study_statistics.estimate([1.0]) == Estimate(1.0, None, 1)
 
 
 def test_nothing_has_no_estimate() -> None:
-    assert evidence.estimate([NAN, None]) is None
+    assert study_statistics.estimate([NAN, None]) is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_nothing_has_no_estimate() -> None:
 def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
     gap: Estimate | None, noise: Estimate | None, told: Versus
 ) -> None:
-    assert evidence.versus(gap, noise) == told
+    assert study_statistics.versus(gap, noise) == told
 
 
 @pytest.mark.parametrize(
@@ -69,11 +71,11 @@ def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
 def test_the_improvement_lost_is_a_share_of_the_references(
     mode_ends: float, noise: float, share: float | None
 ) -> None:
-    assert evidence.lost([(3.0, 3.0)], [(mode_ends, 2.0)], noise) == share
+    assert study_statistics.lost([(3.0, 3.0)], [(mode_ends, 2.0)], noise) == share
 
 
 def test_nothing_can_be_lost_where_the_reference_did_not_improve() -> None:
-    assert evidence.lost([(2.0, 2.0)], [(2.5, 2.0)], 0) is None
+    assert study_statistics.lost([(2.0, 2.0)], [(2.5, 2.0)], 0) is None
 
 
 def test_a_gap_is_between_runs_of_one_seed() -> None:
@@ -93,7 +95,9 @@ def test_a_stalled_mode_is_told_by_what_it_lost() -> None:
 
 
 def test_the_reference_stands_first_whatever_the_order() -> None:
-    modes = [one.precision for one in evidence.findings([*three("bf16", 1), *three("fp32", 1)])]
+    modes = [
+        one.precision for one in study_statistics.findings([*three("bf16", 1), *three("fp32", 1)])
+    ]
 
     assert modes == ["fp32", "bf16"]
 
@@ -192,7 +196,7 @@ def test_costs_are_those_of_finished_runs_as_soon_as_there_is_one() -> None:
 
 
 def test_an_empty_study_finds_nothing() -> None:
-    assert evidence.findings([]) == []
+    assert study_statistics.findings([]) == []
 
 
 def test_gaps_follow_the_steps_seed_by_seed() -> None:

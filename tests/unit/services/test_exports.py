@@ -8,8 +8,9 @@ from studio.db.work import Export
 from studio.events import Finished, Phase, Stopped
 from studio.recipe.exports import Kind
 from studio.recipe.formats import DType
-from studio.services import exports, formats, work
-from studio.services.obituaries import End
+from studio.services.exports import export_formats, exports
+from studio.services.tasks import task_lifecycle
+from studio.services.tasks.exit_diagnosis import End
 from studio.weights.facts import ModelFacts
 from studio.weights.samples import Spread
 from tests.factories import make_done
@@ -21,7 +22,7 @@ def export(db: Session) -> Export:
     export = Export(run_id=make_done(db).id or 0, kind="merged", dtype="float16")
     db.add(export)
     db.flush()
-    work.begin(export)
+    task_lifecycle.begin(export)
     return export
 
 
@@ -45,16 +46,16 @@ def test_one_told_to_stop_from_outside_waits_again(export: Export) -> None:
 
 
 def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
-    for _ in range(work.MOST_ATTEMPTS - 1):
+    for _ in range(task_lifecycle.MOST_ATTEMPTS - 1):
         exports.follow(export, [Stopped(step=0)], 1)
-        work.begin(export)
+        task_lifecycle.begin(export)
     exports.follow(export, [Stopped(step=0)], 1)
 
     assert (export.status, export.error_code) == (WorkStatus.FAILED, "lost_worker")
 
 
 def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
-    work.settle(export, End(exit_code=3), exports.WORD)
+    task_lifecycle.settle(export, End(exit_code=3), exports.WORD)
 
     assert (export.status, export.error_message) == (
         WorkStatus.FAILED,
@@ -64,7 +65,7 @@ def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> No
 
 def test_what_has_ended_stays_as_it_is(export: Export) -> None:
     export.status = WorkStatus.SUCCEEDED
-    work.settle(export, End(exit_code=None), exports.WORD)
+    task_lifecycle.settle(export, End(exit_code=None), exports.WORD)
 
     assert export.status is WorkStatus.SUCCEEDED
 
@@ -79,7 +80,7 @@ def test_what_has_ended_stays_as_it_is(export: Export) -> None:
     ],
 )
 def test_a_format_costs_what_its_bits_say(dtype: DType, stored: str, says: str) -> None:
-    assert formats.cost(dtype, stored).startswith(says)
+    assert export_formats.cost(dtype, stored).startswith(says)
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("full", True), ("adapter", False)])
@@ -89,4 +90,4 @@ def test_only_weights_that_are_written_can_overflow(
 ) -> None:
     facts = ModelFacts(spread=Spread(sampled=9, largest=1e5, over_float16=1))
 
-    assert bool(formats.refusal(kind, "float16", facts)) is is_refused
+    assert bool(export_formats.refusal(kind, "float16", facts)) is is_refused

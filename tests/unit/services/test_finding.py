@@ -6,9 +6,10 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.services import attempts, labels, run_table, trash
-from studio.services.run_table import View
-from studio.services.terms import QueryError
+from studio.services.runs import attempts, tags_notes, trash
+from studio.services.search import run_table
+from studio.services.search.query_parser import QueryError
+from studio.services.search.run_table import View
 from tests.factories import make_done, make_run, make_running, progressed
 
 NOW = datetime.now(UTC)
@@ -22,7 +23,7 @@ def four(db: Session) -> list[Run]:
     gamma = make_running(db, "gamma")
     delta = make_run(db, "delta 100 %")
     attempts.follow(db, gamma, [progressed(4, loss=float("nan"), eval_loss=0.25)], 1)
-    labels.rewrite(db, alpha.id or 0, tags=["good", "two words"], notes="A calm Tone.")
+    tags_notes.rewrite(db, alpha.id or 0, tags=["good", "two words"], notes="A calm Tone.")
     alpha.created_at, beta.created_at = NOW - timedelta(days=40), NOW - timedelta(days=3)
     alpha.claimed_at, alpha.finished_at = NOW - timedelta(hours=3), NOW - timedelta(hours=1)
     return [alpha, beta, gamma, delta]

@@ -15,10 +15,13 @@ from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.runner.look import look
-from studio.services import builds, chores, endings, findings, runs, versions, work
-from studio.services.drafts import Upload
-from studio.services.findings import Wanted
-from studio.services.versions import Which
+from studio.services.datasets import data_quality, dataset_builds, versions
+from studio.services.datasets.data_quality import Wanted
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.datasets.versions import Which
+from studio.services.queue import task_results
+from studio.services.runs import runs
+from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 from tests.factories import make_recipe
 
@@ -41,7 +44,9 @@ def bring(engine: Engine, folder: Path) -> Bring:
         path = folder / ".arrived"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         with unit_of_work(engine) as db:
-            return builds.bring(db, folder, Upload(path=path, filename="pets.jsonl")).id or 0
+            return (
+                dataset_builds.bring(db, folder, Upload(path=path, filename="pets.jsonl")).id or 0
+            )
 
     return brought
 
@@ -58,8 +63,8 @@ def codes(version: DatasetVersion | None) -> list[str]:
 
 def leave_out(
     engine: Engine, folder: Path, dataset_id: int, code: str, version: int | None = None
-) -> builds.Built:
-    return findings.leave_out(
+) -> dataset_builds.Built:
+    return data_quality.leave_out(
         engine, folder, dataset_id, Wanted(code=code, version=version), Limits()
     )
 
@@ -152,7 +157,7 @@ def test_the_rows_of_a_finding_are_shown_a_page_at_a_time(
     page = versions.rows(folder, version, which, limit=2)
 
     assert ([one.number for one in page.rows], page.next_after) == ([22, 23], 23)
-    seen = findings.spots(folder, version, which, page)
+    seen = data_quality.spots(folder, version, which, page)
     assert {number: one.why for number, one in seen.items()} == {
         22: "The same as row 2.",
         23: "The same as row 3.",
@@ -178,7 +183,7 @@ def test_what_only_warns_keeps_nobody_from_starting(engine: Engine, bring: Bring
     with unit_of_work(engine) as db:
         recipe = make_recipe(dataset="pets")
         runs.check(db, recipe)
-        noted = findings.noted(db, recipe)
+        noted = data_quality.noted(db, recipe)
 
     assert noted is not None
     assert noted.sentence == "1 thing to look at in this data set"
@@ -193,19 +198,19 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
         old.findings = None
     (settings.datasets / str(dataset_id) / "1" / "findings.json").unlink()
     with unit_of_work(engine) as db:
-        chore = findings.ask(db, settings.datasets, versions.get(db, dataset_id, 1))
+        chore = data_quality.ask(db, settings.datasets, versions.get(db, dataset_id, 1))
 
     told: list[float | None] = []
     result = look(
-        chores.folder(settings.chores, chore),
+        tasks.folder(settings.chores, chore),
         chore.params,
         lambda _phase, share: told.append(share),
     )
     with unit_of_work(engine) as db:
-        found = chores.get(db, chore.id or 0)
-        with endings.told(db, found):
+        found = tasks.get(db, chore.id or 0)
+        with task_results.told(db, found):
             found.result = json.loads(json.dumps(result))
-            work.close(found, WorkStatus.SUCCEEDED)
+            task_lifecycle.close(found, WorkStatus.SUCCEEDED)
 
     assert (codes(version_of(engine, dataset_id)), told[-1]) == (["duplicates"], 1)
 
@@ -222,4 +227,4 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
 )
 def test_what_can_be_left_out(split: str, finding: dict[str, Any], *, can: bool) -> None:
     reading_of = {"shape": "text", "roles": {"text": ["text"]}, "split": {"kind": split}}
-    assert findings.can_leave_out(Mapping.model_validate(reading_of), finding) is can
+    assert data_quality.can_leave_out(Mapping.model_validate(reading_of), finding) is can

@@ -8,7 +8,8 @@ from sqlalchemy import Engine, text
 
 from studio.db.session import connect, reading
 from studio.errors import UnavailableError
-from studio.services import home, models
+from studio.services.models import models
+from studio.services.operations import home
 from studio.settings import Settings
 
 

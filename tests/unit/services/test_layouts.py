@@ -9,7 +9,8 @@ from sqlalchemy import Engine, text
 from studio.db import migrate
 from studio.db.session import connect, reading, unit_of_work
 from studio.db.tables import Dataset, DatasetVersion, Run
-from studio.services import drafts, home, layouts, versions
+from studio.services.datasets import pending_datasets, versions
+from studio.services.operations import home, legacy_layout
 from studio.settings import Settings
 
 ROW = b'{"messages": []}\n'
@@ -55,23 +56,23 @@ def test_a_move_that_was_cut_off_goes_on(engine: Engine, settings: Settings, old
     (older / "1").mkdir()
     (older / "train.jsonl").replace(older / "1" / "train.jsonl")
 
-    layouts.renew(engine, settings.datasets)
+    legacy_layout.renew(engine, settings.datasets)
 
     assert sorted(path.name for path in (older / "1").iterdir()) == [
         "train.jsonl",
         "validation.jsonl",
     ]
-    assert not layouts.is_old(engine)
+    assert not legacy_layout.is_old(engine)
 
 
 @pytest.mark.usefixtures("older")
 def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: Settings) -> None:
-    layouts.renew(engine, settings.datasets)
+    legacy_layout.renew(engine, settings.datasets)
     with unit_of_work(engine) as db:
         version = versions.get(db, 1, 1)
         known, version.sha256 = version.sha256, ""
 
-    layouts.renew(engine, settings.datasets)
+    legacy_layout.renew(engine, settings.datasets)
 
     with reading(engine) as db:
         assert versions.get(db, 1, 1).sha256 == known
@@ -80,10 +81,10 @@ def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: S
 def test_rows_to_measure_on_outlive_another_reading(
     engine: Engine, settings: Settings, older: Path
 ) -> None:
-    layouts.renew(engine, settings.datasets)
+    legacy_layout.renew(engine, settings.datasets)
 
     with reading(engine) as db:
-        found = drafts.validation(settings.datasets, db.get_one(Dataset, 1))
+        found = pending_datasets.validation(settings.datasets, db.get_one(Dataset, 1))
     assert found is not None
     assert found.path == older / "validation-original.jsonl"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from studio.errors import ConflictError
-from studio.services import locks
+from studio.services.storage import locks
 
 
 def test_a_second_studio_on_one_folder_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
-from studio.services import advice, estimates, measurements
+from studio.services.estimates import dry_runs, estimates
+from studio.services.precision import recommendation
 from studio.settings import Settings
 from tests.factories import make_recipe
 from tests.unit.weights import folders
@@ -43,7 +44,7 @@ def recipe(**changes: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recip
 
 
 def count(db: Session, settings: Settings, asked: AnyRecipe) -> Chore:
-    chore = measurements.ask(db, asked, settings)
+    chore = dry_runs.ask(db, asked, settings)
     chore.status, chore.result = WorkStatus.SUCCEEDED, RESULT
     return chore
 
@@ -58,7 +59,7 @@ def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
         recipe(optimisation={"per_device_train_batch_size": 3}),
         recipe(evaluation={"per_device_eval_batch_size": 3}),
     ]
-    names = [measurements.subject(db, one) for one in [recipe(), same, *others]]
+    names = [dry_runs.subject(db, one) for one in [recipe(), same, *others]]
 
     assert names[0] == names[1]
     assert len(set(names)) == 1 + len(others)
@@ -67,7 +68,7 @@ def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
 def test_a_second_look_starts_nothing(db: Session, settings: Settings) -> None:
     done = count(db, settings, recipe())
 
-    assert measurements.ask(db, recipe(), settings).id == done.id
+    assert dry_runs.ask(db, recipe(), settings).id == done.id
 
 
 def test_what_was_counted_takes_the_place_of_the_closed_form(
@@ -85,7 +86,7 @@ def test_what_was_counted_takes_the_place_of_the_closed_form(
 
 def test_a_dry_run_shows_how_far_the_closed_form_misses(db: Session, settings: Settings) -> None:
     folders.write(settings.models / "starter", {"a": ("F32", [0.1] * 4)}, **DECODER)
-    facts = advice.facts_of(db, "starter")
+    facts = recommendation.facts_of(db, "starter")
     count(db, settings, recipe())
     by = estimates.known(db)
     closed = estimates.needed(recipe(), facts, by)
@@ -110,4 +111,4 @@ def test_what_no_dry_run_can_follow_is_said(
     db: Session, settings: Settings, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidError, match=said):
-        measurements.ask(db, recipe(**changes), settings)
+        dry_runs.ask(db, recipe(**changes), settings)

@@ -7,7 +7,8 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.services import attempts, metrics
+from studio.services.metrics import metrics
+from studio.services.runs import attempts
 from tests.factories import make_running, progressed
 
 

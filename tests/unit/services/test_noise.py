@@ -4,8 +4,9 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.states import RunStatus
-from studio.services import attempts, compare, noise, runs, states
-from studio.services.noise import Repeats
+from studio.services.compare import compare, seed_noise
+from studio.services.compare.seed_noise import Repeats
+from studio.services.runs import attempts, runs, states
 from tests.factories import make_running, progressed
 
 
@@ -53,11 +54,11 @@ def test_runs_that_did_not_succeed_are_no_repeats(db: Session) -> None:
     failed = make_running(db, optimisation={"seed": 2})
     attempts.follow(db, failed, [progressed(1, eval_loss=9.0)], 1)
 
-    assert noise.of(db, [runs.get(db, first), failed]).count(first) == 1
+    assert seed_noise.of(db, [runs.get(db, first), failed]).count(first) == 1
 
 
 @pytest.mark.parametrize("delta", [None, float("nan")])
 def test_what_is_no_number_is_not_judged(db: Session, delta: float | None) -> None:
     run = runs.get(db, done(db, 1.0, 1))
 
-    assert noise.of(db, [run]).judge(1, 1, "eval_loss", delta) == ""
+    assert seed_noise.of(db, [run]).judge(1, 1, "eval_loss", delta) == ""

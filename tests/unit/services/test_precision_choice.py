@@ -7,8 +7,11 @@ from sqlmodel import Session, select
 
 from studio.db.tables import Experiment, Happening, Run
 from studio.recipe.space import Values
-from studio.services import advice, experiments, runs, sweeps
-from studio.services.prospects import Plan
+from studio.services import experiments
+from studio.services.precision import recommendation
+from studio.services.runs import runs
+from studio.services.sweeps import sweeps
+from studio.services.sweeps.sweep_preview import Plan
 from tests.factories import MACHINES, connect_worker, make_recipe
 
 RECOMMENDED = [("plain", "fp32"), ("amx", "bf16"), ("t4", "fp16")]
@@ -30,11 +33,11 @@ def test_the_machine_of_the_worker_decides(db: Session, machine: str, mode: str)
 
     assert (run.recipe.precision, experiment_of(db, run).recipe.precision) == (mode, mode)
     assert MACHINES[machine].title in run.precision_reason
-    assert advice.GUESS not in run.precision_reason
+    assert recommendation.GUESS not in run.precision_reason
 
 
 def test_without_a_worker_the_reason_says_that_it_is_a_guess(db: Session) -> None:
-    assert submitted(db).precision_reason.endswith(advice.GUESS)
+    assert submitted(db).precision_reason.endswith(recommendation.GUESS)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -6,8 +6,8 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.recipe.space import Range, Space, Values
-from studio.services import prospects
-from studio.services.prospects import Plan
+from studio.services.sweeps import sweep_preview
+from studio.services.sweeps.sweep_preview import Plan
 from tests.factories import make_recipe
 
 RATE, RANK = "optimisation.learning_rate", "adapter.r"
@@ -50,7 +50,7 @@ GRID: Space = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
 )
 def test_what_is_no_sweep_is_refused(db: Session, plan: Plan, param: str, said: str) -> None:
     with pytest.raises(InvalidError) as refused:
-        prospects.of(db, make_recipe(), plan)
+        sweep_preview.of(db, make_recipe(), plan)
 
     assert refused.value.param == param
     assert refused.value.message.startswith(said)
@@ -58,7 +58,7 @@ def test_what_is_no_sweep_is_refused(db: Session, plan: Plan, param: str, said: 
 
 def test_settings_of_one_kind_count_with_that_kind_alone(db: Session) -> None:
     space: Space = {"adapter.kind": several("lora", "full"), RANK: several("4", "8")}
-    found = prospects.of(db, make_recipe(), Plan(space=space))
+    found = sweep_preview.of(db, make_recipe(), Plan(space=space))
 
     assert [*found.planned] == [
         {"adapter.kind": "lora", RANK: 4},
@@ -70,7 +70,7 @@ def test_settings_of_one_kind_count_with_that_kind_alone(db: Session) -> None:
 def test_a_setting_that_no_run_would_have_is_refused(db: Session) -> None:
     plan = Plan(space={RANK: several("4", "8")})
     with pytest.raises(InvalidError) as refused:
-        prospects.of(db, make_recipe(adapter={"kind": "full"}), plan)
+        sweep_preview.of(db, make_recipe(adapter={"kind": "full"}), plan)
 
     assert (refused.value.param, refused.value.hint) == (RANK, "Vary adapter.kind, too.")
 
@@ -81,7 +81,7 @@ def test_a_large_grid_asks_no_more_than_a_small_one(db: Session) -> None:
     counts = []
     for ranks in (range(1, 3), range(1, 51)):
         asked.clear()
-        prospects.of(db, make_recipe(), Plan(space={RANK: several(*ranks)}))
+        sweep_preview.of(db, make_recipe(), Plan(space={RANK: several(*ranks)}))
         counts.append(len(asked))
 
     assert counts[1] <= counts[0]
@@ -89,7 +89,7 @@ def test_a_large_grid_asks_no_more_than_a_small_one(db: Session) -> None:
 
 def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
     space: Space = {"dataset": several("starter", "moon"), RANK: several(4, 8)}
-    found = prospects.of(db, make_recipe(), Plan(space=space))
+    found = sweep_preview.of(db, make_recipe(), Plan(space=space))
 
     assert (found.count, found.looked_at, found.left_out) == (2, 4, 2)
     assert [(one.message, one.count, one.example) for one in found.refused] == [
@@ -98,17 +98,17 @@ def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
 
 
 def test_without_an_earlier_run_nobody_knows_how_long_it_takes(db: Session) -> None:
-    assert prospects.of(db, make_recipe(), Plan(space=GRID)).seconds is None
+    assert sweep_preview.of(db, make_recipe(), Plan(space=GRID)).seconds is None
 
 
 def test_a_knob_that_may_be_empty_can_be_none() -> None:
-    space = prospects.typed(make_recipe(), {"optimisation.max_steps": several("none", "9")})
+    space = sweep_preview.typed(make_recipe(), {"optimisation.max_steps": several("none", "9")})
 
     assert space == {"optimisation.max_steps": several(None, 9)}
 
 
 def test_numbers_of_a_range_are_of_the_knobs_kind() -> None:
-    space = prospects.typed(make_recipe(), {RATE: Range(low=0.5, high=1)})
+    space = sweep_preview.typed(make_recipe(), {RATE: Range(low=0.5, high=1)})
 
     assert space == {RATE: Range(low=0.5, high=1.0)}
     assert isinstance(space[RATE].model_dump()["high"], float)

@@ -7,9 +7,9 @@ import pytest
 from studio.hardware import Hardware
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PrecisionName
-from studio.services import cautions
-from studio.services.plans import plan
-from studio.services.refusals import Refusal, refusals
+from studio.services.precision import precision_warnings
+from studio.services.precision.incompatibilities import Refusal, refusals
+from studio.services.precision.number_formats import plan
 from studio.weights import families
 from studio.weights.facts import ModelFacts
 from studio.weights.samples import Spread
@@ -140,7 +140,7 @@ def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
     ],
 )
 def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) -> None:
-    assert list(cautions.of(beside(kind), MODEL)) == [
+    assert list(precision_warnings.of(beside(kind), MODEL)) == [
         (
             f"{measured} of their size (root mean square over a sample of this model's): "
             "it starts a little worse than it was saved."
@@ -149,4 +149,4 @@ def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) 
 
 
 def test_nothing_is_told_of_rounding_that_was_not_measured() -> None:
-    assert list(cautions.of(beside("nf4"), replace(MODEL, rounding={}))) == []
+    assert list(precision_warnings.of(beside("nf4"), replace(MODEL, rounding={}))) == []

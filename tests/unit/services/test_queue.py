@@ -10,7 +10,9 @@ from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Worker
 from studio.errors import ConflictError
-from studio.services import queue, states, workers
+from studio.services.queue import queue
+from studio.services.runs import states
+from studio.services.workers import workers
 from tests.factories import make_run, make_running
 
 

@@ -6,7 +6,9 @@ from sqlmodel import Session, select
 from studio.db.summaries import Rating
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.events import Failed, Sampled, Stage
-from studio.services import attempts, compare, control, ratings
+from studio.services.compare import compare
+from studio.services.runs import attempts, run_commands
+from studio.services.samples import sample_ratings
 from tests.factories import make_done, make_running
 
 
@@ -23,7 +25,7 @@ def make_answered(db: Session, count: int = 2) -> int:
 
 
 def rate(db: Session, run_id: int, position: int, score: int | None) -> int | None:
-    return ratings.rate(db, ratings.final(db, run_id, position), score)
+    return sample_ratings.rate(db, sample_ratings.final(db, run_id, position), score)
 
 
 def test_the_mean_of_what_was_rated_is_a_metric_of_the_run(db: Session) -> None:
@@ -33,7 +35,7 @@ def test_the_mean_of_what_was_rated_is_a_metric_of_the_run(db: Session) -> None:
 
     made = compare.compare(db, [run_id])
     assert made.metrics["rating"][0].value == 4.5
-    assert ratings.counts(db, [run_id]) == {run_id: 2}
+    assert sample_ratings.counts(db, [run_id]) == {run_id: 2}
 
 
 def test_a_score_replaces_the_one_before_and_tells_it(db: Session) -> None:
@@ -72,9 +74,9 @@ def test_what_a_run_said_on_the_way_is_not_rated(db: Session) -> None:
     attempts.follow(db, run, [answered(0, "before", 0), answered(0, "during", 5)], 1)
 
     with pytest.raises(ConflictError, match="after training"):
-        ratings.final(db, run.id or 0, 0)
+        sample_ratings.final(db, run.id or 0, 0)
     with pytest.raises(NotFoundError):
-        ratings.final(db, run.id or 0, 1)
+        sample_ratings.final(db, run.id or 0, 1)
 
 
 def test_a_rating_goes_with_its_answer(db: Session) -> None:
@@ -84,7 +86,7 @@ def test_a_rating_goes_with_its_answer(db: Session) -> None:
     attempts.follow(db, run, [answered(0)], 1)
     rate(db, run.id or 0, 0, 5)
     attempts.fail(db, run, Failed(code="x", message="No."))
-    control.restart(db, run.id or 0)
+    run_commands.restart(db, run.id or 0)
 
     assert [one.score for one in db.exec(select(Rating))] == [3]
     assert "rating" not in run.metrics

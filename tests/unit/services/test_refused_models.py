@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.services import runs
+from studio.services.runs import runs
 from tests.factories import make_recipe
 from tests.unit.weights import folders
 

@@ -6,13 +6,14 @@ from sqlmodel import Session, select
 from studio.db.states import RunStatus
 from studio.db.tables import Metric, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.services import control, experiments, runs
+from studio.services import experiments
+from studio.services.runs import run_commands, runs
 from studio.settings import Settings
 from tests.factories import make_done, make_recipe, make_run, make_running
 
 
 def make_stopping(db: Session) -> Run:
-    return control.cancel(db, make_running(db).id or 0)
+    return run_commands.cancel(db, make_running(db).id or 0)
 
 
 def test_a_submitted_run_waits(db: Session) -> None:

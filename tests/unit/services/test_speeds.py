@@ -9,58 +9,60 @@ from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.hardware import Hardware, detect
 from studio.recipe.precision import PRECISIONS
-from studio.services import advice, chores, speeds, work, workers
+from studio.services.precision import recommendation
+from studio.services.tasks import task_lifecycle, tasks
+from studio.services.workers import matmul_speeds, workers
 from studio.settings import Settings
 
 MACHINE = Hardware(processor="P", cores=2, memory_bytes=2**34, native_bf16=False, torch="2.13")
 
 
 def probes(db: Session) -> list[Chore]:
-    query = select(Chore).where(Chore.kind == speeds.KIND).order_by(col(Chore.id))
+    query = select(Chore).where(Chore.kind == matmul_speeds.KIND).order_by(col(Chore.id))
     return list(db.exec(query))
 
 
 def measured(db: Session, machine: Hardware, **seconds: float) -> Hardware:
-    speeds.ask(db, machine)
+    matmul_speeds.ask(db, machine)
     probe = probes(db)[-1]
     probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1} | seconds}
-    work.close(probe, WorkStatus.SUCCEEDED)
+    task_lifecycle.close(probe, WorkStatus.SUCCEEDED)
     db.flush()
-    return speeds.with_measured(db, machine)
+    return matmul_speeds.with_measured(db, machine)
 
 
 def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
-    speeds.ask(db, MACHINE)
-    speeds.ask(db, MACHINE)
+    matmul_speeds.ask(db, MACHINE)
+    matmul_speeds.ask(db, MACHINE)
     measured(db, MACHINE)
-    chores.tidy(db, settings.chores)
-    speeds.ask(db, MACHINE)
+    tasks.tidy(db, settings.chores)
+    matmul_speeds.ask(db, MACHINE)
 
     assert len(probes(db)) == 1
 
 
 @pytest.mark.parametrize("status", [WorkStatus.FAILED, WorkStatus.CANCELLED])
 def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: WorkStatus) -> None:
-    speeds.ask(db, MACHINE)
-    work.close(probes(db)[0], status)
-    speeds.ask(db, MACHINE)
+    matmul_speeds.ask(db, MACHINE)
+    task_lifecycle.close(probes(db)[0], status)
+    matmul_speeds.ask(db, MACHINE)
 
     assert [one.status for one in probes(db)] == [status, WorkStatus.QUEUED]
-    assert speeds.with_measured(db, MACHINE) == MACHINE
+    assert matmul_speeds.with_measured(db, MACHINE) == MACHINE
 
 
 @pytest.mark.parametrize("change", [{"processor": "Q"}, {"cores": 4}, {"torch": "2.14"}])
 def test_another_machine_is_measured_by_itself(db: Session, change: dict[str, object]) -> None:
     other = replace(MACHINE, **change)  # type: ignore[arg-type] # one field each
     measured(db, MACHINE)
-    speeds.ask(db, other)
+    matmul_speeds.ask(db, other)
 
     assert len(probes(db)) == 2
-    assert speeds.with_measured(db, other).product_times == {}
+    assert matmul_speeds.with_measured(db, other).product_times == {}
 
 
 def test_nothing_is_measured_where_nothing_can_train(db: Session) -> None:
-    speeds.ask(db, replace(MACHINE, torch=""))
+    matmul_speeds.ask(db, replace(MACHINE, torch=""))
 
     assert probes(db) == []
 
@@ -89,7 +91,9 @@ def test_what_was_measured_counts_more_than_what_the_processor_says(
 ) -> None:
     machine = measured(db, replace(MACHINE, native_bf16=is_told), bfloat16=seconds)
 
-    assert advice.fast_formats(machine) == (advice.NEITHER if is_told else advice.BFLOAT16)
+    assert recommendation.fast_formats(machine) == (
+        recommendation.NEITHER if is_told else recommendation.BFLOAT16
+    )
 
 
 def test_pages_are_told_what_was_measured_here(db: Session) -> None:

@@ -13,10 +13,12 @@ from studio.db.states import RunStatus
 from studio.db.tables import Experiment, Run, Study
 from studio.errors import InvalidError, NotFoundError
 from studio.events import Alarmed, Event, Failed, Finished, Sampled, Started
-from studio.services import attempts, control, experiments, reports, runs, states, studies
-from studio.services.answers import Piece
-from studio.services.evidence import Estimate, Finding
-from studio.services.studies import Plan
+from studio.services import experiments
+from studio.services.runs import attempts, run_commands, runs, states
+from studio.services.samples.sample_diff import Piece
+from studio.services.studies import studies, study_reports
+from studio.services.studies.studies import Plan
+from studio.services.studies.study_statistics import Estimate, Finding
 from tests.factories import make_recipe, progressed
 
 
@@ -48,13 +50,13 @@ def finish(db: Session, run: Run, *losses: float) -> None:
 def empty(db: Session, folder: Path) -> None:
     """Make a study and delete its runs."""
     for run in make_study(db):
-        control.cancel(db, run.id or 0)
+        run_commands.cancel(db, run.id or 0)
         runs.delete(db, run.id or 0, folder)
     db.flush()
 
 
 def finding(db: Session, mode: str) -> Finding:
-    return next(one for one in reports.of(db, 1).findings if one.precision == mode)
+    return next(one for one in study_reports.of(db, 1).findings if one.precision == mode)
 
 
 def answered(text: str, position: int = 0) -> Sampled:
@@ -152,20 +154,20 @@ def test_runs_that_go_on_are_compared_where_both_have_been(db: Session) -> None:
     train(db, mode, *validated(5.0, 4.5))
 
     one = finding(db, "bf16")
-    assert (one.step, one.gap, reports.of(db, 1).going) == (2, Estimate(0.5, None, 1), 2)
+    assert (one.step, one.gap, study_reports.of(db, 1).going) == (2, Estimate(0.5, None, 1), 2)
 
 
 def test_a_fresh_study_has_a_report(db: Session) -> None:
     make_study(db)
 
-    one, report = finding(db, "bf16"), reports.of(db, 1)
+    one, report = finding(db, "bf16"), study_reports.of(db, 1)
     assert (one.versus, one.loss, report.answers, report.devices) == ("nothing", None, None, [])
 
 
 def test_a_study_whose_runs_are_gone_has_a_report(db: Session, tmp_path: Path) -> None:
     empty(db, tmp_path)
 
-    assert reports.of(db, 1).findings == []
+    assert study_reports.of(db, 1).findings == []
 
 
 def test_failed_runs_are_counted(db: Session) -> None:
@@ -200,7 +202,7 @@ def test_gaps_are_told_along_the_steps(db: Session) -> None:
     finish(db, reference, 5.0, 2.0)
     finish(db, mode, 5.5, 2.25)
 
-    curves = reports.of(db, 1).curves["eval_loss"]
+    curves = study_reports.of(db, 1).curves["eval_loss"]
     assert (curves.x, curves.series["bf16"].mean, curves.series["fp32"].max) == (
         [1, 2],
         [0.5, 0.25],
@@ -213,7 +215,7 @@ def test_answers_are_laid_beside_the_references(db: Session) -> None:
     for run, said in zip(made, ("yes sir", "no sir", "yes", "yes"), strict=True):
         train(db, run, answered(said), answered("same", 1))
 
-    found = reports.of(db, 1).answers
+    found = study_reports.of(db, 1).answers
     assert found is not None
     assert (found.prompts, found.by_mode, found.between_seeds) == (2, {"bf16": 1}, 1)
     assert [row.others["bf16"] for row in found.differing] == [

@@ -11,9 +11,10 @@ from studio.db.session import reading, unit_of_work
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
 from studio.events import Finished, Resumed, Started
-from studio.services import attempts, control, runs, summaries
-from studio.services.obituaries import End
-from studio.services.summaries import POINTS, WEIGHT
+from studio.services.metrics import metric_summaries
+from studio.services.metrics.metric_summaries import POINTS, WEIGHT
+from studio.services.runs import attempts, run_commands, runs
+from studio.services.tasks.exit_diagnosis import End
 from tests.factories import make_done, make_running, progressed
 
 STARTED = Started(total_steps=10, resolved={})
@@ -25,7 +26,7 @@ def tell(db: Session, run: Run, first: int, *values: float) -> None:
 
 
 def summary(db: Session, run: Run, key: str = "loss") -> MetricSummary:
-    return summaries.of(db, [run.id or 0])[run.id or 0][key]
+    return metric_summaries.of(db, [run.id or 0])[run.id or 0][key]
 
 
 def ema(values: list[float]) -> float:
@@ -100,8 +101,8 @@ def test_a_run_that_begins_anew_is_summed_up_anew(db: Session) -> None:
     assert (summary(db, run).count, summary(db, run).last) == (1, 8.0)
 
     attempts.settle(db, run, End(exit_code=1))
-    control.restart(db, run.id or 0)
-    assert summaries.of(db, [run.id or 0]) == {}
+    run_commands.restart(db, run.id or 0)
+    assert metric_summaries.of(db, [run.id or 0]) == {}
 
 
 def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
@@ -110,7 +111,7 @@ def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
         run.metrics = run.metrics | {"train_seconds": 3.0}
         before = summary(db, run).model_dump()
         db.exec(delete(MetricSummary).where(col(MetricSummary.run_id) == run.id))
-    summaries.catch_up(engine)
+    metric_summaries.catch_up(engine)
 
     with reading(engine) as db:
         assert summary(db, run).model_dump() == before
@@ -121,11 +122,11 @@ def test_every_metric_is_known_by_name(db: Session) -> None:
     attempts.follow(db, make_running(db), [progressed(1, loss=1.0, eval_loss=2.0)], 1)
     attempts.follow(db, make_running(db), [progressed(1, rating=1.0, loss=2.0)], 1)
 
-    assert summaries.keys(db) == ["eval_loss", "loss", "rating"]
+    assert metric_summaries.keys(db) == ["eval_loss", "loss", "rating"]
 
 
 def test_a_deleted_run_leaves_no_summary(db: Session, tmp_path: Path) -> None:
     run = make_done(db)
     runs.delete(db, run.id or 0, tmp_path)
 
-    assert summaries.keys(db) == []
+    assert metric_summaries.keys(db) == []

@@ -15,18 +15,11 @@ from studio.db.tables import Dataset, Run
 from studio.errors import ConflictError, NotFoundError
 from studio.events import Event, Failed, Finished, Started
 from studio.recipe.space import Range, Several, Space, Values
-from studio.services import (
-    attempts,
-    control,
-    experiments,
-    prospects,
-    queue,
-    runs,
-    states,
-    sweeps,
-    trials,
-)
-from studio.services.prospects import Plan
+from studio.services import experiments
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, runs, states
+from studio.services.sweeps import sweep_preview, sweeps, trials
+from studio.services.sweeps.sweep_preview import Plan
 from studio.worker.sweeper import Sweeper
 from tests.factories import make_done, make_recipe, progressed
 
@@ -112,7 +105,7 @@ def test_no_more_runs_wait_than_may_go_on_at_once(engine: Engine, tmp_path: Path
 
 @pytest.mark.parametrize("strategy", ["grid", "random", "tpe"])
 def test_many_runs_at_once_are_queued_a_few_at_a_time(
-    engine: Engine, tmp_path: Path, strategy: prospects.Strategy
+    engine: Engine, tmp_path: Path, strategy: sweep_preview.Strategy
 ) -> None:
     with unit_of_work(engine) as db:
         space: Space = {RANK: Range(low=1, high=20)}
@@ -130,7 +123,7 @@ def test_many_runs_at_once_are_queued_a_few_at_a_time(
 
 @pytest.mark.parametrize("strategy", ["random", "tpe"])
 def test_another_worker_goes_on_with_the_very_same_settings(
-    engine: Engine, tmp_path: Path, strategy: prospects.Strategy
+    engine: Engine, tmp_path: Path, strategy: sweep_preview.Strategy
 ) -> None:
     with unit_of_work(engine) as db:
         plan = Plan(space={RATE: LOG, RANK: Range(low=4, high=64)}, strategy=strategy, count=6)
@@ -254,7 +247,7 @@ def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
         train(db, queued(db)[0], then=Failed(code="died", message="It died."))
     sweeper.tend()
     with unit_of_work(engine) as db:
-        control.restart(db, 1)
+        run_commands.restart(db, 1)
     sweeper.tend()
     carry_out(engine, sweeper)
 

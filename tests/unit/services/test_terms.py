@@ -2,7 +2,7 @@
 
 import pytest
 
-from studio.services.terms import QueryError, parse, quoted, without
+from studio.services.search.query_parser import QueryError, parse, quoted, without
 
 
 @pytest.mark.parametrize(

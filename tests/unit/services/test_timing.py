@@ -11,9 +11,10 @@ from studio.db.tables import DatasetVersion
 from studio.events import Finished, Progressed, Started
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.services import attempts, precedents, timing
-from studio.services.asides import Asides
-from studio.services.precedents import Lengths, Precedent
+from studio.services.estimates import reference_runs, run_duration
+from studio.services.estimates.eval_overhead import Asides
+from studio.services.estimates.reference_runs import Lengths, Precedent
+from studio.services.runs import attempts
 from tests.factories import make_recipe, make_running
 
 DATA = DatasetVersion(
@@ -44,11 +45,11 @@ def seen(step_seconds: float, tokens: int = 3200, beside: float | None = 10.0) -
     ],
 )
 def test_steps_are_counted_as_transformers_counts_them(knobs: dict[str, float], steps: int) -> None:
-    assert timing.count_steps(make_recipe(optimisation=knobs), 100) == steps
+    assert run_duration.count_steps(make_recipe(optimisation=knobs), 100) == steps
 
 
 def test_without_a_run_of_its_kind_the_seconds_are_unknown() -> None:
-    told = timing.of(make_recipe(optimisation={"max_steps": 10}), DATA, LENGTHS, [])
+    told = run_duration.of(make_recipe(optimisation={"max_steps": 10}), DATA, LENGTHS, [])
 
     assert (told.steps, told.tokens, told.seconds) == (10, 3200, None)
 
@@ -56,7 +57,7 @@ def test_without_a_run_of_its_kind_the_seconds_are_unknown() -> None:
 def test_seconds_grow_with_the_tokens_of_a_step() -> None:
     twice = make_recipe(optimisation={"max_steps": 10, "per_device_train_batch_size": 16})
 
-    told = timing.of(twice, DATA, LENGTHS, [seen(2.0)])
+    told = run_duration.of(twice, DATA, LENGTHS, [seen(2.0)])
 
     assert told.seconds == pytest.approx(10 * 2.0 * 2 + 10)
 
@@ -64,7 +65,7 @@ def test_seconds_grow_with_the_tokens_of_a_step() -> None:
 def test_what_was_seen_lies_within_the_interval() -> None:
     asked = make_recipe(optimisation={"max_steps": 10})
 
-    told = timing.of(asked, DATA, LENGTHS, [seen(1.0), seen(2.0), seen(4.0)])
+    told = run_duration.of(asked, DATA, LENGTHS, [seen(1.0), seen(2.0), seen(4.0)])
 
     assert told.least_seconds is not None
     assert told.most_seconds is not None
@@ -107,7 +108,7 @@ def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
     ends = Finished(metrics={"train_seconds": 9.0})
     attempts.follow(db, run, [Started(total_steps=9, resolved=about), *numbers, ends], 1)
     run.claimed_at, run.finished_at = run.created_at, run.created_at + timedelta(seconds=60)
-    (seen,) = precedents.newest(db)
+    (seen,) = reference_runs.newest(db)
 
     answers = 6 * 3  # as long before training and after it
     assert seen.beside_seconds == 51
@@ -118,7 +119,7 @@ def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
 def test_more_validations_make_a_run_longer() -> None:
     spent = replace(seen(1.0), asides=Asides(row=0.1, token=0, rest=4.0))
 
-    told = timing.of(looking(5, 0), DATA, LENGTHS, [spent])
+    told = run_duration.of(looking(5, 0), DATA, LENGTHS, [spent])
 
     assert told.seconds == pytest.approx(
         told.steps * 1.0 + 4 + 5 * 0.1 * (1 + math.ceil(told.steps / 5))
@@ -129,8 +130,8 @@ def test_steps_of_packed_rows_go_by_the_examples_they_fill() -> None:
     packed = make_recipe(data={"packing": True}, optimisation={"num_train_epochs": 1.0})
     shared = replace(LENGTHS, examples=20)
 
-    told = timing.of(packed, DATA, shared, [])
-    unread = timing.of(packed, DATA, None, [])
+    told = run_duration.of(packed, DATA, shared, [])
+    unread = run_duration.of(packed, DATA, None, [])
 
     # Of eight examples each, with 200 tokens of five rows.
     assert (told.steps, told.tokens, told.is_most) == (3, 3 * 8 * 200, False)

@@ -7,17 +7,18 @@ import pytest
 from sqlmodel import Session
 
 from studio.errors import ConflictError, InvalidError
-from studio.services import bulk, labels, runs, trash, views
-from studio.services.bulk import UNDO, Act
+from studio.services.runs import bulk_actions, runs, tags_notes, trash
+from studio.services.runs.bulk_actions import UNDO, Act
+from studio.services.search import saved_views
 from tests.factories import make_done, make_run
 
 
 @pytest.mark.parametrize("what", ["archive", "trash", "tag"])
 def test_what_is_done_to_many_runs_can_be_undone(db: Session, tmp_path: Path, what: Act) -> None:
     before = [make_done(db, name).model_dump() for name in "ab"]
-    changed = bulk.act(db, what, [1, 2], "x", tmp_path)
-    again = bulk.act(db, what, [1, 2], "x", tmp_path)
-    undone = bulk.act(db, UNDO[what], changed, "x", tmp_path)
+    changed = bulk_actions.act(db, what, [1, 2], "x", tmp_path)
+    again = bulk_actions.act(db, what, [1, 2], "x", tmp_path)
+    undone = bulk_actions.act(db, UNDO[what], changed, "x", tmp_path)
 
     assert (changed, again, undone) == ([1, 2], [], [1, 2])
     assert [runs.get(db, one).model_dump() for one in (1, 2)] == before
@@ -26,9 +27,9 @@ def test_what_is_done_to_many_runs_can_be_undone(db: Session, tmp_path: Path, wh
 def test_undoing_a_tag_leaves_those_that_had_it(db: Session, tmp_path: Path) -> None:
     for name in "ab":
         make_done(db, name)
-    labels.tag(db, [1], "x")
-    changed = bulk.act(db, "tag", [1, 2], "x", tmp_path)
-    bulk.act(db, "untag", changed, "x", tmp_path)
+    tags_notes.tag(db, [1], "x")
+    changed = bulk_actions.act(db, "tag", [1, 2], "x", tmp_path)
+    bulk_actions.act(db, "untag", changed, "x", tmp_path)
 
     assert (changed, runs.get(db, 1).tags, runs.get(db, 2).tags) == ([2], ["x"], [])
 
@@ -68,18 +69,18 @@ def test_the_trash_is_emptied_of_what_is_old(db: Session, tmp_path: Path) -> Non
 def test_a_tag_that_no_query_could_name_is_refused(db: Session, tags: list[str]) -> None:
     make_done(db)
     with pytest.raises(InvalidError):
-        labels.rewrite(db, 1, tags=tags)
+        tags_notes.rewrite(db, 1, tags=tags)
 
 
 def test_tags_are_kept_once_and_without_space_around(db: Session) -> None:
     make_done(db)
 
-    assert labels.rewrite(db, 1, tags=[" a ", "b  c", "a", ""]).tags == ["a", "b c"]
-    assert labels.known_tags(db) == ["a", "b c"]
+    assert tags_notes.rewrite(db, 1, tags=[" a ", "b  c", "a", ""]).tags == ["a", "b c"]
+    assert tags_notes.known_tags(db) == ["a", "b c"]
 
 
 def test_a_view_of_the_same_name_is_replaced(db: Session) -> None:
-    views.save(db, "mine", "?q=a")
-    views.save(db, "mine", "q=b&sort=name")
+    saved_views.save(db, "mine", "?q=a")
+    saved_views.save(db, "mine", "q=b&sort=name")
 
-    assert [(one.name, one.query) for one in views.listed(db)] == [("mine", "q=b&sort=name")]
+    assert [(one.name, one.query) for one in saved_views.listed(db)] == [("mine", "q=b&sort=name")]

@@ -14,9 +14,11 @@ from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.rundir import JobSpec, RunDir
-from studio.services import builds, control, datasets, drafts, experiments, runs, versions
-from studio.services.drafts import Upload
-from studio.services.versions import Which
+from studio.services import experiments
+from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.datasets.versions import Which
+from studio.services.runs import run_commands, runs
 from studio.settings import Settings
 from studio.worker import prepare
 from tests.factories import make_recipe
@@ -42,7 +44,7 @@ def upload(folder: Path, **more: Any) -> Upload:  # noqa: ANN401 -- any field of
 def pets(engine: Engine, folder: Path) -> int:
     """Bring a data set of twenty rows, with one version. Return its id."""
     with unit_of_work(engine) as db:
-        return builds.bring(db, folder, upload(folder)).id or 0
+        return dataset_builds.bring(db, folder, upload(folder)).id or 0
 
 
 def mapping(**changes: Any) -> Mapping:  # noqa: ANN401 -- any field of a mapping
@@ -50,8 +52,8 @@ def mapping(**changes: Any) -> Mapping:  # noqa: ANN401 -- any field of a mappin
     return Mapping.model_validate({"shape": "prompt_completion", "roles": roles} | changes)
 
 
-def again(engine: Engine, folder: Path, dataset_id: int, **changes: Any) -> builds.Built:  # noqa: ANN401 -- any field of a mapping
-    return builds.again(engine, folder, dataset_id, mapping(**changes), Limits())
+def again(engine: Engine, folder: Path, dataset_id: int, **changes: Any) -> dataset_builds.Built:  # noqa: ANN401 -- any field of a mapping
+    return dataset_builds.again(engine, folder, dataset_id, mapping(**changes), Limits())
 
 
 def current(db: Session, dataset_id: int) -> int | None:
@@ -120,10 +122,10 @@ def test_a_run_whose_rows_were_deleted_is_not_given_others(
 ) -> None:
     with unit_of_work(engine) as db:
         run = runs.submit(db, experiments.create(db, "try", make_recipe(dataset="pets")))
-        control.cancel(db, run.id or 0)
+        run_commands.cancel(db, run.id or 0)
         datasets.delete(db, settings.datasets, pets)
     with unit_of_work(engine) as db:
-        builds.bring(db, settings.datasets, upload(settings.datasets))
+        dataset_builds.bring(db, settings.datasets, upload(settings.datasets))
     with unit_of_work(engine) as db, pytest.raises(InvalidError) as refused:
         prepare.lay_out(db, runs.get(db, run.id or 0), RunDir(settings.runs / "1"), settings)
 
@@ -170,7 +172,7 @@ def test_an_older_version_is_used_again(engine: Engine, folder: Path, pets: int)
 
 def test_a_draft_is_kept_and_cannot_be_trained_on(engine: Engine, folder: Path) -> None:
     with unit_of_work(engine) as db:
-        draft = drafts.add(db, folder, upload(folder))
+        draft = pending_datasets.add(db, folder, upload(folder))
         with pytest.raises(InvalidError) as refused:
             datasets.require(db, "pets")
 
@@ -182,7 +184,7 @@ def test_a_draft_is_kept_and_cannot_be_trained_on(engine: Engine, folder: Path) 
 
 
 def test_a_draft_without_a_chosen_name_takes_a_free_one(db: Session, folder: Path) -> None:
-    names = [drafts.add(db, folder, upload(folder)).name for _ in range(3)]
+    names = [pending_datasets.add(db, folder, upload(folder)).name for _ in range(3)]
 
     assert names == ["pets", "pets 2", "pets 3"]
 
@@ -191,7 +193,7 @@ def test_a_draft_whose_columns_nobody_knows_is_kept(db: Session, folder: Path) -
     path = folder / ".arrived"
     path.write_text('{"a": 1, "b": 2}\n', encoding="utf-8")
 
-    draft = drafts.add(db, folder, Upload(path=path, filename="odd.jsonl"))
+    draft = pending_datasets.add(db, folder, Upload(path=path, filename="odd.jsonl"))
 
     assert (draft.status, draft.detected) == (DatasetStatus.DRAFT, {})
 
@@ -210,7 +212,7 @@ def test_the_file_that_was_brought_to_measure_by_is_read_again(
     extra.write_text('{"question": "Why?", "answer": "So."}\n', encoding="utf-8")
     with unit_of_work(engine) as db:
         brought = upload(folder, validation=extra, validation_filename="held.jsonl")
-        made = builds.bring(db, folder, brought)
+        made = dataset_builds.bring(db, folder, brought)
         first = versions.require(db, "pets")
     later = again(engine, folder, made.id or 0, split={"kind": "dataset"}, exclude=[1])
 

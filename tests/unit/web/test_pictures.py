@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from studio.services.metrics import Series
+from studio.services.metrics.metrics import Series
 from studio.web import pictures
 from studio.web.lines import Drawn, Line
 from studio.web.pictures import Look

@@ -4,10 +4,10 @@ import csv
 import math
 
 from studio.db.tables import Study
-from studio.services import evidence
-from studio.services.evidence import State, Trial
-from studio.services.reports import Answers, Report
-from studio.services.timelines import Timeline
+from studio.services.studies import study_statistics
+from studio.services.studies.incidents import Timeline
+from studio.services.studies.study_reports import Answers, Report
+from studio.services.studies.study_statistics import State, Trial
 from studio.web import handout
 from studio.web.verdict import share, verdict
 
@@ -29,7 +29,7 @@ def report(*trials: Trial, devices: tuple[str, ...] = ()) -> Report:
     return Report(
         study=Study(experiment_id=1, name="a|b", modes=["fp32"], seeds=[0]),
         runs=[],
-        findings=evidence.findings(trials),
+        findings=study_statistics.findings(trials),
         curves={},
         answers=Answers(
             seed=0, prompts=4, differing=[], by_mode={"bf16": 1}, right={}, between_seeds=None

@@ -2,7 +2,8 @@
 
 from sqlmodel import Session
 
-from studio.services import attempts, compare
+from studio.services.compare import compare
+from studio.services.runs import attempts
 from studio.web.view import View, brushed, parse
 from tests.factories import make_running, progressed
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from studio.recipe.formats import DType
-from studio.services import cautions, plans
-from studio.services.refusals import refusals
+from studio.services.precision import number_formats, precision_warnings
+from studio.services.precision.incompatibilities import refusals
 from studio.weights import facts
 from tests.factories import make_recipe
 from tests.unit.services.test_advice import H100
@@ -75,15 +75,18 @@ def test_the_form_says_what_a_format_rounds(tmp_path: Path) -> None:
     native = make_recipe(precision="bf16", adapter={"kind": "lora"})
     narrow = make_recipe(precision="bf16", adapter={"kind": "lora", "base_dtype": "bfloat16"})
 
-    assert (plans.plan(native, found).weights, plans.plan(native, found).rounded) == (
+    assert (
+        number_formats.plan(native, found).weights,
+        number_formats.plan(native, found).rounded,
+    ) == (
         "float32",
         None,
     )
-    assert not any("rounded" in one for one in cautions.of(native, found))
-    rounded = plans.plan(narrow, found).rounded
+    assert not any("rounded" in one for one in precision_warnings.of(native, found))
+    rounded = number_formats.plan(narrow, found).rounded
     assert rounded is not None
     assert (rounded.to, rounded.weights, rounded.changed) == ("bfloat16", 8, 1.0)
-    (said,) = (one for one in cautions.of(narrow, found) if "rounded" in one)
+    (said,) = (one for one in precision_warnings.of(narrow, found) if "rounded" in one)
     assert said == (
         "8 weights stored in float32 are rounded to bfloat16 when they are loaded: in a sample of "
         "8, 100 % change, by 0.2 % on average and 0.2 % at most."
@@ -98,14 +101,14 @@ def test_a_file_in_two_formats_is_loaded_in_both(tmp_path: Path) -> None:
         "norm.weight": ("BF16", [8]),
     }
     found = facts.read(folders.write_empty(tmp_path, shapes, vocab_size=64, dtype="bfloat16"))
-    told = plans.plan(make_recipe(precision="bf16", adapter={"kind": "lora"}), found)
+    told = number_formats.plan(make_recipe(precision="bf16", adapter={"kind": "lora"}), found)
 
     assert (told.weights, told.rounded) == ("bfloat16 and float32", None)
     assert told.sizes is not None
     assert told.sizes.weights == 2 * (64 * 8 + 64) + 4 * (64 + 8)
     # Autocast keeps a narrow copy of what is wider, and of the adapter.
     assert told.sizes.copies == 2 * 64 + 2 * (told.trained_parameters or 0)
-    full = plans.plan(make_recipe(precision="fp32", adapter={"kind": "full"}), found)
+    full = number_formats.plan(make_recipe(precision="fp32", adapter={"kind": "full"}), found)
     assert (full.weights, full.rounded) == ("float32", None)
 
 

@@ -15,8 +15,9 @@ from starlette.concurrency import run_in_threadpool
 from studio.db.session import reading
 from studio.desk import Asked as Row
 from studio.errors import StudioError, UnavailableError
-from studio.services import desk, openai_models, speaker
-from studio.services.speaker import Line
+from studio.services.models import inference_client, tokenizer_client
+from studio.services.models.inference_client import Line
+from studio.services.openai import model_names
 from studio.speaker import Asked, End
 from studio.web import envelope
 from studio.web.api.openai.chat_shapes import Chat, Completion, Reply, Wish
@@ -41,7 +42,7 @@ async def complete(sent: Completion, request: Request) -> Response:
 
 async def _answered(request: Request, wish: Wish, reply: Reply) -> Response:
     asked = await _asked(request, wish)
-    line = await _while_there(request, speaker.ask(request.app.state.settings, asked))
+    line = await _while_there(request, inference_client.ask(request.app.state.settings, asked))
     if wish.is_streamed:
         parts = _streamed(line, reply, len(asked.ids), wish)
         return StreamingResponse(parts, media_type="text/event-stream")
@@ -53,14 +54,14 @@ async def _asked(request: Request, wish: Wish) -> Asked:
     """Look up the model, and have the desk write the prompt: a template is a stranger's program."""
     state, settings = request.app.state, request.app.state.settings
 
-    def found() -> openai_models.Voice:
+    def found() -> model_names.Voice:
         with reading(state.engine) as db:
-            return openai_models.voice(db, settings.runs, wish.model)
+            return model_names.voice(db, settings.runs, wish.model)
 
     async with state.seats.readers:
         voice = await run_in_threadpool(found)
     row = Row(kind="prompt", model=voice.folder, row=wish.row)
-    prompt = await run_in_threadpool(desk.prompt, settings, row)
+    prompt = await run_in_threadpool(tokenizer_client.prompt, settings, row)
     return wish.asked.model_copy(
         update={
             "model": voice.model,

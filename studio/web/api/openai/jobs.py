@@ -8,8 +8,10 @@ from fastapi import APIRouter, Header, Query, Request
 from sqlmodel import Session
 
 from studio.db.receipts import Receipt
-from studio.services import control, openai_events, openai_jobs, owners, receipts, runs
-from studio.services.openai_jobs import Wish
+from studio.services.accounts import idempotency_keys, owners
+from studio.services.openai import fine_tuning_jobs, job_events
+from studio.services.openai.fine_tuning_jobs import Wish
+from studio.services.runs import run_commands, runs
 from studio.web.api.openai.job_shapes import (
     CheckpointOut,
     EventOut,
@@ -49,16 +51,20 @@ def create(
     """
     sent = new.model_dump_json().encode()
     account_id = of_request(request).account_id
-    key = receipts.name(idempotency_key, account_id) if idempotency_key else _key(request, sent)
+    key = (
+        idempotency_keys.name(idempotency_key, account_id)
+        if idempotency_key
+        else _key(request, sent)
+    )
     if not idempotency_key and not retries:
-        receipts.forget(db, key)
+        idempotency_keys.forget(db, key)
     sha256 = hashlib.sha256(sent).hexdigest()
-    known = receipts.recall(db, key, sha256)
+    known = idempotency_keys.recall(db, key, sha256)
     if known is not None:
         return job_out(db, runs.get(db, int(known.body)))
-    run = openai_jobs.create(db, config.datasets, _wish(new), limits_of(config))
+    run = fine_tuning_jobs.create(db, config.datasets, _wish(new), limits_of(config))
     told = str(run.id).encode()
-    receipts.keep(db, Receipt(key=key, sha256=sha256, status=HTTPStatus.OK, body=told))
+    idempotency_keys.keep(db, Receipt(key=key, sha256=sha256, status=HTTPStatus.OK, body=told))
     return job_out(db, run)
 
 
@@ -67,43 +73,43 @@ def newest(
     request: Request, db: DB, after: str | None = None, limit: Limit = 20
 ) -> Listing[JobOut]:
     """List the jobs, newest first; `metadata[name]=value` asks for those with that pair."""
-    before = None if after is None else openai_jobs.get(db, after).id
+    before = None if after is None else fine_tuning_jobs.get(db, after).id
     pairs = {
         name.removeprefix(_PAIR).removesuffix("]"): value
         for name, value in request.query_params.multi_items()
         if name.startswith(_PAIR)
     }
-    rows = openai_jobs.newest(db, limit=limit + 1, before=before, pairs=pairs)
+    rows = fine_tuning_jobs.newest(db, limit=limit + 1, before=before, pairs=pairs)
     shown = [job_out(db, run) for run in rows[:limit]]
     return page_of(shown, [f"ftjob-{run.id}" for run in rows], limit)
 
 
 @router.get("/{job_id}")
 def show(job_id: str, db: DB) -> JobOut:
-    return job_out(db, openai_jobs.get(db, job_id))
+    return job_out(db, fine_tuning_jobs.get(db, job_id))
 
 
 @router.post("/{job_id}/cancel")
 def cancel(job_id: str, db: DB) -> JobOut:
-    return job_out(db, control.cancel(db, _run(db, job_id)))
+    return job_out(db, run_commands.cancel(db, _run(db, job_id)))
 
 
 @router.post("/{job_id}/pause")
 def pause(job_id: str, db: DB) -> JobOut:
     """Have a job that trains write a checkpoint and leave its slot."""
-    return job_out(db, control.pause(db, _run(db, job_id)))
+    return job_out(db, run_commands.pause(db, _run(db, job_id)))
 
 
 @router.post("/{job_id}/resume")
 def resume(job_id: str, db: DB) -> JobOut:
-    return job_out(db, control.resume(db, _run(db, job_id)))
+    return job_out(db, run_commands.resume(db, _run(db, job_id)))
 
 
 @router.get("/{job_id}/events")
 def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> Listing[EventOut]:
     """Tell what befell a job and what it measured, newest first."""
-    run = openai_jobs.get(db, job_id)
-    rows = openai_events.newest(db, run, limit=limit + 1, after=after)
+    run = fine_tuning_jobs.get(db, job_id)
+    rows = job_events.newest(db, run, limit=limit + 1, after=after)
     return page_of([event_out(one) for one in rows[:limit]], [one.id for one in rows], limit)
 
 
@@ -112,8 +118,8 @@ def checkpoints(
     job_id: str, db: DB, config: Config, after: str = "", limit: Limit = 10
 ) -> Listing[CheckpointOut]:
     """List the checkpoints that are kept and the model a job ended with, newest first."""
-    run = openai_jobs.get(db, job_id)
-    rows = openai_events.checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
+    run = fine_tuning_jobs.get(db, job_id)
+    rows = job_events.checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
     ids = [one.id for one in rows]
     start = ids.index(after) + 1 if after in ids else 0
     rows, ids = rows[start : start + limit + 1], ids[start : start + limit + 1]
@@ -122,7 +128,7 @@ def checkpoints(
 
 def _run(db: Session, job_id: str) -> int:
     """Return the run of a job that is to be changed, if it may be."""
-    run_id = openai_jobs.get(db, job_id).id or 0
+    run_id = fine_tuning_jobs.get(db, job_id).id or 0
     owners.require(db, "runs", [run_id])
     return run_id
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from fastapi import APIRouter
 
-from studio.services import openai_models
-from studio.services.openai_models import Known
+from studio.services.openai import model_names
+from studio.services.openai.model_names import Known
 from studio.web.api.openai.shapes import Deleted, Listing, Out, page_of, seconds
 from studio.web.deps import DB, Config
 
@@ -22,22 +22,22 @@ class ModelOut(Out):
 @router.get("")
 def newest(db: DB) -> Listing[ModelOut]:
     """List the models: those that were tuned first, then their bases, each newest first."""
-    shown = [_told(one) for one in openai_models.listing(db)]
+    shown = [_told(one) for one in model_names.listing(db)]
     return page_of(shown, [one.id for one in shown], len(shown))
 
 
 # Names hold slashes and colons, and clients do not escape them.
 @router.get("/{name:path}")
 def show(name: str, db: DB, config: Config) -> ModelOut:
-    return _told(openai_models.get(db, config.runs, name))
+    return _told(model_names.get(db, config.runs, name))
 
 
 @router.delete("/{name:path}")
 def delete(name: str, db: DB, config: Config) -> Deleted:
     """Put the run that has made a model into the trash, where it can be taken back for weeks."""
-    openai_models.delete(db, config.runs, name)
+    model_names.delete(db, config.runs, name)
     return Deleted(id=name, object="model")
 
 
 def _told(known: Known) -> ModelOut:
-    return ModelOut(id=known.name, created=seconds(known.created_at), owned_by=openai_models.OWNER)
+    return ModelOut(id=known.name, created=seconds(known.created_at), owned_by=model_names.OWNER)

@@ -1,0 +1,1 @@
+"""Accounts: sessions, passwords, API tokens, OpenID Connect, owners, secrets, audit log."""

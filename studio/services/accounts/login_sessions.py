@@ -1,0 +1,73 @@
+"""Browsers that were let in: each holds a random cookie, and is shown out when it is time."""
+
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement
+from sqlmodel import Session, col, delete, select
+
+from studio.db.accounts import SignIn
+from studio.db.columns import now
+from studio.errors import NotFoundError
+from studio.services.accounts.one_time_links import digest
+
+IDLE = timedelta(hours=12)
+"""How long a browser may say nothing."""
+ABSOLUTE = timedelta(days=7)
+"""How long it is let in at most."""
+NOTED = timedelta(minutes=1)
+"""How often it is noted that somebody was seen: more often would only wear the disk."""
+
+
+def begin(db: Session, account_id: int | None, address: str = "", agent: str = "") -> str:
+    """Let a browser in. Return what its cookie has to say."""
+    db.exec(delete(SignIn).where(_is_over()))
+    secret = secrets.token_urlsafe(32)
+    db.add(SignIn(sha256=digest(secret), account_id=account_id, address=address, agent=agent[:200]))
+    return secret
+
+
+def find(db: Session, secret: str) -> SignIn | None:
+    found = db.exec(select(SignIn).where(SignIn.sha256 == digest(secret))).first()
+    return found if found is not None and not _has_ended(found) else None
+
+
+def see(db: Session, sign_in_id: int) -> None:
+    found = db.get(SignIn, sign_in_id)
+    if found is not None:
+        found.seen_at = now()
+
+
+def of(db: Session, account_id: int | None) -> Sequence[SignIn]:
+    """Return whoever is in for an account, the last seen first."""
+    newest = col(SignIn.seen_at).desc()
+    mine = col(SignIn.account_id) == account_id
+    return db.exec(select(SignIn).where(mine, ~_is_over()).order_by(newest)).all()
+
+
+def end(db: Session, sign_in_id: int, account_id: int | None) -> None:
+    """Show one of an account's browsers out.
+
+    Raises:
+        NotFoundError: it has none by this number.
+
+    """
+    found = db.get(SignIn, sign_in_id)
+    if found is None or found.account_id != account_id:
+        raise NotFoundError("There is no such browser.", hint="It may be signed out already.")
+    db.delete(found)
+
+
+def end_others(db: Session, account_id: int | None, but: int | None = None) -> None:
+    """Show all of an account's browsers out, but for one."""
+    mine = col(SignIn.account_id) == account_id
+    db.exec(delete(SignIn).where(mine, col(SignIn.id) != (but or 0)))
+
+
+def _has_ended(found: SignIn) -> bool:
+    return found.seen_at < now() - IDLE or found.began_at < now() - ABSOLUTE
+
+
+def _is_over() -> ColumnElement[bool]:
+    return (col(SignIn.seen_at) < now() - IDLE) | (col(SignIn.began_at) < now() - ABSOLUTE)

@@ -1,0 +1,275 @@
+"""Sign-in by another service, as OpenID Connect has it: the code flow, with PKCE, state and nonce.
+
+Nothing the service says is believed unless its own key has signed it, for this studio, for this
+very visit, just now. Of algorithms only two are known, so none can be made another.
+"""
+
+import base64
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from studio import outside
+from studio.errors import InvalidError, UnavailableError, UnknownPersonError
+from studio.services.accounts.one_time_links import digest
+from studio.settings import LOOPBACK, Settings
+
+ALGORITHMS = ("RS256", "ES256")
+SECONDS = 15.0
+LARGEST = 2**20
+"""How many bytes an answer has at most."""
+LEEWAY_SECONDS = 60
+"""How far the two clocks may differ."""
+PATIENCE_SECONDS = 600.0
+AT_ONCE = 1000
+"""How long, and of how many at a time, it is remembered that somebody was sent there."""
+
+_AGAIN = "Begin anew from the sign-in page."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """Somebody was sent to the service, and is awaited."""
+
+    browser: str
+    """The hash of what their browser holds, so that nobody is signed in with another's answer."""
+    nonce: str
+    verifier: str
+    there: str
+    """Where they wanted to go."""
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visitor:
+    """Who somebody is, as the service says."""
+
+    subject: str
+    """What names them for ever: the service, and their number there."""
+    name: str
+    groups: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Pending:
+    """Who is awaited, by a state that is good for once."""
+
+    clock: Callable[[], float] = time.monotonic
+    _begun: dict[str, Begun] = field(default_factory=dict)
+
+    def add(self, there: str) -> tuple[str, str, Begun]:
+        """Await somebody. Return the state, and what their browser is to hold."""
+        now = self.clock()
+        for state, old in list(self._begun.items()):
+            if now - old.at > PATIENCE_SECONDS or len(self._begun) >= AT_ONCE:
+                self._begun.pop(state, None)
+        state, browser = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        begun = Begun(
+            browser=digest(browser),
+            nonce=secrets.token_urlsafe(32),
+            verifier=secrets.token_urlsafe(48),
+            there=there,
+            at=now,
+        )
+        self._begun[state] = begun
+        return state, browser, begun
+
+    def take(self, state: str, browser: str) -> Begun:
+        """Return who is awaited under a state; from now on nobody is.
+
+        Raises:
+            UnknownPersonError: nobody is, or somebody in another browser.
+
+        """
+        begun = self._begun.pop(state, None)
+        if (
+            begun is None
+            or self.clock() - begun.at > PATIENCE_SECONDS
+            or not secrets.compare_digest(begun.browser, digest(browser))
+        ):
+            raise UnknownPersonError(
+                "This answer of the sign-in service belongs to no visit that goes on here.",
+                hint=f"It was used already, took too long, or is another browser's. {_AGAIN}",
+            )
+        return begun
+
+
+def is_on(settings: Settings) -> bool:
+    is_named = bool(settings.oidc_issuer and settings.oidc_client_id)
+    return settings.sign_in == "accounts" and is_named
+
+
+def host(settings: Settings) -> str:
+    """Return what a person calls the service."""
+    return urlsplit(settings.oidc_issuer).hostname or settings.oidc_issuer
+
+
+def address(settings: Settings, back: str, state: str, begun: Begun) -> str:
+    """Return where to send somebody who wants to sign in.
+
+    Raises:
+        StudioError: the service cannot be reached, or is none.
+
+    """
+    _require_authlib()
+    from authlib.oauth2.rfc7636 import create_s256_code_challenge  # noqa: PLC0415 -- heavy import
+
+    there = _named(_discovered(settings), "authorization_endpoint")
+    asked = {
+        "response_type": "code",
+        "client_id": settings.oidc_client_id,
+        "redirect_uri": back,
+        "scope": "openid profile email",
+        "state": state,
+        "nonce": begun.nonce,
+        "code_challenge": create_s256_code_challenge(begun.verifier),
+        "code_challenge_method": "S256",
+    }
+    return f"{there}{'&' if '?' in there else '?'}{urlencode(asked)}"
+
+
+def visitor(settings: Settings, back: str, code: str, begun: Begun) -> Visitor:
+    """Return who somebody is, for the code that they have brought.
+
+    Raises:
+        StudioError: the service cannot be reached, or what it says is not to be believed.
+
+    """
+    _require_authlib()
+    about = _discovered(settings)
+    body, headers = _asked(settings, about, back, code, begun)
+    told = _fetched(settings, _named(about, "token_endpoint"), headers, body)
+    if "error" in told or not isinstance(told.get("id_token"), str):
+        raise UnknownPersonError(
+            f"{host(settings)} did not confirm who you are: {_words(told)}.", hint=_AGAIN
+        )
+    keys = _fetched(settings, _named(about, "jwks_uri"))
+    return _visitor(_believed(settings, told["id_token"], keys, begun), settings)
+
+
+def _believed(settings: Settings, token: str, keys: dict[str, Any], begun: Begun) -> dict[str, Any]:
+    """Return what a token claims, if it is signed, of the service, for us, for this visit, now."""
+    from authlib.oidc.core import CodeIDToken  # noqa: PLC0415 -- heavy import
+    from joserfc import jwt  # noqa: PLC0415 -- heavy import
+    from joserfc.errors import JoseError  # noqa: PLC0415 -- heavy import
+    from joserfc.jwk import KeySet  # noqa: PLC0415 -- heavy import
+
+    wanted = {
+        "iss": {"essential": True, "value": settings.oidc_issuer},
+        "aud": {"essential": True, "value": settings.oidc_client_id},
+        "sub": {"essential": True},
+        "exp": {"essential": True},
+    }
+    about = {"nonce": begun.nonce, "client_id": settings.oidc_client_id}
+    try:
+        read = jwt.decode(token, KeySet.import_key_set(keys), algorithms=list(ALGORITHMS))  # type: ignore[arg-type] # checked by what it raises
+        claims = CodeIDToken(read.claims, read.header, wanted, about)
+        claims.validate(leeway=LEEWAY_SECONDS)
+    except (JoseError, ValueError, TypeError, KeyError) as error:
+        raise UnknownPersonError(
+            f"What {host(settings)} says of you is not to be believed: {error}.".replace("..", "."),
+            hint=f"{_AGAIN} If it happens again, tell the studio's administrator.",
+        ) from error
+    return dict(claims)
+
+
+def _visitor(claims: dict[str, Any], settings: Settings) -> Visitor:
+    verified = claims.get("email") if claims.get("email_verified") is True else None
+    name = str(claims.get("preferred_username") or verified or claims["sub"])
+    groups = claims.get("groups")
+    return Visitor(
+        subject=f"{settings.oidc_issuer} {claims['sub']}",
+        name=name,
+        groups=frozenset(map(str, groups)) if isinstance(groups, list) else frozenset(),
+    )
+
+
+def _asked(
+    settings: Settings, about: dict[str, Any], back: str, code: str, begun: Begun
+) -> tuple[bytes, dict[str, str]]:
+    form = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": back,
+        "client_id": settings.oidc_client_id,
+        "code_verifier": begun.verifier,
+    }
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    secret = settings.value("oidc_client_secret")
+    ways = about.get("token_endpoint_auth_methods_supported") or ["client_secret_basic"]
+    if secret and "client_secret_basic" in ways:
+        pair = f"{quote(settings.oidc_client_id, safe='')}:{quote(secret, safe='')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+    elif secret:
+        form["client_secret"] = secret
+    return urlencode(form).encode(), headers
+
+
+def _discovered(settings: Settings) -> dict[str, Any]:
+    issuer = settings.oidc_issuer
+    if urlsplit(issuer).scheme != "https" and host(settings) not in LOOPBACK:
+        raise InvalidError(
+            f"{issuer} could be spoken for by anybody on the way.",
+            hint="STUDIO_OIDC_ISSUER begins with https://",
+        )
+    about = _fetched(settings, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    if about.get("issuer") != issuer:
+        raise InvalidError(
+            f"{issuer} calls itself {about.get('issuer')}.",
+            hint="Set STUDIO_OIDC_ISSUER to exactly what it calls itself.",
+        )
+    return about
+
+
+def _named(about: dict[str, Any], name: str) -> str:
+    found = about.get(name)
+    if not isinstance(found, str):
+        raise UnavailableError(f"The sign-in service does not tell its {name}.")
+    return found
+
+
+def _fetched(
+    settings: Settings,
+    url: str,
+    headers: dict[str, str] | None = None,
+    body: bytes | None = None,
+) -> dict[str, Any]:
+    """Fetch JSON. The operator has named the issuer, so its own host may be an internal one."""
+    is_its_own = urlsplit(url).netloc == urlsplit(settings.oidc_issuer).netloc
+    may = is_its_own or settings.allow_internal_addresses
+    about = {"Accept": "application/json", "User-Agent": "mantissa-studio"} | (headers or {})
+    content = b""
+    with outside.opened(url, about, seconds=SECONDS, allow_internal=may, body=body) as answer:
+        for piece in answer.pieces():
+            content += piece
+            if len(content) > LARGEST:
+                break
+    try:
+        told = json.loads(content)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise UnavailableError(
+            f"{outside.host_of(url)} answered {answer.status}, and nothing that can be read.",
+            hint="Is STUDIO_OIDC_ISSUER right?",
+        )
+    return told
+
+
+def _words(told: dict[str, Any]) -> str:
+    said = told.get("error_description") or told.get("error") or "it sent no token"
+    return "".join(sign for sign in str(said)[:200] if sign.isprintable()).rstrip(".")
+
+
+def _require_authlib() -> None:
+    try:
+        import authlib  # noqa: F401, PLC0415 -- optional dependency
+    except ImportError as error:
+        raise UnavailableError(
+            "The package for sign-in by another service is not installed.",
+            hint='The administrator can install it: pip install "mantissa-studio[oidc]"',
+        ) from error

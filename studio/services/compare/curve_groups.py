@@ -1,0 +1,108 @@
+"""Runs in groups: those of one recipe but for the seed, or of one value of a setting, as one line.
+
+A line is the mean of its runs at each place, a band from the lowest to the highest of them. Runs
+are told at different places, so each is read between its points; none is carried beyond its ends.
+"""
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from studio.db.tables import Run
+from studio.recipe.dotted import flatten
+from studio.services.compare.seed_noise import SEEDS, but_for_seed
+from studio.services.metrics.metrics import Curves, Series
+
+SEED = "seed"
+"""The grouping by everything but the seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Runs that are drawn as one."""
+
+    label: str
+    runs: Sequence[int]
+
+
+def of(chosen: Sequence[Run], key: str) -> list[Group]:
+    """Put runs into groups by a setting, by dotted key, or by all but the seed."""
+    found: dict[object, list[Run]] = defaultdict(list)
+    for run in chosen:
+        found[but_for_seed(run) if key == SEED else _value(run, key)].append(run)
+    if key == SEED:
+        names = _told_apart([members[0] for members in found.values()])
+    else:
+        names = [f"{key.rpartition('.')[2]} = {value}" for value in found]
+    return [
+        Group(label=name, runs=[run.id or 0 for run in members])
+        for name, members in zip(names, found.values(), strict=True)
+    ]
+
+
+def gathered(
+    curves: Curves, groups: Sequence[Group], keys: Sequence[str]
+) -> dict[str, list[Series]]:
+    """Return for each metric the groups' lines, in the order of the groups."""
+    return {
+        key: [
+            _line([one for run in group.runs if (one := curves.series.get((run, key)))], curves.x)
+            for group in groups
+        ]
+        for key in keys
+    }
+
+
+def _value(run: Run, key: str) -> str:
+    value = flatten(run.recipe.model_dump()).get(key)
+    return "none" if value is None else str(value)
+
+
+def _told_apart(first: Sequence[Run]) -> list[str]:
+    """Name recipes by the settings in which they differ; where none do, by the runs' names."""
+    flat = [flatten(run.recipe.model_dump()) for run in first]
+    keys = [
+        key
+        for key in dict.fromkeys(name for one in flat for name in one)
+        if key not in SEEDS and len({repr(one.get(key)) for one in flat}) > 1
+    ]
+    shown = keys[:3]
+    return [
+        ", ".join(f"{key.rpartition('.')[2]} = {one.get(key)}" for key in shown) or run.name
+        for run, one in zip(first, flat, strict=True)
+    ]
+
+
+def _line(members: Sequence[Series], x: Sequence[float]) -> Series:
+    columns = [list(_between(x, one.mean)) for one in members]
+    told = [[one for one in row if one is not None] for row in zip(*columns, strict=True)]
+    told = told or [[] for _ in x]
+    broken = [(one.first_broken, one.broken_run) for one in members if one.first_broken is not None]
+    step, run = min(broken, default=(None, None))
+    return Series(
+        [math.fsum(row) / len(row) if row else None for row in told],
+        [min(row, default=None) for row in told],
+        [max(row, default=None) for row in told],
+        sorted({place for one in members for place in one.non_finite}),
+        step,
+        run,
+    )
+
+
+def _between(x: Sequence[float], values: Sequence[float | None]) -> Iterator[float | None]:
+    """Read a curve at every place between its first point and its last."""
+    known = [(place, value) for place, value in zip(x, values, strict=True) if value is not None]
+    places = [place for place, _ in known]
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(known)]
+    for place, value in zip(x, values, strict=True):
+        at = bisect_left(places, place)
+        if value is not None:
+            yield value
+        elif 0 < at < len(known):
+            before = known[at - 1]
+            yield before[1] + slopes[at - 1] * (place - before[0])
+        else:
+            yield None

@@ -1,0 +1,1 @@
+"""Datasets: imports, uploads, versions, data quality, token statistics and previews."""

@@ -1,0 +1,281 @@
+"""Builds: a whole file read in one way, which makes the next version of its data set.
+
+A small file is read at once. One that is large, or takes long, is read by a chore: in a process of
+its own that has limits, tells how far it is and can be cancelled.
+"""
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlmodel import Session, func, select
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import DatasetStatus
+from studio.db.tables import Dataset, DatasetVersion
+from studio.db.work import Chore
+from studio.errors import ConflictError
+from studio.intake.arrivals import ARRIVAL, unseen
+from studio.intake.child_check import check_in_child
+from studio.intake.convert import Converted, Source, look
+from studio.intake.formats import ARCHIVE, PACKINGS, ending
+from studio.intake.limits import AT_ONCE_BYTES, Limits, SlowReadingError
+from studio.intake.mapping import Mapping, Split
+from studio.intake.reading import CONVERTED, READING, Reading
+from studio.intake.roles import check
+from studio.services.datasets import datasets, pending_datasets, versions
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.storage import atomic_dirs
+from studio.services.tasks import tasks
+
+KIND = "build"
+_UNPACKED = 8
+"""How many times larger than a packed file its content is taken to be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What became of a wish to read a file in one way."""
+
+    version: DatasetVersion | None = None
+    """None while a chore reads the file."""
+    is_new: bool = True
+    """Whether no version had just these rows before."""
+    chore: Chore | None = None
+
+
+def bring(db: Session, folder: Path, upload: Upload) -> Dataset:
+    """Keep a file with the rows that its mapping, or what is seen in it, makes of it.
+
+    A file that is large or slow is read later: its data set has no version until then.
+
+    Raises:
+        ConflictError: the name is taken.
+        DiskFullError: there is no room for it; nothing is kept.
+        InvalidError: nothing can be learnt from the file, or the mapping does not fit it.
+        TooLargeError: it costs more than a file may.
+
+    """
+    try:
+        return _bring(db, folder, upload)
+    except SlowReadingError:
+        return _bring_unseen(db, folder, upload)
+
+
+def _bring(db: Session, folder: Path, upload: Upload) -> Dataset:
+    if upload.arrival is None:
+        check_in_child(_arrived(upload))
+    if upload.is_draft:
+        return pending_datasets.add(db, folder, upload)
+    if _is_large(upload):
+        return _bring_large(db, folder, upload)
+    with atomic_dirs.staged(folder) as stage:
+        dataset = pending_datasets.described(upload)
+        first = stage / "1"
+        first.mkdir()
+        made = _at_once(_arrived(upload)).write(first)
+        pending_datasets.put(upload, stage)
+        atomic_dirs.sync(first)
+        atomic_dirs.sync(stage)
+        # The first statement takes the database's write lock: all slow work is done by now.
+        dataset.name = datasets.free(db, dataset.name, is_chosen=not upload.may_rename)
+        pending_datasets.insert(db, folder, stage, dataset)
+        _insert(db, dataset, made)
+    return dataset
+
+
+def again(engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Built:
+    """Read the file of a data set in another way, and let new runs learn from what that gives.
+
+    The database is not held meanwhile.
+
+    Raises:
+        ConflictError: it is large, and being read already.
+        InvalidError: the mapping does not fit the file, or nothing is left of it.
+        NotFoundError: there is no such data set.
+
+    """
+    with reading(engine) as db:
+        dataset = datasets.get(db, dataset_id)
+        job = _again(db, folder, dataset, mapping, limits)
+    home = folder / str(dataset_id)
+    if is_large(dataset.bytes, dataset.filename):
+        with suppress(SlowReadingError):
+            check(mapping, look(job.source, limits.at_once(), mapping).columns)
+        return _ask_again(engine, home, job)
+    try:
+        check_in_child(job)
+        with atomic_dirs.staged(home) as stage:
+            made = _at_once(job).write(stage)
+            atomic_dirs.sync(stage)
+            with unit_of_work(engine) as db:
+                return keep(db, home, stage, made)
+    except SlowReadingError:
+        return _ask_again(engine, home, job)
+
+
+def keep(db: Session, home: Path, stage: Path, made: Converted) -> Built:
+    """Make rows that were written aside the version in use: a new one, unless one has them."""
+    dataset = datasets.get(db, int(home.name))
+    query = select(DatasetVersion).where(
+        DatasetVersion.dataset_id == dataset.id, DatasetVersion.sha256 == made.sha256
+    )
+    same = db.exec(query).first()
+    if same is not None:
+        return Built(version=versions.use(db, same.dataset_id, same.number), is_new=False)
+    version = _insert(db, dataset, made)
+    atomic_dirs.place(stage, home / str(version.number))
+    return Built(version=version)
+
+
+def is_large(size: int, filename: str) -> bool:
+    """Whether a file is read by a chore. What is packed may unpack to ten times as much."""
+    is_packed = ending(filename) in {*PACKINGS, ARCHIVE}
+    return size * (_UNPACKED if is_packed else 1) > AT_ONCE_BYTES
+
+
+def _is_large(upload: Upload) -> bool:
+    held = upload.validation
+    return is_large(upload.path.stat().st_size, upload.filename) or (
+        held is not None
+        and is_large(held.stat().st_size, upload.validation_filename or upload.filename)
+    )
+
+
+def of(db: Session, dataset_id: int) -> Chore | None:
+    """Return the newest chore that reads, or has read, the file of a data set."""
+    return next((one for one in tasks.of(db, _subject(dataset_id)) if one.kind == KIND), None)
+
+
+def ask(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Chore:
+    """Have a chore read the file of a data set in another way, however small it is.
+
+    Raises:
+        ConflictError: it is being read already.
+        InvalidError: the data set came without a file.
+
+    """
+    dataset = datasets.get(db, dataset_id)
+    job = _again(db, folder, dataset, mapping, limits)
+    return _ask(db, dataset, folder / str(dataset_id), job)
+
+
+def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
+    """Take what a chore has seen in a file and made of it, or note that it has failed."""
+    home = Path(chore.params["home"])
+    dataset = db.get(Dataset, int(home.name))
+    if dataset is None:
+        return
+    if "arrival" in result:
+        seen = ARRIVAL.validate_python(result["arrival"])
+        dataset.detected, dataset.status = seen.detected, DatasetStatus.DRAFT
+    if "rows" in result:
+        keep(db, home, Path(result["rows"]), CONVERTED.validate_python(result["converted"]))
+    elif dataset.version is None and not result:
+        dataset.status = DatasetStatus.FAILED
+
+
+def _bring_large(db: Session, folder: Path, upload: Upload) -> Dataset:
+    source = Source(path=upload.path, filename=upload.filename, options=upload.options)
+    seen = look(source, upload.limits.at_once(), upload.mapping)
+    if upload.mapping is not None:
+        check(upload.mapping, seen.columns)
+    dataset = pending_datasets.add(db, folder, upload)
+    split = Split(kind="dataset") if upload.validation else seen.detected.mapping.split
+    mapping = upload.mapping or seen.detected.mapping.model_copy(update={"split": split})
+    job = _again(db, folder, dataset, mapping, upload.limits)
+    _ask(db, dataset, folder / str(dataset.id), job)
+    return dataset
+
+
+def _bring_unseen(db: Session, folder: Path, upload: Upload) -> Dataset:
+    """Keep a file that a chore will look at; unless it is a draft, the chore reads it, too."""
+    brought = Source(path=upload.path, filename=upload.filename)
+    dataset = pending_datasets.add(db, folder, replace(upload, arrival=unseen(brought)))
+    job = Reading(
+        source=replace(pending_datasets.source(folder, dataset), options=upload.options),
+        mapping=upload.mapping,
+        limits=upload.limits,
+        validation=pending_datasets.validation(folder, dataset),
+    )
+    work = {"look": True, "write": not upload.is_draft}
+    _ask(db, dataset, folder / str(dataset.id), job, work)
+    return dataset
+
+
+def _at_once(job: Reading) -> Reading:
+    """Return a reading for which an answer can wait."""
+    return replace(job, limits=job.limits.at_once())
+
+
+def _ask_again(engine: Engine, home: Path, job: Reading) -> Built:
+    with unit_of_work(engine) as db:
+        return Built(chore=_ask(db, datasets.get(db, int(home.name)), home, job))
+
+
+def _ask(
+    db: Session, dataset: Dataset, home: Path, job: Reading, work: dict[str, bool] | None = None
+) -> Chore:
+    """Have a chore do a reading; `work` says whether it looks at the file, and writes its rows."""
+    # A chore that waits would be handed back as it is, and read the file in its own way.
+    before = of(db, dataset.id or 0)
+    if before is not None and not before.status.is_final:
+        raise ConflictError(
+            f"{dataset.name} is being read already.", hint="Wait for that, or cancel it first."
+        )
+    if dataset.version is None:
+        dataset.status = DatasetStatus.BUILDING
+    reading = READING.dump_python(job, mode="json")
+    params = {"home": str(home), "reading": reading} | (work or {})
+    return tasks.ask(db, KIND, _subject(dataset.id or 0), params)
+
+
+def _subject(dataset_id: int) -> str:
+    return f"dataset:{dataset_id}"
+
+
+def _arrived(upload: Upload) -> Reading:
+    brought = upload.validation_filename or upload.filename
+    return Reading(
+        source=Source(path=upload.path, filename=upload.filename, options=upload.options),
+        mapping=upload.mapping,
+        limits=upload.limits,
+        validation=Source(path=upload.validation, filename=brought) if upload.validation else None,
+    )
+
+
+def _again(
+    db: Session, folder: Path, dataset: Dataset, mapping: Mapping, limits: Limits
+) -> Reading:
+    """Return the reading of a file that is kept; its rows to validate on may be another's."""
+    split, beside = mapping.split, None
+    if split.kind == "dataset" and split.dataset:
+        other = versions.require(db, split.dataset)
+        path, _validation = versions.files(folder, other)
+        beside = Source(path=path, filename=path.name)
+    elif split.kind == "dataset":
+        beside = pending_datasets.validation(folder, dataset)
+    source = pending_datasets.source(folder, dataset)
+    return Reading(source=source, mapping=mapping, limits=limits, validation=beside)
+
+
+def _insert(db: Session, dataset: Dataset, made: Converted) -> DatasetVersion:
+    newest = select(func.max(DatasetVersion.number)).where(DatasetVersion.dataset_id == dataset.id)
+    version = DatasetVersion(
+        dataset_id=dataset.id or 0,
+        number=(db.exec(newest).one() or 0) + 1,
+        kind=made.kind,
+        mapping=made.mapping.model_dump(mode="json"),
+        sha256=made.sha256,
+        train_rows=made.rows,
+        validation_rows=made.validation_rows,
+        problems=[asdict(one) | {"blocking": False} for one in made.problems],
+        removed={str(reason): rows for reason, rows in made.removed.items()},
+        findings=[asdict(one) for one in made.findings],
+    )
+    db.add(version)
+    db.flush()
+    dataset.version, dataset.status = version.number, DatasetStatus.READY
+    return version

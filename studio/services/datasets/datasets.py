@@ -1,0 +1,160 @@
+"""Data sets: find, rename, delete. What is in them: `studio.services.datasets.versions`."""
+
+import difflib
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from sqlmodel import Session, col, select, update
+
+from studio.db.states import LIVE, DatasetStatus, RunStatus
+from studio.db.tables import Dataset, DatasetVersion, Run
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.services.storage import atomic_dirs
+
+NAME_LIMIT = 200
+
+_NEEDING = {*LIVE, RunStatus.QUEUED, RunStatus.PAUSED}
+_STAGES = {
+    DatasetStatus.DRAFT: "a draft, and nobody has said yet how it is to be read",
+    DatasetStatus.BUILDING: "being read",
+    DatasetStatus.FAILED: "a file that could not be read",
+    DatasetStatus.READY: "without a version",
+}
+
+
+def get(db: Session, dataset_id: int) -> Dataset:
+    dataset = db.get(Dataset, dataset_id)
+    if dataset is None:
+        raise NotFoundError(f"There is no data set {dataset_id}.", hint="It may have been deleted.")
+    return dataset
+
+
+def newest(db: Session, *, limit: int = 1000, before: int | None = None) -> Sequence[Dataset]:
+    query = select(Dataset).order_by(col(Dataset.id).desc()).limit(limit)
+    if before is not None:
+        query = query.where(col(Dataset.id) < before)
+    return db.exec(query).all()
+
+
+def require(db: Session, name: str) -> Dataset:
+    """Return the data set that a recipe names, by its name or its id.
+
+    Raises:
+        InvalidError: there is none, or it has no rows yet.
+
+    """
+    named = db.exec(select(Dataset).where(Dataset.name == name)).first()
+    if named is None and name.isdecimal() and len(name) < len(str(2**63)):
+        named = db.get(Dataset, int(name))
+    if named is None:
+        known = db.exec(select(Dataset.name).order_by(Dataset.name)).all()
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or known[:3]
+        hint = f"Did you mean {' or '.join(near)}?" if near else "Bring one on the data sets page."
+        raise InvalidError(f"There is no data set called {name}.", hint=hint, param="dataset")
+    if named.version is None:
+        raise InvalidError(
+            f"{named.name} has no rows yet: it is {_STAGES[named.status]}.",
+            hint=f"Look at it on the page of data set {named.id}.",
+            param="dataset",
+        )
+    return named
+
+
+def rename(db: Session, dataset_id: int, name: str) -> Dataset:
+    """Give a data set another name. Runs know its rows by number, so they need not wait.
+
+    Raises:
+        ConflictError: the name is taken.
+
+    """
+    dataset = get(db, dataset_id)
+    name = clean_name(name)
+    if name != dataset.name:
+        dataset.name = free(db, name)
+    return dataset
+
+
+def delete(db: Session, folder: Path, dataset_id: int) -> None:
+    """Delete a data set and its files. Runs that were trained on it stay.
+
+    Raises:
+        ConflictError: a run that waits or trains needs it.
+
+    """
+    dataset = get(db, dataset_id)
+    _check_unused(db, dataset)
+    versions = select(DatasetVersion.id).where(DatasetVersion.dataset_id == dataset_id)
+    learnt = col(Run.dataset_version_id)
+    db.exec(update(Run).where(learnt.in_(versions)).values(dataset_version_id=None))
+    db.delete(dataset)
+    atomic_dirs.discard(db, folder / str(dataset_id))
+
+
+def tidy(db: Session, folder: Path) -> None:
+    """Take away what uploads and deletions left when the studio was killed in the middle."""
+    numbers: dict[str, set[str]] = {str(number): set() for number in db.exec(select(Dataset.id))}
+    for owner, number in db.exec(select(DatasetVersion.dataset_id, DatasetVersion.number)):
+        numbers[str(owner)].add(str(number))
+    atomic_dirs.sweep(folder, numbers)
+    for name, kept in numbers.items():
+        atomic_dirs.sweep(folder / name, kept)
+
+
+def clean_name(name: str) -> str:
+    """Return the name as it is kept.
+
+    Raises:
+        InvalidError: empty, too long, or with characters that cannot be seen.
+
+    """
+    name = unicodedata.normalize("NFC", name.strip())
+    if not name:
+        raise InvalidError("A name is needed.", hint="Say what the rows are about.", param="name")
+    if len(name) > NAME_LIMIT or not name.isprintable():
+        raise InvalidError(
+            f"A name has at most {NAME_LIMIT} visible characters on one line.", param="name"
+        )
+    return name
+
+
+def clean_filename(filename: str) -> str:
+    """Return a file's name to show, never to open: without folders, control marks or excess."""
+    last = PurePosixPath(filename.replace("\\", "/")).name
+    shown = "".join(letter if letter.isprintable() else "�" for letter in last)
+    return shown[-NAME_LIMIT:]
+
+
+def free(db: Session, name: str, *, is_chosen: bool = True) -> str:
+    """Return the name if it is free, or one like it where nobody has chosen it.
+
+    Raises:
+        ConflictError: it is taken.
+
+    """
+    names = set(db.exec(select(Dataset.name)))
+    if name not in names:
+        return name
+    other = next(one for i in range(2, len(names) + 3) if (one := f"{name} {i}") not in names)
+    if not is_chosen:
+        return other
+    raise ConflictError(
+        f"There is a data set called {name} already.",
+        hint=f"Choose another name, such as {other}.",
+        param="name",
+    )
+
+
+def _check_unused(db: Session, dataset: Dataset) -> None:
+    query = (
+        select(Run)
+        .join(DatasetVersion, col(DatasetVersion.id) == col(Run.dataset_version_id))
+        .where(DatasetVersion.dataset_id == dataset.id, col(Run.status).in_(_NEEDING))
+        .order_by(col(Run.id))
+    )
+    user = db.exec(query).first()
+    if user is not None:
+        raise ConflictError(
+            f"{dataset.name} is needed by run {user.id}, {user.name}, which is {user.status}.",
+            hint="Wait for it to end, or cancel it.",
+        )

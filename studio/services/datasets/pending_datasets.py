@@ -1,0 +1,144 @@
+"""Drafts: a file that was brought, and what was seen in it. Nothing can be learnt from one yet.
+
+`studio.services.datasets.dataset_builds` makes its first version.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sqlmodel import Session
+
+from studio.db.states import DatasetStatus
+from studio.db.tables import Dataset
+from studio.errors import InvalidError
+from studio.intake.arrivals import DETECTED, Arrival, arrival
+from studio.intake.convert import Source, look
+from studio.intake.formats import endings, stem
+from studio.intake.limits import Limits
+from studio.intake.mapping import DETECT, FileOptions, Mapping
+from studio.intake.shapes import Detected
+from studio.manifest import sha256
+from studio.services.datasets import datasets
+from studio.services.storage import atomic_dirs
+
+ORIGINAL, VALIDATION = "original", "validation-original"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A file that has arrived whole, and what its owner says of it."""
+
+    path: Path
+    filename: str
+    name: str = ""
+    """Nothing means: as the file is called."""
+    may_rename: bool = False
+    """Whether a name like it will do where its own is taken."""
+    source: str = "upload"
+    """Where it came from, in words."""
+    validation: Path | None = None
+    validation_filename: str = ""
+    options: FileOptions = DETECT
+    """What its owner says of how to read the file, where no mapping does."""
+    mapping: Mapping | None = None
+    """How to read it; None leaves that to what is seen in it."""
+    is_draft: bool = False
+    """Whether to wait until a person has said how to read it."""
+    limits: Limits = field(default_factory=Limits)
+    sha256: str = ""
+    """Of the file, from whoever has seen all of it pass; without it, all is read again."""
+    arrival: Arrival | None = None
+    """What whoever brought it has seen in it already."""
+
+
+def add(db: Session, folder: Path, upload: Upload) -> Dataset:
+    """Keep a file and what was seen in it. The file is taken away from its place.
+
+    A file in which no column is recognised is kept all the same: a person may know better.
+
+    Raises:
+        ConflictError: the name is taken.
+        DiskFullError: there is no room for it; nothing is kept.
+        InvalidError: this is no file that can be read.
+        SlowReadingError: looking at it takes longer than an answer may.
+        TooLargeError: it costs more than any file may.
+
+    """
+    with atomic_dirs.staged(folder) as stage:
+        dataset = described(upload)
+        dataset.status = DatasetStatus.DRAFT
+        put(upload, stage)
+        atomic_dirs.sync(stage)
+        # The first statement takes the database's write lock: all slow work is done by now.
+        dataset.name = datasets.free(db, dataset.name, is_chosen=bool(upload.name))
+        return insert(db, folder, stage, dataset)
+
+
+def described(upload: Upload) -> Dataset:
+    """Return the row of a file with what was seen in it, not stored yet."""
+    filename = datasets.clean_filename(upload.filename)
+    brought = Source(path=upload.path, filename=upload.filename, options=upload.options)
+    found = upload.arrival or arrival(brought, upload.limits.at_once(), upload.mapping)
+    return Dataset(
+        name=datasets.clean_name(upload.name or stem(filename)),
+        filename=filename,
+        format=found.format,
+        bytes=upload.path.stat().st_size,
+        sha256=upload.sha256 or sha256(upload.path),
+        detected=found.detected,
+        source=upload.source,
+    )
+
+
+def put(upload: Upload, stage: Path) -> None:
+    """Move what was brought to where it stays."""
+    upload.path.replace(stage / f"{ORIGINAL}{endings(upload.filename)}")
+    if upload.validation is not None:
+        named = upload.validation_filename or upload.filename
+        upload.validation.replace(stage / f"{VALIDATION}{endings(named)}")
+
+
+def insert(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
+    """Store a row whose name is free, and move its files to their place."""
+    db.add(dataset)
+    db.flush()
+    atomic_dirs.place(stage, folder / str(dataset.id))
+    return dataset
+
+
+def source(folder: Path, dataset: Dataset) -> Source:
+    """Return the file as it was brought.
+
+    Raises:
+        InvalidError: the data set came without one.
+
+    """
+    found = _kept(folder, dataset, ORIGINAL)
+    if found is None:
+        raise InvalidError(
+            f"{dataset.name} was made by the studio: there is no file to read in another way."
+        )
+    return Source(path=found, filename=dataset.filename)
+
+
+def validation(folder: Path, dataset: Dataset) -> Source | None:
+    """Return the file that was brought to measure progress by, if one was."""
+    found = _kept(folder, dataset, VALIDATION)
+    return None if found is None else Source(path=found, filename=found.name)
+
+
+def detected(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
+    """Return what was seen in a file; of one from an older home, what is seen in it now.
+
+    Raises:
+        InvalidError: no column can be learnt from.
+        TooLargeError: seeing it takes longer than a page may.
+
+    """
+    if dataset.detected:
+        return DETECTED.validate_python(dataset.detected)
+    return look(source(folder, dataset), limits.at_once()).detected
+
+
+def _kept(folder: Path, dataset: Dataset, name: str) -> Path | None:
+    return next((folder / str(dataset.id)).glob(f"{name}.*"), None)

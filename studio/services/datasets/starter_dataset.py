@@ -1,0 +1,59 @@
+"""The studio's own data set, so that a first run needs none to be brought."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+from sqlmodel import Session, select
+
+from studio.db.tables import Dataset, DatasetVersion
+from studio.intake import findings
+from studio.intake.convert import rows_hash
+from studio.intake.mapping import Mapping
+from studio.manifest import sha256
+from studio.services.storage import atomic_dirs
+from studio.starter import rows
+
+NAME = "starter"
+
+
+def add(db: Session, folder: Path) -> Dataset:
+    """Return the studio's own data set, made the first time it is asked for."""
+    found = db.exec(select(Dataset).where(Dataset.name == NAME)).first()
+    if found is not None:
+        return found
+    with atomic_dirs.staged(folder) as stage:
+        first = stage / "1"
+        first.mkdir()
+        rows.write(first)
+        train, validation = first / "train.jsonl", first / "validation.jsonl"
+        dataset = Dataset(
+            name=NAME,
+            filename=train.name,
+            format="jsonl",
+            bytes=train.stat().st_size,
+            sha256=sha256(train),
+            source=NAME,
+            version=1,
+        )
+        db.add(dataset)
+        db.flush()
+        version = DatasetVersion(
+            dataset_id=dataset.id or 0,
+            number=1,
+            kind="conversation",
+            mapping=Mapping(shape="messages", roles={"messages": ["messages"]}).model_dump(),
+            sha256=rows_hash(first),
+            train_rows=_count(train),
+            validation_rows=_count(validation),
+            # The web makes them as it starts, and they are all in English.
+            findings=[asdict(one) for one in findings.look(first, languages=False)],
+        )
+        db.add(version)
+        atomic_dirs.sync(stage)
+        atomic_dirs.place(stage, folder / str(dataset.id))
+    return dataset
+
+
+def _count(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(1 for _ in file)

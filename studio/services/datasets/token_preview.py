@@ -1,0 +1,135 @@
+"""How a model will see a row of a data set: the row is found here, the desk shows it."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session
+
+from studio.db.tables import Dataset, DatasetVersion
+from studio.desk import Asked, Source, Window, window_of
+from studio.errors import NotFoundError
+from studio.intake import places
+from studio.services.datasets import versions
+from studio.services.datasets.versions import Part
+from studio.services.models import models
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a row stands."""
+
+    name: str
+    """Of the data set."""
+    version: DatasetVersion
+    part: Part
+    number: int
+    """Counted from one."""
+    rows: int
+    """How many there are in that part."""
+
+
+def place(
+    db: Session, dataset: Dataset, part: Part, number: int, version_number: int | None = None
+) -> Place:
+    """Return a row's place, or that of the nearest row there is.
+
+    Without a version's number it stands in what new runs learn from.
+
+    Raises:
+        NotFoundError: there are no rows, or no such version.
+
+    """
+    if version_number is None:
+        version = versions.current(db, dataset)
+    else:
+        version = versions.get(db, dataset.id or 0, version_number)
+    counts = {"train": version.train_rows, "validation": version.validation_rows} if version else {}
+    rows = counts.get(part, 0)
+    if version is None or not rows:
+        raise NotFoundError(
+            f"{dataset.name} has no {part} rows.", hint="Look at the other part, or another."
+        )
+    number = min(max(1, number), rows)
+    return Place(name=dataset.name, version=version, part=part, number=number, rows=rows)
+
+
+def exactly(
+    db: Session, dataset: Dataset, part: Part, number: int, version_number: int | None = None
+) -> Place:
+    """Return a row's place.
+
+    Raises:
+        NotFoundError: there is no such row, or no such version.
+
+    """
+    found = place(db, dataset, part, number, version_number)
+    if found.number != number:
+        raise NotFoundError(
+            f"{dataset.name} has no row {number}.", hint=f"It has {found.rows:,} {part} rows."
+        )
+    return found
+
+
+def anywhere(db: Session, dataset: Dataset, part: Part, version_number: int | None = None) -> Place:
+    """Return the place of some row.
+
+    Raises:
+        NotFoundError: there are no rows, or no such version.
+
+    """
+    rows = place(db, dataset, part, 1, version_number).rows
+    return place(db, dataset, part, 1 + secrets.randbelow(rows), version_number)
+
+
+def row(folder: Path, where: Place) -> dict[str, Any]:
+    """Return a row as it stands in its file.
+
+    Raises:
+        NotFoundError: it is gone.
+
+    """
+    train, validation = versions.files(folder, where.version)
+    path = train if where.part == "train" else validation
+    assert path is not None  # noqa: S101 -- a part without rows has no places
+    try:
+        return places.row(path, where.number)
+    except (OSError, LookupError) as error:
+        raise NotFoundError(
+            f"Row {where.number} of {where.name} is gone.", hint="Import the data again."
+        ) from error
+
+
+def question(
+    db: Session, model: str, row: dict[str, Any], *, max_length: int, chat_template: Source
+) -> Asked:
+    """Return what to ask the desk of a row, for a model by the name that recipes use.
+
+    Raises:
+        InvalidError: there is no such model.
+
+    """
+    return Asked(
+        kind="tokens",
+        model=models.require(db, model),
+        row=row,
+        max_length=max_length,
+        chat_template=chat_template,
+    )
+
+
+def packed(asked: Asked, folder: Path, where: Place, share: float, seed: int) -> Asked:
+    """Ask with which rows a row shares its example, too; rows to measure by do not."""
+    if where.part != "train":
+        return asked
+    path, validation = versions.files(folder, where.version)
+    window = Window(
+        path=str(path),
+        start=places.start(path, window_of(where.number).start),
+        rows=where.rows,
+        judged=where.version.kind == "judged",
+        share=0.0 if validation else share,
+        seed=seed,
+    )
+    return asked.model_copy(update={"number": where.number, "window": window})

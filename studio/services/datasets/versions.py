@@ -1,0 +1,177 @@
+"""Versions of data sets: the rows that one reading of a file gave, kept while a run needs them.
+
+    <id>/original.csv  <id>/1/train.jsonl  [<id>/1/validation.jsonl]
+
+A version never changes. Reading the file in another way makes the next one, and rows that are the
+same, byte for byte, are the same version.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sqlmodel import Session, col, func, select
+
+from studio.db.states import DatasetStatus
+from studio.db.tables import Dataset, DatasetVersion, Run
+from studio.errors import ConflictError, NotFoundError
+from studio.intake import findings
+from studio.intake.mapping import Mapping
+from studio.intake.pages import Page, read_page, read_rows, search, search_back
+from studio.services.datasets import datasets
+from studio.services.storage import atomic_dirs
+
+Part = Literal["train", "validation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Which rows to show."""
+
+    part: Part = "train"
+    after: int = 0
+    before: int | None = None
+    """Only the nearest row before this one; for a search."""
+    words: str = ""
+    """Only rows that hold these, in any case."""
+    numbers: frozenset[int] = frozenset()
+    """Only these rows."""
+    finding: str = ""
+    """Only the rows that something was found in: its code."""
+
+
+FIRST = Which()
+
+
+def get(db: Session, dataset_id: int, number: int) -> DatasetVersion:
+    query = select(DatasetVersion).where(
+        DatasetVersion.dataset_id == dataset_id, DatasetVersion.number == number
+    )
+    found = db.exec(query).first()
+    if found is None:
+        raise NotFoundError(
+            f"Data set {dataset_id} has no version {number}.", hint="It may have been deleted."
+        )
+    return found
+
+
+def of(db: Session, dataset_id: int) -> Sequence[DatasetVersion]:
+    """Return all versions of a data set, newest first."""
+    query = select(DatasetVersion).where(DatasetVersion.dataset_id == dataset_id)
+    return db.exec(query.order_by(col(DatasetVersion.number).desc())).all()
+
+
+def current(db: Session, dataset: Dataset) -> DatasetVersion | None:
+    """Return the version that new runs learn from, if there is one yet."""
+    return None if dataset.version is None else get(db, dataset.id or 0, dataset.version)
+
+
+def currents(db: Session, found: Sequence[Dataset]) -> dict[int, DatasetVersion]:
+    """Return the present version of each data set that has one, by the data set's id."""
+    query = select(DatasetVersion).join(
+        Dataset,
+        (col(Dataset.id) == DatasetVersion.dataset_id)
+        & (col(Dataset.version) == DatasetVersion.number),
+    )
+    wanted = {dataset.id for dataset in found}
+    return {one.dataset_id: one for one in db.exec(query) if one.dataset_id in wanted}
+
+
+def mapping_of(db: Session, dataset_id: int) -> Mapping:
+    """Return how the file is read in the version in use.
+
+    Raises:
+        ConflictError: it has not been read yet.
+
+    """
+    version = current(db, datasets.get(db, dataset_id))
+    if version is None:
+        raise ConflictError(
+            f"Data set {dataset_id} has no rows yet.", hint="Say how its file is to be read first."
+        )
+    return Mapping.model_validate(version.mapping)
+
+
+def require(db: Session, name: str) -> DatasetVersion:
+    """Return the version that a new run of a recipe learns from.
+
+    Raises:
+        InvalidError: there is no such data set, or it has no rows yet.
+
+    """
+    dataset = datasets.require(db, name)
+    assert dataset.version is not None  # noqa: S101 -- a data set without one is refused above
+    return get(db, dataset.id or 0, dataset.version)
+
+
+def of_run(db: Session, run: Run) -> DatasetVersion | None:
+    """Return the rows a run learns from, unless they have been deleted."""
+    found = run.dataset_version_id
+    return None if found is None else db.get(DatasetVersion, found)
+
+
+def files(folder: Path, version: DatasetVersion) -> tuple[Path, Path | None]:
+    """Return where the rows to train on are, and those to validate on if there are any."""
+    home = folder / str(version.dataset_id) / str(version.number)
+    return home / "train.jsonl", home / "validation.jsonl" if version.validation_rows else None
+
+
+def rows(folder: Path, version: DatasetVersion, which: Which = FIRST, *, limit: int = 50) -> Page:
+    """Return some rows of a version. A search for words ends early and says how far it got."""
+    train, validation = files(folder, version)
+    path = train if which.part == "train" else validation
+    if path is None:
+        return Page(rows=[], has_more=False)
+    numbers = which.numbers
+    if which.finding:
+        numbers = frozenset(findings.rows_of(train.parent, which.finding, which.part))
+    if numbers or which.finding:
+        return read_rows(path, numbers, after=which.after, limit=limit)
+    if which.words and which.before is not None:
+        return search_back(path, which.words, before=which.before)
+    if which.words:
+        return search(path, which.words, after=which.after, limit=limit)
+    return read_page(path, after=which.after, limit=limit)
+
+
+def use(db: Session, dataset_id: int, number: int) -> DatasetVersion:
+    """Let new runs learn from this version."""
+    version = get(db, dataset_id, number)
+    dataset = datasets.get(db, dataset_id)
+    dataset.version, dataset.status = number, DatasetStatus.READY
+    return version
+
+
+def uses(db: Session, dataset_id: int) -> dict[int, int]:
+    """Return how many runs learnt from each version, or will, by its number."""
+    query = (
+        select(DatasetVersion.number, func.count(col(Run.id)))
+        .join(Run, col(Run.dataset_version_id) == col(DatasetVersion.id))
+        .where(DatasetVersion.dataset_id == dataset_id)
+        .group_by(col(DatasetVersion.number))
+    )
+    return dict(db.exec(query).all())
+
+
+def delete(db: Session, folder: Path, dataset_id: int, number: int) -> None:
+    """Delete a version that nothing needs, with its rows.
+
+    Raises:
+        ConflictError: it is in use, or a run has learnt from it.
+
+    """
+    version = get(db, dataset_id, number)
+    if datasets.get(db, dataset_id).version == number:
+        raise ConflictError(
+            f"Version {number} is the one in use.", hint="Use another version first."
+        )
+    if runs := uses(db, dataset_id).get(number):
+        raise ConflictError(
+            f"{runs} runs learnt from version {number}, or will."
+            if runs > 1
+            else f"1 run learnt from version {number}, or will.",
+            hint="It stays for as long as they do.",
+        )
+    db.delete(version)
+    atomic_dirs.discard(db, folder / str(dataset_id) / str(number))

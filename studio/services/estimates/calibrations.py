@@ -1,0 +1,70 @@
+"""Calibrations: a few real steps of a recipe, done as a chore, for estimates to go by."""
+
+import hashlib
+from collections.abc import Iterator
+
+from sqlmodel import Session, col, select
+
+from studio.db.states import WorkStatus
+from studio.db.work import Chore
+from studio.hardware import detect
+from studio.methods import RECIPES, AnyRecipe
+from studio.rundir import JobSpec
+from studio.services.datasets import versions
+from studio.services.estimates.reference_runs import Precedent
+from studio.services.models import models, remote_code_trust
+from studio.services.tasks import tasks
+from studio.settings import Settings
+
+KIND = "calibrate"
+
+
+def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Chore:
+    """Queue a calibration of a recipe; one that waits or runs already is it.
+
+    Raises:
+        InvalidError: there is no such model or data set.
+
+    """
+    train, validation = versions.files(settings.datasets, versions.require(db, recipe.dataset))
+    job = JobSpec(
+        run_id=0,
+        name="calibration",
+        model=models.require(db, recipe.base_model),
+        code=remote_code_trust.allowed(models.named(db, recipe.base_model)),
+        train=train,
+        validation=validation,
+        cache=settings.cache,
+    )
+    params = {"recipe": recipe.model_dump(mode="json"), "job": job.model_dump_json()}
+    return tasks.ask(db, KIND, subject(recipe), params)
+
+
+def subject(recipe: AnyRecipe) -> str:
+    """Name a recipe by its content: two that are alike need one calibration."""
+    return f"recipe:{hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]}"
+
+
+def of(db: Session, recipe: AnyRecipe) -> Chore | None:
+    """Return the newest calibration of this very recipe."""
+    found = (one for one in tasks.of(db, subject(recipe)) if one.kind == KIND)
+    return next(found, None)
+
+
+def precedents(db: Session) -> Iterator[Precedent]:
+    """Yield what calibrations have shown on this machine, the newest first."""
+    done = select(Chore).where(Chore.kind == KIND, Chore.status == WorkStatus.SUCCEEDED)
+    for chore in db.exec(done.order_by(col(Chore.id).desc())):
+        told = chore.result
+        if told["resolved"].get("device_name") != detect().trainer_name:
+            continue
+        yield Precedent(
+            recipe=RECIPES.validate_python(chore.params["recipe"], strict=False),
+            told=told["resolved"],
+            steps=told["steps"],
+            tokens=told["tokens"],
+            step_seconds=told["step_seconds"],
+            beside_seconds=told["beside_seconds"],
+            peak_bytes=told["peak_memory_bytes"],
+            is_calibration=True,
+        )

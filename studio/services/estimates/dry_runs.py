@@ -1,0 +1,123 @@
+"""Measurements: a step of a recipe gone through without numbers, as a chore.
+
+Every tensor it would hold is counted.
+
+What decides it is hashed, and one that was made is found again by that: a second look is instant.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from studio.db.states import WorkStatus
+from studio.db.work import Chore
+from studio.errors import InvalidError
+from studio.hardware import detect
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.precision import PRECISIONS
+from studio.rundir import JobSpec
+from studio.services.datasets import versions
+from studio.services.estimates import memory
+from studio.services.estimates.memory import Estimate
+from studio.services.estimates.reference_runs import Reading
+from studio.services.models import models, remote_code_trust
+from studio.services.precision import recommendation
+from studio.services.tasks import tasks
+from studio.settings import Settings
+from studio.weights.facts import ModelFacts
+
+KIND = "measure"
+
+
+def refusal(recipe: AnyRecipe) -> str:
+    """Say why no dry run can follow a recipe, or nothing."""
+    row, mode = recipe.adapter.quantised, PRECISIONS[recipe.precision]
+    if row is not None:
+        return f"A dry run cannot follow {row.title} weights: they are packed by their numbers."
+    if mode.is_float8:
+        return f"A dry run cannot follow {mode.title}: its layers scale by the numbers they meet."
+    return ""
+
+
+def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Chore:
+    """Queue a dry run of a recipe. One that waits, runs or has been done already is it.
+
+    Raises:
+        InvalidError: there is no such model or data set, or no dry run could follow it.
+
+    """
+    if why := refusal(recipe):
+        raise InvalidError(why, hint="Train a few steps to find out.", param="precision")
+    if done := _done(db, recipe):
+        return done
+    train, validation = versions.files(settings.datasets, versions.require(db, recipe.dataset))
+    job = JobSpec(
+        run_id=0,
+        name="dry run",
+        model=models.require(db, recipe.base_model),
+        code=remote_code_trust.allowed(models.named(db, recipe.base_model)),
+        train=train,
+        validation=validation,
+        cache=settings.cache,
+    )
+    params = {
+        "recipe": recipe.model_dump(mode="json"),
+        "job": job.model_dump_json(),
+        "about": f"of {recipe.base_model}",
+    }
+    return tasks.ask(db, KIND, subject(db, recipe), params)
+
+
+def estimate(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Estimate | None:
+    """Return what a dry run has counted, with what a process needs beside; None without one."""
+    done = None if refusal(recipe) else _done(db, recipe)
+    if done is None:
+        return None
+    told, on_gpu = done.result, detect().device != "cpu"
+    load = memory.load_of(recipe, told)
+    return memory.of_counted(recipe, facts, load, told["at_peak"], on_gpu=on_gpu)
+
+
+def readings(db: Session) -> Iterator[Reading]:
+    """Yield what dry runs have found in the data they read, the newest first."""
+    done = select(Chore).where(Chore.kind == KIND, Chore.status == WorkStatus.SUCCEEDED)
+    for chore in db.exec(done.order_by(col(Chore.id).desc())):
+        recipe = RECIPES.validate_python(chore.params["recipe"], strict=False)
+        yield Reading(recipe=recipe, told=chore.result)
+
+
+def subject(db: Session, recipe: AnyRecipe) -> str:
+    """Name a step by all that decides what it holds."""
+    told = json.dumps(_facts(db, recipe), default=repr, sort_keys=True)
+    return f"step:{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+
+
+def _done(db: Session, recipe: AnyRecipe) -> Chore | None:
+    found = tasks.of(db, subject(db, recipe))
+    return next((one for one in found if one.status is WorkStatus.SUCCEEDED), None)
+
+
+def _facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
+    knobs = recipe.optimisation
+    return {
+        "model": (
+            models.require(db, recipe.base_model),
+            recommendation.facts_of(db, recipe.base_model),
+        ),
+        "method": recipe.method,
+        "precision": recipe.precision,
+        "adapter": recipe.adapter.model_dump(),
+        "rows": versions.require(db, recipe.dataset).sha256,
+        "data": recipe.data.model_dump(),
+        # It draws the rows that are held back.
+        "seed": knobs.seed if recipe.data.validation_share else None,
+        "optimizer": knobs.optim,
+        "batch": knobs.per_device_train_batch_size,
+        "adds_up": knobs.gradient_accumulation_steps > 1,
+        "is_checkpointed": knobs.activation_checkpointing,
+        "validation_batch": recipe.evaluation.per_device_eval_batch_size,
+        "device": detect().trainer_name,
+    }

@@ -1,0 +1,85 @@
+"""Whether what a run needs fits where it must: into its device, and into the host beside a GPU.
+
+A model is read on the host and then moved, and what it has learnt is copied there to be saved.
+Measured with a model of 240 million weights: read in the format of its files it stays in them, and
+the system may drop any page of it; read in another it is held whole, once. `safetensors` 0.8 copies
+all that it saves of a GPU before it writes; an optimizer is written tensor by tensor.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from studio.hardware import Hardware
+from studio.methods import AnyRecipe
+from studio.recipe.adapters import Lora
+from studio.services.estimates import memory
+from studio.services.estimates.activation_memory import Load
+from studio.services.precision import number_formats
+from studio.weights.facts import ModelFacts
+
+Verdict = Literal["fits", "tight", "too large"]
+_WORSE: tuple[Verdict, ...] = ("fits", "tight", "too large")
+
+TIGHT = 0.85
+"""The share of the memory from which on a run may fail: estimates err, and others live here too."""
+
+BESIDE_CUDA = 2_000_000_000
+"""Bytes of the host that a process with torch's CUDA libraries and a context takes. An allowance,
+rather too much than too little: it was not measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Bytes of the host's memory that a run on a GPU holds."""
+
+    loading: int
+    """Of the weights, while they are read and not yet on the device."""
+    saving: int
+    """Of what has learnt, while it is written."""
+    examples: int
+    beside: int
+    room: int
+
+    @property
+    def total(self) -> int:
+        """Return what it holds at most: it has loaded long before it saves."""
+        return max(self.loading, self.saving) + self.examples
+
+    @property
+    def verdict(self) -> Verdict:
+        return judged(self.total + self.beside, self.room)
+
+
+def judged(whole: int, room: int) -> Verdict:
+    """Say whether so many bytes fit."""
+    if whole > room:
+        return "too large"
+    return "tight" if whole > TIGHT * room else "fits"
+
+
+def worst(*verdicts: Verdict) -> Verdict:
+    return max(verdicts, key=_WORSE.index)
+
+
+def host(recipe: AnyRecipe, facts: ModelFacts, load: Load, hardware: Hardware) -> Host | None:
+    """Work out what a run holds of the host; None where that is its device, or nobody knows."""
+    sizes = number_formats.plan(recipe, facts).sizes
+    if hardware.device == "cpu" or sizes is None:
+        return None
+    return Host(
+        loading=0 if _stays_in_files(recipe, facts) else sizes.weights,
+        saving=sizes.adapter if isinstance(recipe.adapter, Lora) else sizes.weights,
+        examples=memory.examples(load),
+        beside=BESIDE_CUDA,
+        room=hardware.memory_bytes,
+    )
+
+
+def _stays_in_files(recipe: AnyRecipe, facts: ModelFacts) -> bool:
+    """Whether weights are loaded in the formats that they are stored in."""
+    if recipe.adapter.quantised is not None:
+        return False
+    return (
+        number_formats.keeps_own(recipe)
+        or facts.stored.get(number_formats.held(recipe, facts), 0.0) == 1.0
+    )

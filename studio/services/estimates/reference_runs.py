@@ -1,0 +1,184 @@
+"""What runs before this one have shown on this machine: how fast, how full, on which lengths."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.hardware import detect
+from studio.methods import AnyRecipe
+from studio.services.estimates import eval_overhead, memory, run_progress
+from studio.services.estimates.eval_overhead import Asides, Told
+
+_NEWEST = 50
+"""How many runs are looked back upon."""
+
+_LIKE = 5
+"""How many of those that resemble a recipe are believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precedent:
+    """One run that trained here to its end, or a calibration of a few steps."""
+
+    recipe: AnyRecipe
+    told: dict[str, Any]
+    """What it found when it read its data: counts, lengths, formats."""
+    steps: int
+    tokens: int
+    step_seconds: float
+    beside_seconds: float | None
+    """What it spent on all but its steps; None where that is not known."""
+    peak_bytes: float | None
+    """None where it was measured in a way that cannot be compared."""
+    asides: Asides | None = None
+    """The same by what it was spent on, where its numbers tell."""
+    is_calibration: bool = False
+
+    @property
+    def step_tokens(self) -> float:
+        return self.tokens / self.steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Data that have been read for a recipe, though nothing was trained."""
+
+    recipe: AnyRecipe
+    told: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """How long the examples of a data set are, in a model's tokens."""
+
+    longest: int
+    answer: int
+    """Tokens to learn in one example, at most."""
+    rows: int
+    row_tokens: float
+    """Of a row, on average."""
+    examples: int
+    """Fewer than rows where several share one."""
+
+    @property
+    def example_tokens(self) -> float:
+        """Of an example, on average."""
+        return self.row_tokens * self.rows / self.examples
+
+
+def newest(db: Session) -> list[Precedent]:
+    """Return what this machine has shown, the newest first."""
+    done = select(Run).where(Run.status == RunStatus.SUCCEEDED)
+    runs = db.exec(done.order_by(col(Run.id).desc()).limit(_NEWEST)).all()
+    said = eval_overhead.told(db, runs)
+    return [one for run in runs if (one := of_run(run, said.get(run.id or 0))) is not None]
+
+
+def of_run(run: Run, said: Told | None = None) -> Precedent | None:
+    """Return what a run has shown; None if it never got far, or ran on another machine."""
+    seconds, told = run.metrics.get("train_seconds"), run.resolved
+    is_here = told.get("device_name") == detect().trainer_name
+    if not is_here or not seconds or not run.step or not run.tokens:
+        return None
+    total = run_progress.of(run).total_seconds
+    # Of a run that went on from a checkpoint, the last attempt's seconds are not the whole.
+    knows_all = total is not None and not run.resumed_step and total >= seconds
+    beside = total - seconds if knows_all and total is not None else None
+    return Precedent(
+        recipe=run.recipe,
+        told=told,
+        steps=run.step,
+        tokens=run.tokens,
+        step_seconds=seconds / run.step,
+        beside_seconds=beside,
+        peak_bytes=memory.measured(run),
+        asides=_parted(run, said, beside),
+    )
+
+
+def like(known: Sequence[Precedent], recipe: AnyRecipe) -> list[Precedent]:
+    """Return those whose steps resemble a recipe's: they differ in how many tokens a step has."""
+    wanted = _kind(recipe)
+    return [one for one in known if _kind(one.recipe) == wanted][:_LIKE]
+
+
+def twin(known: Sequence[Precedent], recipe: AnyRecipe) -> Precedent | None:
+    """Return one whose steps were as full as a recipe's will be, and were measured."""
+    wanted = _filling(recipe)
+    found = (one for one in known if one.peak_bytes and _filling(one.recipe) == wanted)
+    return next(found, None)
+
+
+def lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Lengths | None:
+    """Return how long a recipe's examples are, if some run has read them all with its model."""
+    return next(_lengths(known, recipe), None)
+
+
+def _parted(run: Run, said: Told | None, beside: float | None) -> Asides | None:
+    if said is None or beside is None or not run.resolved.get("validation_rows"):
+        return None
+    return eval_overhead.measured(run, said, beside)
+
+
+def _kind(recipe: AnyRecipe) -> tuple[object, ...]:
+    return (
+        recipe.base_model,
+        recipe.method,
+        recipe.precision,
+        recipe.adapter.kind,
+        recipe.adapter.quantised,
+        recipe.optimisation.activation_checkpointing,
+        recipe.data.packing,
+    )
+
+
+def _filling(recipe: AnyRecipe) -> tuple[object, ...]:
+    """Return all that decides how much memory a step holds."""
+    knobs = recipe.optimisation
+    return (
+        *_kind(recipe),
+        recipe.dataset,
+        recipe.adapter,
+        recipe.data.max_length,
+        knobs.optim,
+        knobs.per_device_train_batch_size,
+        knobs.gradient_accumulation_steps > 1,
+        recipe.evaluation.per_device_eval_batch_size,
+    )
+
+
+def _lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Iterator[Lengths]:
+    most = recipe.data.max_length
+    for one in known:
+        told, data = one.told, one.recipe.data
+        same = (one.recipe.base_model, one.recipe.dataset) == (recipe.base_model, recipe.dataset)
+        # Where all were cut at a shorter length, nobody knows how long they are.
+        is_whole = told.get("longest_example", most) < data.max_length or data.max_length == most
+        if not same or not is_whole or not told.get("train_rows"):
+            continue
+        if not data.packing:
+            found = _of_rows(told, most)
+            yield _as_packed(found, most) if recipe.data.packing else found
+        elif recipe.data.packing and data.max_length == most:
+            yield replace(_of_rows(told, most), examples=told["train_examples"])
+
+
+def _of_rows(told: dict[str, Any], most: int) -> Lengths:
+    return Lengths(
+        longest=min(told["longest_example"], most),
+        answer=min(told["longest_answer"], most),
+        rows=told["train_rows"],
+        row_tokens=min(told["train_tokens"] / told["train_rows"], most),
+        examples=told["train_rows"],
+    )
+
+
+def _as_packed(found: Lengths, most: int) -> Lengths:
+    """Say what becomes of rows that share examples, as if each were filled to the last token."""
+    examples = math.ceil(found.rows * found.row_tokens / most)
+    return replace(found, longest=most, answer=most, examples=examples)

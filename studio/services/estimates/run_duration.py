@@ -1,0 +1,108 @@
+"""How long a run will take: its steps, its tokens, and its seconds with an interval."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from studio.db.tables import DatasetVersion
+from studio.methods import AnyRecipe
+from studio.services.estimates.reference_runs import Lengths, Precedent
+
+_ALONE = 0.2
+"""How far one run alone is believed: a share either way."""
+_AMONG = 0.1
+"""How far several are, if they agree."""
+_SCALED = 0.25
+"""What doubling or halving the tokens of a step adds to the doubt, times the logarithm of two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """What is known of a run's length before it starts. Seconds are None until a first run."""
+
+    steps: int
+    tokens: int | None
+    """Of all steps; None until a run has read the data with this model."""
+    is_most: bool = False
+    """Whether steps may be far fewer: nobody knows yet how many rows share an example."""
+    seconds: float | None = None
+    """From the start of its process to its end."""
+    least_seconds: float | None = None
+    most_seconds: float | None = None
+    runs: int = 0
+    """How many earlier runs it is worked out from."""
+    is_calibrated: bool = False
+    """Whether one of them was a calibration."""
+
+
+def of(
+    recipe: AnyRecipe, data: DatasetVersion, lengths: Lengths | None, alike: Sequence[Precedent]
+) -> Timing:
+    """Work out a run's length, from those that resemble it if there are any."""
+    batch = _batch(recipe)
+    steps = count_steps(recipe, lengths.examples if lengths else _rows(recipe, data))
+    step_tokens = lengths.example_tokens * batch if lengths else None
+    tokens = round(steps * step_tokens) if step_tokens else None
+    is_most = recipe.data.packing and not lengths and recipe.optimisation.max_steps is None
+    known = Timing(steps=steps, tokens=tokens, is_most=is_most)
+    if not alike or step_tokens is None:
+        return known
+    paces = [one.step_seconds * step_tokens / one.step_tokens for one in alike]
+    least, most = _interval(paces, step_tokens, alike)
+    beside = _beside(recipe, steps, _held_back(recipe, data), alike)
+    return Timing(
+        steps=steps,
+        tokens=known.tokens,
+        seconds=steps * statistics.median(paces) + beside,
+        least_seconds=steps * least + beside * (1 - _AMONG),
+        most_seconds=steps * most + beside * (1 + _AMONG),
+        runs=len(alike),
+        is_calibrated=any(one.is_calibration for one in alike),
+    )
+
+
+def count_steps(recipe: AnyRecipe, examples: int) -> int:
+    """Return how many updates a run makes, counted as transformers counts them."""
+    optimisation = recipe.optimisation
+    if optimisation.max_steps is not None:
+        return optimisation.max_steps
+    batches = math.ceil(examples / optimisation.per_device_train_batch_size)
+    updates = max(1, math.ceil(batches / optimisation.gradient_accumulation_steps))
+    return math.ceil(optimisation.num_train_epochs * updates)
+
+
+def _rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
+    """Return the rows to learn from; without a validation part, some are held back."""
+    held = 0 if data.validation_rows else _held_back(recipe, data)
+    return max(1, data.train_rows - held)
+
+
+def _held_back(recipe: AnyRecipe, data: DatasetVersion) -> int:
+    """Return the rows to validate with."""
+    share = max(1, round(data.train_rows * recipe.data.validation_share))
+    return data.validation_rows or share
+
+
+def _batch(recipe: AnyRecipe) -> int:
+    steps = recipe.optimisation
+    return steps.per_device_train_batch_size * steps.gradient_accumulation_steps
+
+
+def _interval(
+    paces: Sequence[float], step_tokens: float, alike: Sequence[Precedent]
+) -> tuple[float, float]:
+    """Return the slowest and the fastest pace to be expected: what was seen, and some doubt."""
+    apart = min(abs(math.log(step_tokens / one.step_tokens)) for one in alike)
+    doubt = (_ALONE if len(paces) == 1 else _AMONG) + _SCALED * apart
+    return min(paces) / (1 + doubt), max(paces) * (1 + doubt)
+
+
+def _beside(recipe: AnyRecipe, steps: int, rows: int, alike: Sequence[Precedent]) -> float:
+    """Return the seconds for loading, validations, answers and saving, as far as runs told."""
+    known = [
+        one.asides.of(recipe, rows, steps) if one.asides else one.beside_seconds
+        for one in alike
+        if one.beside_seconds is not None
+    ]
+    return statistics.median(known) if known else 0.0

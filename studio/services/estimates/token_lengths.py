@@ -1,0 +1,82 @@
+"""How long a recipe's examples are, where they were counted before any run has read them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from sqlmodel import Session
+
+from studio.db.tables import DatasetVersion
+from studio.errors import InvalidError
+from studio.intake.stats import Stats
+from studio.methods import AnyRecipe
+from studio.services.datasets import token_stats, versions
+from studio.services.datasets.token_stats import Which
+from studio.services.estimates.reference_runs import Lengths
+
+Uncounted = Literal["", "now", "offer"]
+
+AT_ONCE = 50_000
+"""Rows that are counted without asking: seconds of one processor, in a process of its own."""
+
+
+def finder(db: Session) -> Callable[[AnyRecipe], Lengths | None]:
+    """Return what finds counted lengths; it reads each count once, for many recipes."""
+    counts: dict[tuple[str, str, str], Stats | None] = {}
+
+    def find(recipe: AnyRecipe) -> Lengths | None:
+        if recipe.data.packing:
+            return None  # How many share an example is seen when they are packed.
+        kind = (recipe.base_model, recipe.dataset, recipe.data.chat_template)
+        if kind not in counts:
+            counts[kind] = token_stats.of_recipe(db, recipe)
+        found = counts[kind]
+        return _lengths(found, recipe) if found else None
+
+    return find
+
+
+def which(db: Session, recipe: AnyRecipe) -> Which:
+    """Say what to count for a recipe.
+
+    Raises:
+        InvalidError: there is no such model or data set.
+
+    """
+    version = versions.require(db, recipe.dataset)
+    return token_stats.which(db, version, recipe.base_model, recipe.data.chat_template)
+
+
+def uncounted(db: Session, recipe: AnyRecipe) -> Uncounted:
+    """Say whether a recipe's rows should be counted at once, when asked to, or not at all."""
+    if recipe.data.packing:
+        return ""  # A count would not say how many share an example.
+    try:
+        wanted = which(db, recipe)
+        chore = token_stats.of(db, wanted)
+    except (InvalidError, OSError):
+        return ""  # That is told beside its own field.
+    if not Path(wanted.location).is_absolute():
+        return ""  # Its tokenizer is still to be fetched.
+    if chore is None:
+        return "now" if _rows(wanted.version) <= AT_ONCE else "offer"
+    return "offer" if chore.status.is_final else "now"
+
+
+def _rows(version: DatasetVersion) -> int:
+    return version.train_rows + version.validation_rows
+
+
+def _lengths(found: Stats, recipe: AnyRecipe) -> Lengths | None:
+    part, most = found.train, recipe.data.max_length
+    if not part.rows or not part.longest:
+        return None
+    longest = min(part.longest[0].tokens, most)
+    held = 0 if found.validation else max(1, round(part.rows * recipe.data.validation_share))
+    return Lengths(
+        longest=longest,
+        answer=min(part.most_learnt or longest, longest),
+        rows=max(1, part.rows - held),
+        examples=max(1, part.rows - held),
+        row_tokens=(part.tokens - part.lengths.beyond(most)) / part.rows,
+    )

@@ -1,0 +1,114 @@
+"""The formats a run's model can be exported in: what each costs, and why it may be refused."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from sqlmodel import Session
+
+from studio.db.tables import Run
+from studio.errors import InvalidError
+from studio.recipe.exports import Kind, kinds
+from studio.recipe.formats import FORMATS, DType
+from studio.services.precision import recommendation
+from studio.services.precision.number_formats import BYTES
+from studio.weights import families
+from studio.weights.facts import ModelFacts
+from studio.weights.samples import LARGEST_FLOAT16
+
+_SMALLEST_WHOLE = 2**-14
+"""Below it, float16 has fewer and fewer digits (subnormal numbers), and at last none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One way to export a run's model."""
+
+    kind: Kind
+    dtype: DType
+    bytes: int
+    """About how large it will be; 0 where the run did not tell its size."""
+    cost: str
+    """What it does to the weights, in a sentence."""
+    refusal: str = ""
+    """Why it cannot be, in a sentence."""
+    caution: str = ""
+
+
+def choices(db: Session, run: Run, artifacts: Path) -> Iterator[Choice]:
+    """List what can be made of a run's model, the exact format of each kind first."""
+    facts = known(db, run, artifacts)
+    for kind in kinds(run.recipe.adapter):
+        for dtype in get_args(DType):
+            yield Choice(
+                kind=kind,
+                dtype=dtype,
+                bytes=weights(run, kind) * BYTES[dtype],
+                cost=_cost(run, kind, dtype, facts),
+                refusal=refusal(kind, dtype, facts),
+                caution=_caution(kind, dtype, facts),
+            )
+
+
+def known(db: Session, run: Run, artifacts: Path) -> ModelFacts:
+    """Return what is known of a run's weights: its own, or those of the base beside its adapter."""
+    try:
+        if run.recipe.adapter.kind == "full":
+            return recommendation.facts(artifacts)
+        return recommendation.facts_of(db, run.recipe.base_model)
+    except InvalidError:  # unreadable files are told of by the export itself, with their names
+        return ModelFacts()
+
+
+def weights(run: Run, kind: Kind) -> int:
+    """Return how many weights there will be, as far as the run has counted them; else 0."""
+    trained = int(run.resolved.get("trainable_parameters", 0))
+    if kind == "adapter":
+        return trained
+    counted = int(run.resolved.get("parameters", 0))
+    # The run has counted base and adapter; folded in, the adapter takes no room of its own.
+    return max(0, counted - trained) if kind.startswith("merged") else counted
+
+
+def refusal(kind: Kind, dtype: DType, facts: ModelFacts) -> str:
+    """Say why a format cannot hold the weights, or nothing where it can as far as is known."""
+    spread = facts.spread
+    if kind == "adapter" or dtype != "float16" or not spread.over_float16:
+        return ""
+    return (
+        f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
+        f"{LARGEST_FLOAT16:,.0f}, where float16 ends; they would become infinite."
+    )
+
+
+def _cost(run: Run, kind: Kind, dtype: DType, facts: ModelFacts) -> str:
+    if kind != "merged_original":
+        return cost(dtype, _stored(run, kind, facts))
+    return "Differs from what was trained in most weights; by how much is measured."
+
+
+def cost(dtype: DType, stored: str) -> str:
+    """Say what a format does to weights that are now in another."""
+    if dtype in {stored, "float32"}:
+        return "No weight changes."
+    kept = FORMATS[dtype]
+    most = f"A weight changes by up to {100 * kept.step / 2:.2g} %"
+    if dtype == "float16":
+        return (
+            f"{most}, or by more if it is smaller than {_SMALLEST_WHOLE:.5f}; "
+            f"one beyond {kept.largest:,.0f} becomes infinite."
+        )
+    return f"{most}; the range is that of float32, so none overflows."
+
+
+def _stored(run: Run, kind: Kind, facts: ModelFacts) -> str:
+    """Return the format the weights are in now; an adapter folded in makes them float32."""
+    return (facts.native or str(run.resolved.get("weights", ""))) if kind == "full" else "float32"
+
+
+def _caution(kind: Kind, dtype: DType, facts: ModelFacts) -> str:
+    trouble = families.FLOAT16.get(facts.family)
+    if kind == "adapter" or dtype != "float16" or trouble is None:
+        return ""
+    return f"{facts.family} models may fail in float16: {trouble.why} ({trouble.source})."

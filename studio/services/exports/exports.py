@@ -1,0 +1,146 @@
+"""Exports of a run's model: asked for, made by the worker, fetched, deleted.
+
+Deleting is the only way to cancel: a worker that misses the row ends the process.
+"""
+
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sqlmodel import Session, col, select
+from sqlmodel import delete as remove
+
+from studio.db.states import RunStatus, WorkStatus
+from studio.db.tables import Model
+from studio.db.work import Export
+from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
+from studio.events import Event
+from studio.recipe.exports import Kind, kinds
+from studio.recipe.formats import DType
+from studio.rundir import RunDir
+from studio.services.exports import export_formats
+from studio.services.models import models
+from studio.services.precision.number_formats import BYTES
+from studio.services.runs import runs
+from studio.services.storage import atomic_dirs
+from studio.services.tasks import task_lifecycle
+
+WORD = "export"
+"""What its process is called in a sentence."""
+
+
+def request(db: Session, run_id: int, dtype: DType, kind: Kind | None, run_folders: Path) -> Export:
+    """Queue an export of a run's model; without a kind, of the most useful one.
+
+    Raises:
+        ConflictError: the run has no model to export, or there is such an export already.
+        InvalidError: the run has no such kind, or its weights do not fit into the format.
+        DiskFullError: there is no room for it.
+
+    """
+    run = runs.get(db, run_id)
+    artifacts = RunDir(run_folders / str(run_id)).artifacts
+    if run.status is not RunStatus.SUCCEEDED or not artifacts.is_dir():
+        raise ConflictError(
+            f"Run {run_id} is {run.status} and has no model to export.",
+            hint="Only a run that has succeeded can be exported.",
+        )
+    possible = kinds(run.recipe.adapter)
+    chosen = kind or possible[0]
+    if chosen not in possible:
+        raise InvalidError(
+            f"Run {run_id} has nothing of the kind {chosen}.",
+            hint=f"It can be exported as {' or '.join(possible)}.",
+            param="kind",
+        )
+    _refuse_twice(db, run_id, dtype, chosen)
+    if reason := export_formats.refusal(chosen, dtype, export_formats.known(db, run, artifacts)):
+        raise InvalidError(reason, hint="Use bfloat16: its range is wider.", param="dtype")
+    _refuse_without_room(export_formats.weights(run, chosen), dtype, chosen, run_folders)
+    made = Export(run_id=run_id, kind=chosen, dtype=dtype)
+    db.add(made)
+    db.flush()
+    return made
+
+
+def get(db: Session, run_id: int, export_id: int) -> Export:
+    found = db.get(Export, export_id)
+    if found is None or found.run_id != run_id:
+        raise NotFoundError(
+            f"Run {run_id} has no export {export_id}.", hint="It may have been deleted."
+        )
+    return found
+
+
+def of_run(db: Session, run_id: int) -> Sequence[Export]:
+    """Return a run's exports, newest first."""
+    query = select(Export).where(Export.run_id == run_id).order_by(col(Export.id).desc())
+    return db.exec(query).all()
+
+
+def delete(db: Session, run_id: int, export_id: int, run_folders: Path) -> None:
+    """Delete an export and its files, finished or not; as a base model it is gone, too."""
+    found = get(db, run_id, export_id)
+    folder = RunDir(run_folders / str(run_id)).export(export_id)
+    db.exec(remove(Model).where(col(Model.location) == str(folder.files)))
+    db.delete(found)
+    atomic_dirs.discard(db, folder.root)
+
+
+def offer(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
+    """List an export among the models that runs can start from.
+
+    Raises:
+        ConflictError: it is not finished, is an adapter alone, or is listed already.
+
+    """
+    found = get(db, run_id, export_id)
+    if found.status is not WorkStatus.SUCCEEDED or found.kind == "adapter":
+        raise ConflictError(
+            f"Export {export_id} is no whole model.",
+            hint="Only a finished export of a whole model can be a base.",
+        )
+    folder = RunDir(run_folders / str(run_id)).export(export_id)
+    model = models.add(db, base_name(found), str(folder.files), kind="run")
+    model.run_id = run_id
+    return model
+
+
+def base_name(export: Export) -> str:
+    """Return what an export is called among the base models."""
+    kind = "-original" if export.kind == "merged_original" else ""
+    return f"run-{export.run_id}-{export.dtype}{kind}"
+
+
+def bases(db: Session, run_id: int) -> dict[str, str]:
+    """Return which of a run's folders are listed as base models, and under which name."""
+    query = select(Model).where(Model.run_id == run_id)
+    return {model.location: model.name for model in db.exec(query)}
+
+
+def follow(export: Export, events: Iterable[Event], offset: int) -> None:
+    """Bring an export up to date with what its process has said since last time."""
+    if finished := task_lifecycle.follow(export, events, offset, WORD):
+        export.measured = finished.metrics
+
+
+def _refuse_twice(db: Session, run_id: int, dtype: DType, kind: Kind) -> None:
+    for one in of_run(db, run_id):
+        if (one.dtype, one.kind) == (dtype, kind) and one.status is not WorkStatus.FAILED:
+            raise ConflictError(
+                f"Run {run_id} has an export in {dtype} ({kind}) already: export {one.id}.",
+                hint="Fetch that one, or delete it first.",
+            )
+
+
+def _refuse_without_room(weights: int, dtype: DType, kind: Kind, folder: Path) -> None:
+    # An adapter is folded in as float32 before it is rounded, and that is written down; into the
+    # base as it was saved, beside the same folded into the base that it was trained beside.
+    wide = {"merged": 1, "merged_original": 2}.get(kind, 0)
+    needed = weights * (BYTES[dtype] + BYTES["float32"] * wide)
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DiskFullError(
+            f"This export needs about {needed / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free.",
+            hint="Delete old runs or exports, then try again.",
+        )

@@ -1,0 +1,1 @@
+"""Metrics of runs: stored, summarised, and queried as curves."""

@@ -1,0 +1,48 @@
+"""Numbers that a run tells, as they are stored."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlmodel import Session, col, insert, select, update
+
+from studio.db.tables import Metric, Run
+from studio.events import Progressed
+from studio.services.metrics import metric_summaries
+
+
+def keep(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
+    """Store numbers, one for each key and step: what a further attempt tells anew replaces it."""
+    known: dict[tuple[str, int], int] = {}
+    if run.attempt > 1 and numbers:
+        told = select(Metric).where(Metric.run_id == run.id)
+        told = told.where(col(Metric.step) >= min(one["step"] for one in numbers))
+        known = {(row.key, row.step): row.id or 0 for row in db.exec(told)}
+    new = [one for one in numbers if (one["key"], one["step"]) not in known]
+    old = [
+        {"id": known[one["key"], one["step"]]} | one
+        for one in numbers
+        if (one["key"], one["step"]) in known
+    ]
+    if new:
+        db.exec(insert(Metric), params=new)
+    if old:
+        db.exec(update(Metric), params=old)
+    metric_summaries.add(db, run.id or 0, numbers)
+
+
+def rows(run: Run, event: Progressed) -> Iterable[dict[str, Any]]:
+    place = {
+        "run_id": run.id,
+        "step": event.step,
+        "epoch": event.epoch,
+        "tokens": event.tokens,
+        "seconds": event.seconds,
+    }
+    for key, value in event.metrics.items():
+        yield place | {"key": key} | split(value)
+
+
+def split(value: float) -> dict[str, Any]:
+    """Part a number into the finite value and the name of the non-finite one."""
+    finite = abs(value) < float("inf")  # false for NaN, too
+    return {"value": value if finite else None, "non_finite": "" if finite else str(value)}

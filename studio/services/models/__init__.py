@@ -1,0 +1,1 @@
+"""Models: added, downloaded, trusted, and asked through the tokenizer and inference services."""

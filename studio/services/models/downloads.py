@@ -1,0 +1,210 @@
+"""Models of the hub: looked for, asked for, and taken among the others when they are whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from studio.db.states import WorkStatus
+from studio.db.tables import Model
+from studio.db.work import Chore
+from studio.errors import ConflictError, InvalidError, StudioError
+from studio.hub import Found, Hub
+from studio.services.models import models, remote_code_trust
+from studio.services.tasks import tasks
+from studio.settings import Settings
+from studio.weights import headers, needed
+
+KIND = "download"
+_SHOWN = frozenset({WorkStatus.QUEUED, WorkStatus.RUNNING, WorkStatus.FAILED})
+SHOWN = 20
+"""How many models a search shows."""
+ASKED = 2
+"""How many letters are worth asking the hub about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A model on the hub, as a search shows it."""
+
+    found: Found
+    bytes: int | None
+    """Of its weights; None where the hub does not know them."""
+    parameters: int | None
+    refusal: str
+    """Why it cannot be used, or nothing."""
+    hint: str
+    here: Model | None
+    """If it was downloaded before."""
+
+
+def hub(settings: Settings) -> Hub:
+    endpoint = settings.hub_endpoint.rstrip("/")
+    return Hub(endpoint=endpoint, token=settings.hub_token.get_secret_value())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searched:
+    """What came of a search."""
+
+    found: list[Found]
+    trouble: StudioError | None = None
+    """Why there is no answer, if there is none."""
+
+
+def search(settings: Settings, words: str) -> list[Found]:
+    """Ask the hub for models.
+
+    Raises:
+        UnavailableError: it cannot be reached.
+
+    """
+    return hub(settings).search(words, SHOWN)
+
+
+def try_search(settings: Settings, words: str) -> Searched:
+    """Ask the hub for models; a page that shows more than these wants to be told of trouble."""
+    try:
+        return Searched(found=search(settings, words))
+    except StudioError as error:
+        return Searched(found=[], trouble=error)
+
+
+def offers(db: Session, found: Sequence[Found]) -> list[Offer]:
+    """Say of each model on the hub whether it can be used, how large it is, and if it is here."""
+    here = {one.repo: one for one in reversed(models.newest(db)) if one.repo}
+    return [_offer(one, here.get(one.id)) for one in found]
+
+
+def look(settings: Settings, repo: str, revision: str) -> Found:
+    """Ask the hub what a model consists of, and refuse what could not be used.
+
+    Raises:
+        StudioError: there is no such model, it is not for us, or has no safetensors.
+
+    """
+    return look_at(hub(settings), repo, revision)
+
+
+def look_at(asked: Hub, repo: str, revision: str = "") -> Found:
+    """Do what `look` does, of a hub that was chosen before."""
+    found = asked.look(repo, revision)
+    needed.refuse_hub(found.id, found.names)
+    if found.gated:
+        # What a gated model consists of everybody may know; its files tell who is let in.
+        config = next(one for one in found.files if one.name == needed.CONFIG)
+        with asked.open(found.id, found.commit, config, 0):
+            pass
+    return found
+
+
+def ask(db: Session, found: Found, name: str = "") -> Chore:
+    """Queue the download of a model at the commit that was found.
+
+    Raises:
+        ConflictError: it is here already, or the name is taken.
+
+    """
+    same = (
+        one for one in models.newest(db) if (one.repo, one.revision) == (found.id, found.commit)
+    )
+    if here := next(same, None):
+        raise ConflictError(
+            f"{found.id} is here already, at this revision: {here.name}.", hint="Use that one."
+        )
+    called = name or (f"{found.id}@{found.commit[:8]}" if _is_taken(db, found.id) else found.id)
+    if _is_taken(db, called):
+        models.refuse_taken(db, called)
+    return _ask(db, found.id, found.commit, called)
+
+
+def ask_code(db: Session, model: Model) -> Chore | None:
+    """Queue the download of the code that was allowed, where it is not here."""
+    if not model.repo or not remote_code_trust.of(model).lacking:
+        return None
+    return _ask(db, model.repo, model.revision, model.name, code=True)
+
+
+def shown(db: Session) -> Sequence[Chore]:
+    """Return the downloads that go on, wait or have failed, newest first."""
+    query = select(Chore).where(Chore.kind == KIND).order_by(col(Chore.id).desc())
+    last: dict[str, Chore] = {}
+    for chore in db.exec(query):
+        last.setdefault(chore.subject, chore)
+    return [one for one in last.values() if one.status in _SHOWN]
+
+
+def code_of(db: Session, model: Model) -> Chore | None:
+    """Return the newest download of a model's code."""
+    if not model.repo:
+        return None
+    found = (one for one in tasks.of(db, _subject(model.repo, model.revision)) if one.kind == KIND)
+    return next((one for one in found if one.params["code"]), None)
+
+
+def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
+    """Take a model that was fetched among the others, or its code."""
+    if not result:
+        return
+    wish = chore.params
+    if wish["code"]:
+        model = models.named(db, wish["name"])
+        if model is not None:
+            remote_code_trust.settle(model)
+        return
+    old = models.named(db, wish["name"])
+    if old is not None and old.kind == "hub" and not old.repo:
+        # Named before, and never fetched: this is the model it meant.
+        db.delete(old)
+        db.flush()
+    model = models.add(db, wish["name"], result["location"], kind="hub")
+    model.repo, model.revision = result["repo"], wish["commit"]
+
+
+def size_of(found: Found) -> int:
+    """Return the bytes that will be fetched."""
+    wanted = set(needed.chosen(found.names))
+    return sum(one.size for one in found.files if one.name in wanted)
+
+
+def _ask(db: Session, repo: str, commit: str, name: str, *, code: bool = False) -> Chore:
+    params = {"repo": repo, "commit": commit, "name": name, "code": code}
+    subject = _subject(repo, commit)
+    last = next((one for one in tasks.of(db, subject) if one.kind == KIND), None)
+    if last is not None and last.status is WorkStatus.FAILED and last.params == params:
+        # Tried again, it goes on with what has come; begun anew, it would not.
+        tasks.again(last)
+        return last
+    return tasks.ask(db, KIND, subject, params)
+
+
+def _subject(repo: str, commit: str) -> str:
+    return f"hub:{repo}@{commit}"
+
+
+def _is_taken(db: Session, name: str) -> bool:
+    model = models.named(db, name)
+    return model is not None and not (
+        model.kind == "hub" and not Path(model.location).is_absolute()
+    )
+
+
+def _offer(found: Found, here: Model | None) -> Offer:
+    known = [
+        (headers.BITS.get(code, ("", 0))[1], count) for code, count in found.parameters.items()
+    ]
+    refusal, hint = "", ""
+    try:
+        needed.refuse_hub(found.id, found.names)
+    except InvalidError as error:
+        refusal, hint = error.message, error.hint
+    return Offer(
+        found=found,
+        bytes=sum(bits * count for bits, count in known) // 8 if known else None,
+        parameters=sum(found.parameters.values()) if known else None,
+        refusal=refusal,
+        hint=hint,
+        here=here,
+    )

@@ -1,0 +1,108 @@
+"""Ask the speaker: have a model answer, and hear its answer bit by bit. No thread waits for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from studio import sockets, speaker
+from studio.desk import Failure
+from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
+from studio.services.models.tokenizer_client import CLASSES
+from studio.settings import Settings
+from studio.speaker import Asked, End, Said
+
+BEGIN_SECONDS = 600.0
+"""How long a model may take to load, and others' answers before it: as long as clients wait."""
+
+_CLASSES: dict[str, type[StudioError]] = CLASSES | {
+    "no_free_slot": UnavailableError,
+    "out_of_memory": UnavailableError,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A model that has begun to answer. To close it before the end makes it stop."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def said(self) -> AsyncIterator[str | End]:
+        """Yield what it says, and last of all how it ended.
+
+        Raises:
+            StudioError: it broke off.
+
+        """
+        while True:
+            heard = await _hear(self.reader)
+            if heard.end is not None:
+                yield heard.end
+                return
+            yield heard.text
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+
+async def ask(settings: Settings, asked: Asked) -> Line:
+    """Return a line on which a model has begun to answer.
+
+    Raises:
+        InvalidError: what is asked is at fault, or the model.
+        UnavailableError: there is nobody to ask now, or no room to answer.
+
+    """
+    wish = asked.model_dump_json().encode()
+    if len(wish) > speaker.REQUEST_BYTES:
+        raise TooLargeError("This is too long for any model.", param="messages")
+    line = await _connect(settings)
+    try:
+        line.writer.write(wish)
+        line.writer.write_eof()
+        async with asyncio.timeout(BEGIN_SECONDS):
+            await _hear(line.reader)
+    except TimeoutError as error:
+        await line.close()
+        raise UnavailableError(
+            "The model took too long to begin.", hint="Try again later."
+        ) from error
+    except BaseException:
+        await line.close()
+        raise
+    return line
+
+
+async def _connect(settings: Settings) -> Line:
+    try:
+        with sockets.address(speaker.path(settings.home)) as where:
+            reader, writer = await asyncio.open_unix_connection(where, limit=speaker.LINE_BYTES)
+    except OSError as error:
+        raise UnavailableError(
+            "There is no worker to have a model answer.", hint="Start one: studio worker."
+        ) from error
+    return Line(reader, writer)
+
+
+async def _hear(reader: asyncio.StreamReader) -> Said:
+    try:
+        heard = Said.model_validate_json(await reader.readline())
+    except (OSError, ValidationError) as error:
+        raise UnavailableError(
+            "The model broke off.",
+            hint="Try again; speaker.log in the studio's folder says more.",
+        ) from error
+    if heard.failure is not None:
+        raise _error(heard.failure)
+    return heard
+
+
+def _error(failure: Failure) -> StudioError:
+    error = _CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
+    error.code = failure.code
+    return error

@@ -1,0 +1,64 @@
+"""The model that is loaded to answer: what its worker tells of it, and how it is had to leave."""
+
+from datetime import UTC, datetime, timedelta
+
+from sqlmodel import Session, col, delete, select
+
+from studio.db.tables import Worker
+from studio.db.work import Loaded
+from studio.errors import ConflictError
+from studio.services.workers import workers
+
+SLOTS = 1
+"""How many slots it takes that runs could have; it leaves when one waits for them."""
+
+
+def now(db: Session) -> Loaded | None:
+    """Return what is loaded, if a worker that was heard of lately tells so."""
+    names = [worker.name for worker in workers.heard_of(db)]
+    return db.exec(select(Loaded).where(col(Loaded.worker).in_(names))).first()
+
+
+def left(row: Loaded) -> timedelta | None:
+    """Return how long it stays unless it is asked; None while it answers, or is to leave."""
+    if row.leaves_at is None or row.is_leaving:
+        return None
+    return max(row.leaves_at - datetime.now(UTC), timedelta())
+
+
+def stop(db: Session) -> Loaded:
+    """Have it leave once the answer at hand is whole.
+
+    Raises:
+        ConflictError: there is none.
+
+    """
+    row = now(db)
+    if row is None:
+        raise ConflictError(
+            "No model is loaded to answer.", hint="It has left already, or was never asked."
+        )
+    row.is_leaving = True
+    return row
+
+
+def tell(db: Session, told: Loaded) -> None:
+    """Write down what a worker tells of it; who asked it to leave is not forgotten."""
+    row = db.get(Loaded, told.worker)
+    if row is None:
+        db.add(told)
+        return
+    row.model, row.since, row.leaves_at = told.model, told.since, told.leaves_at
+    row.computed_in = told.computed_in
+    row.is_leaving |= told.is_leaving
+
+
+def is_to_leave(db: Session, worker: str) -> bool:
+    row = db.get(Loaded, worker)
+    return row is not None and row.is_leaving
+
+
+def forget(db: Session, worker: str) -> None:
+    """Say that it is gone; what vanished workers have left goes along."""
+    gone = col(Loaded.worker).not_in(select(Worker.name))
+    db.exec(delete(Loaded).where(gone | (col(Loaded.worker) == worker)))

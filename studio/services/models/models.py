@@ -1,0 +1,278 @@
+"""Models that runs can start from: the starter, folders, names on the hub, and trained ones."""
+
+import difflib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import JSON, String, type_coerce
+from sqlmodel import Session, col, select, update
+
+from studio import hub
+from studio.db.states import FINAL
+from studio.db.tables import Model, Run
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.methods import trainable
+from studio.services.models import remote_code_trust
+from studio.services.storage import atomic_dirs
+from studio.weights import cards, headers, needed
+from studio.weights import facts as weights
+
+_FOLDERS = frozenset({"models", "runs"})
+"""Folders of a home that hold models."""
+
+_GENERATIONS = 50
+"""No line of models tuned from each other is as long."""
+
+_FACTS = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "vocab_size", "dtype")
+
+
+def newest(db: Session, *, limit: int | None = None, before: int | None = None) -> Sequence[Model]:
+    query = select(Model).order_by(col(Model.id).desc()).limit(limit)
+    if before is not None:
+        query = query.where(col(Model.id) < before)
+    return db.exec(query).all()
+
+
+def get(db: Session, model_id: int) -> Model:
+    model = db.get(Model, model_id)
+    if model is None:
+        raise NotFoundError(f"There is no model {model_id}.", hint="It may have been removed.")
+    return model
+
+
+def require(db: Session, name: str) -> str:
+    """Return where a recipe's base model is: a folder, or a name on the hub.
+
+    Raises:
+        InvalidError: it is no model of ours, no folder with a model, and no name on the hub; or it
+            wants code of its own to run, which nobody has allowed.
+
+    """
+    known = {model.name: model for model in newest(db)}
+    if name in known:
+        remote_code_trust.require(known[name])
+        return known[name].location
+    folder = _folder(name)
+    if folder.is_absolute():
+        read_facts(folder)
+        remote_code_trust.require_none(folder)
+        return str(folder)
+    if hub.NAME.fullmatch(name):
+        return name
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or sorted(known)[:3]
+    raise InvalidError(
+        f"There is no model called {name}.",
+        hint=f"Did you mean {' or '.join(near)}? A hub model is written owner/name; "
+        "a folder starts with /.",
+        param="base_model",
+    )
+
+
+def named(db: Session, name: str) -> Model | None:
+    return db.exec(select(Model).where(Model.name == name)).first()
+
+
+def refuse_taken(db: Session, name: str) -> None:
+    """Refuse a name that another model has.
+
+    Raises:
+        ConflictError: it is taken.
+
+    """
+    if named(db, name):
+        raise ConflictError(
+            f"There is a model called {name} already.", hint="Choose another name.", param="name"
+        )
+
+
+def bring(db: Session, location: str, name: str = "") -> Model:
+    """Add a folder that a person names; without a name, it is called as the folder is.
+
+    Raises:
+        ConflictError: the name is taken.
+        InvalidError: the folder holds no model that could be loaded.
+
+    """
+    folder = _folder(location)
+    if not folder.is_absolute():
+        raise InvalidError(f"{location} does not start with /.", param="source.path")
+    known = read_facts(folder)
+    said = weights.from_config(folder)
+    trainable.refuse_untrainable(said.kind, said.family, "source.path")
+    if not known["parameters"]:
+        raise InvalidError(
+            f"{folder} has a config and no weights.",
+            hint=f"A model's folder has {headers.WHOLE}, or shards of it with their index.",
+            param="source.path",
+        )
+    return add(db, name or folder.name, str(folder), kind="folder")
+
+
+def add(db: Session, name: str, location: str, kind: str) -> Model:
+    """Add a folder to the list. One that cannot be read is there, too, and its page says why.
+
+    Raises:
+        ConflictError: the name is taken.
+
+    """
+    refuse_taken(db, name)
+    model = Model(name=name, kind=kind, location=location, facts=_facts_of(Path(location)))
+    db.add(model)
+    db.flush()
+    return model
+
+
+def add_from_run(db: Session, run: Run, artifacts: Path) -> None:
+    """List what a full fine-tune made. An adapter alone is no base to start from."""
+    if run.recipe.adapter.kind == "full" and artifacts.is_dir():
+        add(db, f"run-{run.id}", str(artifacts), kind="run").run_id = run.id
+
+
+def keep_inside(db: Session, home: Path) -> None:
+    """Mend rows of versions that wrote down where the home was, so that it may be moved.
+
+    A home that was moved before is recognised by what stands in it under the same names.
+    """
+    # As it was written: the column itself would have made a whole path of it.
+    written = type_coerce(col(Model.location), String)
+    rows = db.exec(select(Model.id, written).where(written.startswith("/")))
+    for model_id, location in rows.all():
+        found = _inside(Path(location), home)
+        if found is not None:
+            # Written through the column, which keeps it relative.
+            db.exec(update(Model).where(col(Model.id) == model_id).values(location=str(found)))
+
+
+def look_again(db: Session) -> None:
+    """Read anew what versions before did not note of the models in folders."""
+    for model in newest(db):
+        if "bytes" not in model.facts and Path(model.location).is_absolute():
+            model.facts = _facts_of(Path(model.location)) or model.facts
+
+
+def remove(db: Session, model_id: int, parent: Path) -> None:
+    """Take a model off the list. What was downloaded goes with it; a folder of yours stays.
+
+    Raises:
+        ConflictError: it belongs to the studio, or a run that has not ended needs it.
+
+    """
+    model = get(db, model_id)
+    if model.kind in {"starter", "run"}:
+        raise ConflictError(
+            f"{model.name} belongs to the studio.",
+            hint="Only models you added can be removed. A run's goes with the run.",
+        )
+    if waiting := [run for run in used_by(db, model) if run.status not in FINAL]:
+        raise ConflictError(
+            f"Run {waiting[0].id} needs {model.name} and has not ended.",
+            hint="Wait for it, or cancel it first.",
+        )
+    db.delete(model)
+    if is_ours(model, parent):
+        atomic_dirs.discard(db, Path(model.location))
+
+
+def is_ours(model: Model, parent: Path) -> bool:
+    """Whether a model's files were downloaded by the studio, and go with it."""
+    return bool(model.repo) and Path(model.location).parent == parent
+
+
+def folder_of(model: Model) -> Path:
+    return Path(model.location)
+
+
+def is_here(model: Model) -> bool:
+    """Whether a model's files are on this machine as the list has them."""
+    return folder_of(model).is_absolute() and folder_of(model).is_dir()
+
+
+def tidy(db: Session, parent: Path) -> None:
+    """End what a kill has left half done."""
+    atomic_dirs.mend(parent, {Path(model.location).name for model in newest(db)})
+
+
+def used_by(db: Session, model: Model, limit: int = 100) -> Sequence[Run]:
+    """Return the runs whose base it is, newest first."""
+    base = type_coerce(col(Run.recipe), JSON)["base_model"].as_string()
+    query = select(Run).where(base == model.name).order_by(col(Run.id).desc()).limit(limit)
+    return db.exec(query).all()
+
+
+def lineage(db: Session, model: Model) -> list[tuple[Run, str]]:
+    """Return what a model was tuned from: each run and the base it began with, nearest first."""
+    line: list[tuple[Run, str]] = []
+    while model.run_id is not None and len(line) < _GENERATIONS:
+        run = db.get_one(Run, model.run_id)
+        line.append((run, run.recipe.base_model))
+        base = named(db, run.recipe.base_model)
+        if base is None:
+            break
+        model = base
+    return line
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """Return what a model's config says of it, without loading any weights.
+
+    Raises:
+        InvalidError: the folder holds no model with safetensors weights.
+
+    """
+    try:
+        values = weights.config(folder / needed.CONFIG)
+        names = [one.name for one in folder.iterdir()] if values else []
+    except OSError as error:
+        raise InvalidError(
+            f"{str(folder)[:200]} cannot be read: {error.strerror}.", param="base_model"
+        ) from error
+    if not values:
+        raise InvalidError(
+            f"{folder} holds no model.",
+            hint="A model's folder has a config.json and .safetensors files.",
+            param="base_model",
+        )
+    needed.refuse_folder(str(folder), names)
+    cards.check(folder)
+    return {name: values[name] for name in _FACTS if name in values} | _counted(folder)
+
+
+def _facts_of(folder: Path) -> dict[str, Any]:
+    try:
+        return read_facts(folder)
+    except InvalidError:
+        return {}
+
+
+def _counted(folder: Path) -> dict[str, Any]:
+    tensors = [one for file in headers.files(folder) for one in headers.tensors(file)]
+    card, known = cards.read(folder), weights.from_config(folder)
+    sizes = Counter[str]()
+    for one in tensors:
+        sizes[one.dtype] += one.size if one.is_float else 0
+    return {
+        "parameters": sizes.total(),
+        "native": max(sizes, key=lambda one: sizes[one], default=known.declared),
+        "bytes": card.bytes,
+        "context": card.context,
+        "licence": card.licence,
+        "template": bool(card.template),
+    }
+
+
+def _folder(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # ~somebody who has no home here
+        return Path(name)
+
+
+def _inside(folder: Path, home: Path) -> Path | None:
+    """Return where a folder is in the home, if it is or was there."""
+    if folder.is_relative_to(home) or folder.exists():
+        return folder if folder.is_relative_to(home) else None
+    parts = folder.parts
+    tails = (home.joinpath(*parts[i:]) for i, part in enumerate(parts) if part in _FOLDERS)
+    return next((tail for tail in tails if tail.is_dir()), None)

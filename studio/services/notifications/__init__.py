@@ -1,0 +1,1 @@
+"""Notifications by webhook and other channels, delivered with retries."""

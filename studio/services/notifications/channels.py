@@ -1,0 +1,84 @@
+"""By which ways people are told, as the operator set them up; what is secret stays hidden."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from sqlmodel import Session
+
+from studio import outside
+from studio.db.outbox import Channel, Delivery
+from studio.errors import ConflictError
+from studio.services.notifications import deliveries
+from studio.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One channel, as it is shown."""
+
+    channel: Channel
+    title: str
+    is_on: bool
+    goes_to: str
+    """Where, without what is secret; empty when it is off."""
+    note: str = ""
+    """What a person should know of how it is set up."""
+    how: str
+    """How to set it up."""
+
+
+SECRETS = ("webhook_url", "webhook_secret", "smtp_url")
+"""The settings of channels that are secret."""
+
+
+def wanted(settings: Settings) -> tuple[Channel, ...]:
+    """Return the channels that messages are sent by."""
+    return tuple(way.channel for way in ways(settings) if way.is_on)
+
+
+def ways(settings: Settings) -> tuple[Way, ...]:
+    return (_webhook(settings), _email(settings))
+
+
+def send_test(db: Session, settings: Settings, channel: Channel) -> Delivery:
+    """Have the worker send a message that says only that messages arrive.
+
+    Raises:
+        ConflictError: the channel is not set up.
+
+    """
+    way = next(way for way in ways(settings) if way.channel is channel)
+    if not way.is_on:
+        raise ConflictError(f"{way.title} is not set up.", hint=f"Set {way.how}.")
+    return deliveries.send_test(db, channel)
+
+
+def _webhook(settings: Settings) -> Way:
+    url = settings.webhook_url.get_secret_value()
+    notes = []
+    if url and not settings.webhook_secret.get_secret_value():
+        notes.append("Unsigned: set STUDIO_WEBHOOK_SECRET.")
+    if url and settings.allow_internal_addresses:
+        notes.append("May go to internal addresses.")
+    return Way(
+        channel=Channel.WEBHOOK,
+        title="Webhook",
+        is_on=bool(url),
+        goes_to=outside.host_of(url) if url else "",
+        note=" ".join(notes),
+        how="STUDIO_WEBHOOK_URL and STUDIO_WEBHOOK_SECRET",
+    )
+
+
+def _email(settings: Settings) -> Way:
+    url = settings.smtp_url.get_secret_value()
+    is_on = bool(url and settings.notify_email)
+    host = urlsplit(url).hostname
+    return Way(
+        channel=Channel.EMAIL,
+        title="E-mail",
+        is_on=is_on,
+        goes_to=f"{settings.notify_email} by {host}" if is_on else "",
+        note="" if is_on or not (url or settings.notify_email) else "Only one of the two is set.",
+        how="STUDIO_SMTP_URL and STUDIO_NOTIFY_EMAIL",
+    )

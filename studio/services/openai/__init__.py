@@ -1,0 +1,1 @@
+"""What the OpenAI-compatible API serves: files, fine-tuning jobs, their events, and models."""

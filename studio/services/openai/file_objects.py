@@ -1,0 +1,159 @@
+"""Data sets as the files of OpenAI's interface: brought, told, and handed out as they came.
+
+A file is a data set: `file-12` is data set 12, wherever it came from. The numbers of a run are one,
+too: `file-results-7` is a table of those of run 7.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlmodel import Session, col, select
+
+from studio.db.openai import OpenAIFile
+from studio.db.states import DatasetStatus, RunStatus
+from studio.db.tables import Dataset, DatasetVersion, Metric, Run
+from studio.errors import InvalidError, NotFoundError
+from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
+from studio.services.datasets.pending_datasets import Upload
+
+NAMES = {
+    "loss": "train_loss",
+    "mean_token_accuracy": "train_mean_token_accuracy",
+    "eval_loss": "valid_loss",
+    "eval_mean_token_accuracy": "valid_mean_token_accuracy",
+}
+"""What OpenAI calls the metrics of ours."""
+
+_COLUMNS = {
+    "loss": "train_loss",
+    "mean_token_accuracy": "train_accuracy",
+    "eval_loss": "valid_loss",
+    "eval_mean_token_accuracy": "valid_mean_token_accuracy",
+}
+"""The same in a table of results, where OpenAI has another name for one."""
+
+_ID = re.compile(r"file-(\d{1,18})")
+_RESULTS = re.compile(r"file-results-(\d{1,18})")
+
+
+def bring(db: Session, folder: Path, upload: Upload, *, is_again: bool = False) -> Dataset:
+    """Keep a file with what it can teach. One that teaches nothing is kept as a draft that says so.
+
+    `is_again` is for a request that is sent once more because its answer was lost.
+
+    Raises:
+        InvalidError: it is no file of rows at all.
+
+    """
+    known = _same(db, upload) if is_again else None
+    if known is not None:
+        return known
+    try:
+        return dataset_builds.bring(db, folder, upload)
+    except InvalidError as error:
+        problem = f"{error.message} {error.hint}".strip()
+    dataset = pending_datasets.add(db, folder, upload)
+    db.add(OpenAIFile(dataset_id=dataset.id or 0, problem=problem))
+    return dataset
+
+
+def get(db: Session, file_id: str) -> Dataset:
+    """Return the data set that is a file.
+
+    Raises:
+        NotFoundError: there is none.
+
+    """
+    found = _ID.fullmatch(file_id)
+    dataset = db.get(Dataset, int(found[1])) if found else None
+    if dataset is None:
+        raise NotFoundError(f"No such File object: {file_id[:100]}.", param="id")
+    return dataset
+
+
+def run_of(db: Session, file_id: str) -> Run | None:
+    """Return the run whose results a file is, or None where it is none of that kind.
+
+    Raises:
+        NotFoundError: that run is gone, or has no results yet.
+
+    """
+    found = _RESULTS.fullmatch(file_id)
+    if found is None:
+        return None
+    run = db.get(Run, int(found[1]))
+    if run is None or run.status is not RunStatus.SUCCEEDED:
+        raise NotFoundError(f"No such File object: {file_id[:100]}.", param="id")
+    return run
+
+
+def status(db: Session, dataset: Dataset) -> tuple[str, str | None]:
+    """Return OpenAI's word for how far a file is, and what is wrong with its rows."""
+    if dataset.status is DatasetStatus.BUILDING:
+        return "uploaded", None
+    version = versions.current(db, dataset)
+    if version is not None:
+        blocking = _sentences(version, only_blocking=True)
+        return ("error", blocking) if blocking else ("processed", _sentences(version) or None)
+    known = db.get(OpenAIFile, dataset.id)
+    chore = dataset_builds.of(db, dataset.id or 0)
+    told = known.problem if known else f"{chore.error_message} {chore.error_hint}" if chore else ""
+    return "error", told.strip() or "Nobody has said yet how this file is to be read."
+
+
+def results(db: Session, run: Run) -> bytes:
+    """Return a run's losses and accuracies as a table, a line for each step."""
+    query = select(Metric).where(Metric.run_id == run.id, col(Metric.key).in_(_COLUMNS))
+    steps: dict[int, dict[str, float | None]] = {}
+    for one in db.exec(query.order_by(col(Metric.step))):
+        steps.setdefault(one.step, {})[_COLUMNS[one.key]] = one.value
+    text = io.StringIO()
+    table = csv.DictWriter(text, ["step", *_COLUMNS.values()], lineterminator="\n")
+    table.writeheader()
+    table.writerows({"step": step, **values} for step, values in steps.items())
+    return text.getvalue().encode()
+
+
+def finished(db: Session) -> Sequence[Run]:
+    """Return the runs that have results, newest first."""
+    query = select(Run).where(Run.status == RunStatus.SUCCEEDED, col(Run.deleted_at).is_(None))
+    return db.exec(query.order_by(col(Run.id).desc())).all()
+
+
+def content(db: Session, folder: Path, dataset: Dataset) -> Path:
+    """Return the file as it was brought; of the studio's own, its rows.
+
+    Raises:
+        NotFoundError: nothing is left of it.
+
+    """
+    try:
+        return pending_datasets.source(folder, dataset).path
+    except InvalidError as error:
+        version = versions.current(db, dataset)
+        if version is None:
+            raise NotFoundError("This file has no content.", param="id") from error
+        return versions.files(folder, version)[0]
+
+
+def _same(db: Session, upload: Upload) -> Dataset | None:
+    query = select(Dataset).where(
+        Dataset.sha256 == upload.sha256,
+        Dataset.filename == datasets.clean_filename(upload.filename),
+    )
+    return db.exec(query.order_by(col(Dataset.id).desc()).limit(1)).first()
+
+
+def _sentences(version: DatasetVersion, *, only_blocking: bool = False) -> str:
+    told = [*version.problems, *(version.findings or [])]
+    wanted = [one for one in told if one["blocking"] or not only_blocking]
+    return " ".join(_sentence(one) for one in wanted)
+
+
+def _sentence(problem: dict[str, object]) -> str:
+    rows = problem.get("rows")
+    where = f" (rows {', '.join(map(str, rows))})" if isinstance(rows, list) and rows else ""
+    return f"{str(problem['message']).rstrip('.')}: {problem['count']}{where}."

@@ -1,0 +1,278 @@
+"""Fine-tuning jobs of OpenAI's interface: runs that were asked for in its words.
+
+A job is a run: `ftjob-7` is run 7. It waits, held, until its files have been read as it needs them,
+which takes a chore where a file is large or a validation file is to be measured by.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from studio.db.openai import OpenAIJob
+from studio.db.states import DatasetStatus, RunStatus, WorkStatus
+from studio.db.tables import Dataset, DatasetVersion, Run
+from studio.db.work import Chore
+from studio.errors import InvalidError, NotFoundError, StudioError
+from studio.intake.limits import Limits
+from studio.intake.mapping import Mapping as Reading
+from studio.intake.mapping import Split
+from studio.intake.reading import READING
+from studio.methods import METHODS, RECIPES, AnyRecipe, trainable
+from studio.recipe.dotted import merge
+from studio.services import experiments
+from studio.services.datasets import dataset_builds, datasets, versions
+from studio.services.estimates import estimates
+from studio.services.models import models
+from studio.services.openai import file_objects, model_names
+from studio.services.precision import recommendation
+from studio.services.runs import runs, states
+
+_ID = re.compile(r"ftjob-(\d{1,18})")
+_PRESETS = {"lora": "lora", "full": "full"}
+_CALLED_OFF = "The reading of the file was called off."
+_BAD_FILE = "bad_row"
+"""The class of failures that a job's files belong to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a job is to do."""
+
+    model: str
+    training_file: str
+    validation_file: str | None = None
+    suffix: str = ""
+    seed: int | None = None
+    epochs: int | None = None
+    """None leaves it to the studio, as the next two."""
+    batch_size: int | None = None
+    learning_rate_multiplier: float | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Values to lay over the recipe, nested as it is."""
+    pairs: Mapping[str, str] = field(default_factory=dict)
+    """Its metadata."""
+
+
+def create(db: Session, folder: Path, wish: Wish, limits: Limits) -> Run:
+    """Queue a run for a job; it is held until its files have been read.
+
+    Raises:
+        InvalidError: a file or the model is none that can be used, or the recipe cannot run here.
+
+    """
+    training = _file(db, wish.training_file, "training_file")
+    validation = (
+        _file(db, wish.validation_file, "validation_file") if wish.validation_file else None
+    )
+    recipe = _recipe(db, wish, training)
+    experiment = experiments.create(db, wish.suffix or training.name, recipe)
+    run = Run(
+        experiment_id=experiment.id or 0,
+        name=experiment.name,
+        recipe=experiment.recipe,
+        precision_reason=experiment.precision_reason,
+        is_held=True,
+    )
+    db.add(run)
+    db.flush()
+    states.note(db, run, "queued")
+    job = OpenAIJob(
+        run_id=run.id or 0,
+        suffix=wish.suffix,
+        pairs=dict(wish.pairs),
+        training_id=training.id or 0,
+        validation_id=validation.id if validation else None,
+        is_validating=True,
+    )
+    db.add(job)
+    _go_on(db, folder, job, limits)
+    return run
+
+
+def get(db: Session, job_id: str) -> Run:
+    """Return the run of a job.
+
+    Raises:
+        NotFoundError: there is none.
+
+    """
+    found = _ID.fullmatch(job_id)
+    run = db.get(Run, int(found[1])) if found else None
+    if run is None or run.deleted_at is not None:
+        error = NotFoundError(f"Could not find fine tune: {job_id[:100]}.", param="fine_tune_id")
+        error.code = "fine_tune_not_found"
+        raise error
+    return run
+
+
+def about(db: Session, run: Run) -> OpenAIJob:
+    """Return what a job was asked with; of a run that was started elsewhere, what is known."""
+    known = db.get(OpenAIJob, run.id)
+    if known is not None:
+        return known
+    version = versions.of_run(db, run)
+    return OpenAIJob(run_id=run.id or 0, training_id=version.dataset_id if version else 0)
+
+
+def newest(
+    db: Session, *, limit: int, before: int | None = None, pairs: Mapping[str, str]
+) -> list[Run]:
+    """Return the jobs with such metadata, newest first."""
+    query = select(Run).where(col(Run.deleted_at).is_(None)).order_by(col(Run.id).desc())
+    if before is not None:
+        query = query.where(col(Run.id) < before)
+    if pairs:
+        query = query.join(OpenAIJob, col(OpenAIJob.run_id) == col(Run.id))
+    for name, value in pairs.items():
+        query = query.where(col(OpenAIJob.pairs)[name].as_string() == value)
+    return list(db.exec(query.limit(limit)))
+
+
+def recommended_rate(db: Session, recipe: AnyRecipe) -> float:
+    """Return the learning rate that the studio recommends for a model and what is trained of it.
+
+    It is the one of the preset that fits, and the unit of OpenAI's multiplier.
+    """
+    model = models.named(db, recipe.base_model)
+    name = "quick" if model and model.kind == "starter" else _PRESETS[recipe.adapter.kind]
+    preset = next(one for one in METHODS[recipe.method].presets if one.name == name)
+    values = merge({"base_model": recipe.base_model, "dataset": recipe.dataset}, preset.values)
+    rate: float = RECIPES.validate_python(values).optimisation.learning_rate
+    return rate
+
+
+def files_read(db: Session, folder: Path, chore: Chore) -> None:
+    """Go on with the jobs that waited for a file which a chore has read, or could not."""
+    read = READING.validate_python(chore.params["reading"])
+    dataset_id = int(Path(chore.params["home"]).name)
+    waiting = select(OpenAIJob).where(
+        col(OpenAIJob.is_validating),
+        (col(OpenAIJob.training_id) == dataset_id) | (col(OpenAIJob.validation_id) == dataset_id),
+    )
+    for job in db.exec(waiting.order_by(col(OpenAIJob.run_id))).all():
+        run = runs.get(db, job.run_id)
+        if run.status is not RunStatus.QUEUED:
+            continue
+        try:
+            if chore.status is not WorkStatus.SUCCEEDED:
+                raise InvalidError(chore.error_message or _CALLED_OFF, hint=chore.error_hint)
+            _go_on(db, folder, job, read.limits, read.mapping)
+        except StudioError as error:
+            _fail(db, run, error)
+
+
+def _go_on(
+    db: Session, folder: Path, job: OpenAIJob, limits: Limits, read: Reading | None = None
+) -> None:
+    """Let a job's run go once its rows are there; have them read if nobody does so yet.
+
+    `read` is how a chore has just read a file.
+
+    Raises:
+        InvalidError: its files teach nothing, or the recipe cannot run here.
+
+    """
+    training = datasets.get(db, job.training_id)
+    validation = datasets.get(db, job.validation_id) if job.validation_id else None
+    brought = [one for one in (training, validation) if one is not None]
+    if any(one.status is DatasetStatus.BUILDING for one in brought):
+        return
+    for one in brought:
+        datasets.require(db, one.name)
+    wanted = _wanted(versions.mapping_of(db, job.training_id), validation)
+    version = _rows(db, training, wanted, read)
+    if version is not None:
+        versions.use(db, version.dataset_id, version.number)
+        _release(db, job, version)
+        return
+    before = dataset_builds.of(db, job.training_id)
+    if before is None or before.status.is_final:
+        dataset_builds.ask(db, folder, job.training_id, wanted, limits)
+
+
+def _release(db: Session, job: OpenAIJob, version: DatasetVersion) -> None:
+    run = runs.get(db, job.run_id)
+    runs.check(db, run.recipe)
+    run.estimate = estimates.keep(db, run.recipe)
+    run.dataset_version_id, run.is_held = version.id, False
+    job.is_validating = False
+
+
+def _wanted(mapping: Reading, validation: Dataset | None) -> Reading:
+    """Return how a training file is to be read: as it is, but measured by the other file."""
+    if validation is None and mapping.split.kind != "dataset":
+        return mapping
+    split = Split(kind="dataset", dataset=str(validation.id)) if validation else Split()
+    return mapping.model_copy(update={"split": split})
+
+
+def _rows(
+    db: Session, training: Dataset, wanted: Reading, read: Reading | None
+) -> DatasetVersion | None:
+    """Return the version that was read as is wanted, if there is one."""
+    current = versions.current(db, training)
+    if read == wanted:
+        return current  # Of rows that were there before, it says how those were read.
+    every = [*([current] if current else []), *versions.of(db, training.id or 0)]
+    return next((one for one in every if Reading.model_validate(one.mapping) == wanted), None)
+
+
+def _fail(db: Session, run: Run, why: StudioError) -> None:
+    run.error_code, run.error_message, run.error_hint = _BAD_FILE, why.message, why.hint
+    told = {"code": _BAD_FILE, "message": why.message, "hint": why.hint}
+    states.move(db, run, RunStatus.FAILED, told)
+
+
+def _file(db: Session, file_id: str, param: str) -> Dataset:
+    try:
+        dataset = file_objects.get(db, file_id)
+        status, problem = file_objects.status(db, dataset)
+    except NotFoundError as error:
+        raise _unusable(f"{param} {file_id[:100]} does not exist.", param) from error
+    if status == "error":
+        raise _unusable(f"{param} {file_id} cannot be used: {problem}", param)
+    return dataset
+
+
+def _unusable(message: str, param: str) -> InvalidError:
+    error = InvalidError(message, param=param)
+    error.code = f"invalid_{param}"
+    return error
+
+
+def _check_model(db: Session, name: str) -> None:
+    try:
+        facts = recommendation.facts_of(db, name)
+        trainable.refuse_untrainable(facts.kind, facts.family, "model")
+    except InvalidError as error:
+        error.param, error.code = "model", "model_not_found"
+        raise
+
+
+def _recipe(db: Session, wish: Wish, training: Dataset) -> AnyRecipe:
+    """Return what a wish comes to. What `changes` says counts for more than all else."""
+    base = model_names.base(db, wish.model)
+    _check_model(db, base)
+    values = {
+        "base_model": base,
+        "dataset": training.name,
+        "checkpoints": {"keep_after_success": True},
+    }
+    try:
+        recipe = runs.with_overrides(RECIPES.validate_python(values), wish.changes)
+    except InvalidError as error:
+        error.param = f"x_studio.{error.param}"
+        raise
+    rate = recommended_rate(db, recipe) * (wish.learning_rate_multiplier or 1.0)
+    chosen = {
+        "num_train_epochs": wish.epochs,
+        "per_device_train_batch_size": wish.batch_size,
+        "learning_rate": rate,
+        "seed": wish.seed,
+    }
+    told = {name: value for name, value in chosen.items() if value is not None}
+    return runs.with_overrides(recipe, merge({"optimisation": told}, wish.changes))

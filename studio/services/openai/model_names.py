@@ -1,0 +1,233 @@
+"""Models by the names that OpenAI's interface gives them, and what it takes to have one answer.
+
+A model of the studio's goes by its own name; what run 7 has made, by `ft:<base>:local:<suffix>:7`,
+and what it was at step 20, for as long as that checkpoint is kept, by that and `:ckpt-step-20`.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlmodel import Session, col, select
+
+from studio.db.openai import OpenAIJob
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.rundir import JobSpec, RunDir
+from studio.services.accounts import owners
+from studio.services.models import models, remote_code_trust
+from studio.services.runs import artifacts, trash
+
+OWNER = "local"
+"""Stands where OpenAI names an organisation."""
+
+_TUNED = re.compile(r"(?P<model>ft:.*:(?P<run>\d{1,18}))(?::ckpt-step-(?P<step>\d{1,12}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A model that can be asked."""
+
+    name: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voice:
+    """What it takes to load a model."""
+
+    model: str
+    adapter: str = ""
+    weights: str = ""
+    """The folder of a checkpoint whose weights take the place of those they ended with."""
+    code: str = ""
+    precision: str = ""
+    base_dtype: str = ""
+    """Of an adapter: what the base beside it was kept in."""
+
+    @property
+    def folder(self) -> str:
+        """Where its tokenizer is."""
+        return self.adapter or self.model
+
+
+@dataclass(frozen=True, slots=True)
+class _Tuned:
+    """What a run has made, as it was after a step, or as it ended."""
+
+    run: Run
+    model: str
+    step: int | None
+
+
+def name_of(run: Run, suffix: str, step: int | None = None) -> str:
+    of_step = "" if step is None else f":ckpt-step-{step}"
+    return f"ft:{run.recipe.base_model}:{OWNER}:{suffix}:{run.id}{of_step}"
+
+
+def listing(db: Session) -> Iterator[Known]:
+    """Yield the models there are: those that were tuned first, each newest first."""
+    tuned = (
+        select(Run, OpenAIJob.suffix)
+        .outerjoin(OpenAIJob, col(OpenAIJob.run_id) == col(Run.id))
+        .where(Run.status == RunStatus.SUCCEEDED, col(Run.deleted_at).is_(None))
+    )
+    for run, suffix in db.exec(tuned.order_by(col(Run.id).desc())):
+        yield _tuned(run, suffix or "")
+    for model in models.newest(db):
+        if model.kind != "run":
+            yield Known(name=model.name, created_at=model.created_at)
+
+
+def get(db: Session, runs: Path, name: str) -> Known:
+    """Return a model by its name; that of a step, too, though these are not listed.
+
+    Raises:
+        NotFoundError: there is none.
+
+    """
+    found = _found(db, name)
+    if found is not None and found.step is not None:
+        written = _checkpoint(runs, found, found.step).stat().st_mtime
+        return Known(name=name, created_at=datetime.fromtimestamp(written, UTC))
+    if found is not None:
+        return _tuned(found.run, suffix_of(db, found.run))
+    model = models.named(db, name)
+    if model is None:
+        raise _missing(name)
+    return Known(name=model.name, created_at=model.created_at)
+
+
+def voice(db: Session, runs: Path, name: str) -> Voice:
+    """Return what it takes to have a model answer.
+
+    Raises:
+        InvalidError: it brings code that nobody has allowed.
+        NotFoundError: there is none of that name, or its files are gone.
+
+    """
+    found = _found(db, name)
+    if found is None:
+        get(db, runs, name)
+        code = remote_code_trust.allowed(models.named(db, name))
+        return Voice(model=models.require(db, name), code=code)
+    run, folder = found.run, RunDir(runs / str(found.run.id))
+    if not folder.artifacts.is_dir():
+        raise _missing(name)
+    weights = "" if found.step is None else str(_checkpoint(runs, found, found.step))
+    told = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    if run.recipe.adapter.kind == "full":
+        return Voice(model=str(folder.artifacts), weights=weights, code=told.code)
+    return Voice(
+        model=told.model,
+        adapter=str(folder.artifacts),
+        weights=weights,
+        code=told.code,
+        precision=run.recipe.precision,
+        base_dtype=run.recipe.adapter.base_dtype,
+    )
+
+
+def base(db: Session, name: str) -> str:
+    """Return what a recipe calls a model that a job is to start from.
+
+    Raises:
+        InvalidError: it is an adapter or a checkpoint, which is no model to start from.
+        NotFoundError: there is none of that name.
+
+    """
+    found = _found(db, name)
+    if found is None:
+        return name
+    run = found.run
+    if found.step is not None:
+        raise InvalidError(
+            f"{name} is a checkpoint: it can be asked, but is no model to start from.",
+            hint=f"Start from {found.model}, or from what that started from.",
+            param="model",
+        )
+    if run.recipe.adapter.kind != "full":
+        raise InvalidError(
+            f"{name} is an adapter on {run.recipe.base_model}, and no model to start from.",
+            hint="Export the run as a merged model and bring that, or start from its base.",
+            param="model",
+        )
+    return f"run-{run.id}"
+
+
+def delete(db: Session, runs: Path, name: str) -> None:
+    """Put the run that made a model into the trash, from which it can be taken back.
+
+    Raises:
+        ConflictError: it is none that a run has made, or only a step of one.
+        NotFoundError: there is none of that name.
+
+    """
+    found = _found(db, name)
+    if found is None:
+        get(db, runs, name)
+        raise ConflictError(
+            f"{name} is a base model.", hint="Remove it on the studio's page of models."
+        )
+    if found.step is not None:
+        raise ConflictError(
+            f"{name} is a checkpoint, and goes with its run.", hint=f"Delete {found.model}."
+        )
+    owners.require(db, "runs", [found.run.id or 0])
+    trash.throw_away(db, [found.run.id or 0])
+
+
+def suffix_of(db: Session, run: Run) -> str:
+    job = db.get(OpenAIJob, run.id)
+    return job.suffix if job else ""
+
+
+def _found(db: Session, name: str) -> _Tuned | None:
+    """Return what a name says of a tuned model, or None where it is no tuned model's.
+
+    Raises:
+        NotFoundError: there is no such run, or it has not succeeded.
+
+    """
+    if not name.startswith("ft:"):
+        return None
+    said = _TUNED.fullmatch(name)
+    run = db.get(Run, int(said["run"])) if said else None
+    if said is None or run is None or run.deleted_at:
+        raise _missing(name)
+    if said["model"] != name_of(run, suffix_of(db, run)):
+        raise _missing(name)
+    if run.status is not RunStatus.SUCCEEDED:
+        raise _missing(name, "Its run has not succeeded: its models answer once it has.")
+    return _Tuned(run, said["model"], int(said["step"]) if said["step"] else None)
+
+
+def _checkpoint(runs: Path, found: _Tuned, step: int) -> Path:
+    """Return the folder of a step.
+
+    Raises:
+        NotFoundError: it was not kept.
+
+    """
+    folder = RunDir(runs / str(found.run.id)).checkpoints
+    kept = [one.step for one in artifacts.checkpoints(folder)]
+    if step not in kept:
+        steps = f", or one of the steps that are: {', '.join(map(str, kept))}" if kept else ""
+        raise _missing(
+            f"{found.model}:ckpt-step-{step}",
+            f"No checkpoint of step {step} is kept. Ask {found.model}{steps}.",
+        )
+    return folder / f"checkpoint-{step}"
+
+
+def _tuned(run: Run, suffix: str) -> Known:
+    return Known(name=name_of(run, suffix), created_at=run.finished_at or run.created_at)
+
+
+def _missing(name: str, hint: str = "GET /v1/models lists them.") -> NotFoundError:
+    error = NotFoundError(f"The model {name[:200]} does not exist.", hint=hint, param="model")
+    error.code = "model_not_found"
+    return error

@@ -1,0 +1,1 @@
+"""Operating a studio: its home folder, backup and restore, health checks, Prometheus metrics."""

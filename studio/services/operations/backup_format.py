@@ -1,0 +1,190 @@
+"""What a backup is: a folder or a zip file with a home's files, and a manifest that proves them.
+
+`manifest.json` names each file with its size and checksum, and says who made the backup, when, and
+what was left out. `studio.db` is one moment of the database; `runs`, `datasets` and `models` are
+as in the home.
+"""
+
+import hashlib
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import IO, Annotated, Literal
+
+from annotated_types import Ge, Le
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from studio.errors import InvalidError
+from studio.services.storage import locks
+from studio.validation import field_errors
+
+MANIFEST = "manifest.json"
+DATABASE = "studio.db"
+
+Watch = Callable[[int], None]
+"""Is told how many bytes more have been copied."""
+Opened = Callable[[str], AbstractContextManager[IO[bytes]]]
+
+_PIECE = 2**20
+_MANIFEST_LIMIT = 256 * 2**20
+_PACKED = frozenset({".safetensors", ".pt", ".bin", ".parquet", ".gz", ".zip", ".gguf"})
+"""Kinds of files that are hardly smaller when they are compressed, and slow to."""
+
+
+def _inside(name: str) -> str:
+    """Refuse a name that would be written elsewhere, or over what is not a studio's data."""
+    parts = PurePosixPath(name).parts
+    is_plain = name == "/".join(parts) and "\\" not in name and "\0" not in name
+    if not parts or not is_plain or {"..", "/", "."} & set(parts):
+        raise ValueError("is no path inside a home")
+    if parts[0] in locks.FILES or parts[0].startswith("."):
+        raise ValueError("is not part of a home")
+    return name
+
+
+class Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes: Annotated[int, Ge(0), Le(2**60)]
+    sha256: str
+
+
+class Manifest(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    format: Literal[1] = 1
+    studio: str
+    """The version that made it."""
+    revision: str
+    """The database's."""
+    made_at: datetime
+    left_out: list[str] = []
+    files: dict[Annotated[str, AfterValidator(_inside)], Entry]
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.files.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A backup that is open for reading."""
+
+    manifest: Manifest
+    open: Opened
+
+
+def copied(source: IO[bytes], to: IO[bytes], most: int, watch: Watch) -> Entry:
+    """Copy a file, or as much of it as is allowed. Return what was copied."""
+    digest, size = hashlib.sha256(), 0
+    while piece := source.read(min(_PIECE, most - size)):
+        to.write(piece)
+        digest.update(piece)
+        size += len(piece)
+        watch(len(piece))
+    return Entry(bytes=size, sha256=digest.hexdigest())
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Source]:
+    """Open a backup.
+
+    Raises:
+        InvalidError: it is none, or it is damaged.
+
+    """
+    if not path.exists():
+        raise InvalidError(f"There is no {path}.", hint="Give the backup's file or folder.")
+    try:
+        if path.is_dir():
+            yield Source(_manifest(path, root := _within(path)), root)
+            return
+        with zipfile.ZipFile(path) as archive:
+            member = _member(archive)
+            yield Source(_manifest(path, member), member)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise InvalidError(
+            f"{path} is no backup, or it is damaged: {error}.",
+            hint="Nothing was changed. Try another copy of the backup.",
+        ) from error
+
+
+@contextmanager
+def writing(folder: Path, *, packed: bool) -> Iterator[Opened]:
+    """Fill a folder, or one zip file in it that is called as the folder."""
+    if not packed:
+        yield _making(folder)
+        return
+    with zipfile.ZipFile(zip_path(folder), "x") as archive:
+        yield lambda name: archive.open(_info(name), "w", force_zip64=True)
+
+
+def zip_path(folder: Path) -> Path:
+    return folder / "backup.zip"
+
+
+def room_for(folder: Path) -> int:
+    """Return the bytes that are free where a folder is, or will be."""
+    return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
+
+
+def _manifest(path: Path, opened: Opened) -> Manifest:
+    try:
+        with opened(MANIFEST) as file:
+            manifest = Manifest.model_validate_json(file.read(_MANIFEST_LIMIT))
+    except ValidationError as error:
+        raise InvalidError(
+            f"{path} is no backup of this studio. {field_errors(error.errors(), Manifest)[0]}",
+            hint="A newer studio may have made it.",
+        ) from error
+    if DATABASE not in manifest.files:
+        raise InvalidError(f"{path} holds no database.", hint="Try another copy of the backup.")
+    return manifest
+
+
+def _within(root: Path) -> Opened:
+    def opened(name: str) -> IO[bytes]:
+        path = root / name
+        if path.is_symlink() or not path.is_file():
+            raise _missing(root, name)
+        return path.open("rb")
+
+    return opened
+
+
+def _member(archive: zipfile.ZipFile) -> Opened:
+    def opened(name: str) -> IO[bytes]:
+        try:
+            return archive.open(name)
+        except KeyError as error:
+            raise _missing(Path(archive.filename or ""), name) from error
+
+    return opened
+
+
+def _making(folder: Path) -> Opened:
+    def opened(name: str) -> IO[bytes]:
+        path = folder / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path.open("xb")
+
+    return opened
+
+
+def _info(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, datetime.now().astimezone().timetuple()[:6])
+    is_packed = PurePosixPath(name).suffix in _PACKED
+    info.compress_type = zipfile.ZIP_STORED if is_packed else zipfile.ZIP_DEFLATED
+    info.external_attr = 0o600 << 16
+    return info
+
+
+def _missing(path: Path, name: str) -> InvalidError:
+    return InvalidError(
+        f"{path} is no backup, or it lacks {name}.", hint="Try another copy of the backup."
+    )

@@ -1,0 +1,197 @@
+"""Make a backup of a home while the studio runs: the database first, then the files of its rows.
+
+In this order no row is without its files. What comes later is in none: a run that went on is, in
+the backup, a run that was broken off at the moment of the database's copy.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+from sqlalchemy import Engine
+from sqlmodel import select
+
+import studio
+from studio.db import migrate, snapshot
+from studio.db.session import connect, reading
+from studio.db.tables import Dataset, Run
+from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
+from studio.services.operations import backup_format
+from studio.services.operations.backup_format import (
+    DATABASE,
+    MANIFEST,
+    Entry,
+    Manifest,
+    Opened,
+    Watch,
+)
+from studio.services.storage import atomic_dirs, locks
+from studio.settings import Settings
+
+_KEYS = ("api_token", "secret_key")
+_NOT_DATA = (DATABASE, migrate.BACKUPS, "replaced-", "lost+found", *_KEYS, *locks.FILES)
+_HALF_MADE = (".new-", ".gone-", ".starter-", ".restor")
+_LOG = "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to put into a backup besides the database, and how."""
+
+    models: bool = True
+    checkpoints: bool = True
+    packed: bool = True
+    """Into one zip file; else into a folder."""
+
+    @property
+    def left_out(self) -> list[str]:
+        wanted = {"models": self.models, "checkpoints": self.checkpoints}
+        return [name for name, is_wanted in wanted.items() if not is_wanted]
+
+
+def measure(settings: Settings, choice: Choice) -> int:
+    """Return about how many bytes a backup will have, before it is compressed."""
+    database = settings.database.stat().st_size if settings.database.exists() else 0
+    sizes = 0
+    for path in _files(settings.home, choice):
+        with suppress(FileNotFoundError):
+            sizes += path.stat().st_size
+    return sizes + database
+
+
+def make(settings: Settings, to: Path, choice: Choice, watch: Watch) -> Manifest:
+    """Write a backup beside its place, and move it there whole. The studio may go on meanwhile.
+
+    Raises:
+        ConflictError: something of that name is there, or rows were deleted meanwhile.
+        DiskFullError: there is no room for it.
+        InvalidError: the place is inside a folder that is backed up.
+        NotFoundError: there is no studio in this home.
+
+    """
+    to = to.expanduser().absolute()
+    _check(settings, to, choice)
+    share = locks.Share(settings.home)
+    engine = connect(settings.database)
+    try:
+        with _beside(to) as stage:
+            manifest = _write(engine, settings.home, stage, choice, watch)
+            os.sync()
+            made = backup_format.zip_path(stage) if choice.packed else stage
+            made.replace(to)
+    finally:
+        engine.dispose()
+        share.close()
+    return manifest
+
+
+def _check(settings: Settings, to: Path, choice: Choice) -> None:
+    if not settings.database.exists():
+        raise NotFoundError(
+            f"There is no studio in {settings.home}.", hint="Name its folder with STUDIO_HOME."
+        )
+    if to.exists():
+        raise ConflictError(f"{to} is there already.", hint="Choose another name.")
+    if to.is_relative_to(settings.home):
+        raise InvalidError(
+            "A backup inside the folder that it is of is lost together with it.",
+            hint="Choose a place outside of it, best on another disk.",
+        )
+    needed, free = measure(settings, choice), backup_format.room_for(to.parent)
+    if needed > free:
+        raise DiskFullError(
+            f"The backup may need {needed / 10**9:.1f} GB, "
+            f"and {to.parent} has {free / 10**9:.1f} GB left.",
+            hint="Choose another disk, or leave out what is large: --no-models --no-checkpoints.",
+        )
+
+
+@contextmanager
+def _beside(to: Path) -> Iterator[Path]:
+    stage = to.with_name(f".new-{uuid4().hex}")
+    try:
+        with locks.usable(to.parent):
+            to.parent.mkdir(parents=True, exist_ok=True)
+            stage.mkdir(mode=0o700)
+        with atomic_dirs.room():
+            yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _write(engine: Engine, home: Path, stage: Path, choice: Choice, watch: Watch) -> Manifest:
+    database = stage / f".{DATABASE}"
+    snapshot.take(engine, database)
+    with backup_format.writing(stage, packed=choice.packed) as opened:
+        files = {DATABASE: _copy(database, DATABASE, opened, watch)}
+        for path in _files(home, choice):
+            name = path.relative_to(home).as_posix()
+            # What is half made or not needed any more goes while we look; rows are checked below.
+            with suppress(FileNotFoundError):
+                files[name] = _copy(path, name, opened, watch)
+        _require_unchanged(engine, database)
+        manifest = Manifest(
+            studio=studio.__version__,
+            revision=migrate.current(engine) or "",
+            made_at=datetime.now(UTC),
+            left_out=choice.left_out,
+            files=files,
+        )
+        with opened(MANIFEST) as file:
+            file.write(manifest.model_dump_json(indent=1).encode())
+    database.unlink()
+    return manifest
+
+
+def _copy(path: Path, name: str, opened: Opened, watch: Watch) -> Entry:
+    # The size is of this moment: a log that grows is copied as far as it had come.
+    with path.open("rb") as file, opened(name) as made:
+        return backup_format.copied(file, made, os.fstat(file.fileno()).st_size, watch)
+
+
+def _files(home: Path, choice: Choice) -> Iterator[Path]:
+    for path in sorted(home.iterdir()):
+        if not path.name.startswith((*_NOT_DATA, *_HALF_MADE)) and path.name not in choice.left_out:
+            yield from _below(path, choice)
+
+
+def _below(path: Path, choice: Choice) -> Iterator[Path]:
+    """Yield the files of a folder; a run's log first, so that what it tells of is there, too."""
+    if path.is_file():
+        yield path
+        return
+    if not path.is_dir():
+        return
+    log = path / _LOG
+    if log.is_file():
+        yield log
+    with suppress(FileNotFoundError):
+        for inner in sorted(path.iterdir()):
+            is_half_made = inner.name.startswith(_HALF_MADE) or inner.name.endswith(".partial")
+            is_left_out = inner.name == "checkpoints" and not choice.checkpoints
+            if not (inner == log or inner.is_symlink() or is_half_made or is_left_out):
+                yield from _below(inner, choice)
+
+
+def _require_unchanged(engine: Engine, database: Path) -> None:
+    """Refuse a backup of rows whose files may have been deleted while they were copied."""
+    copy = connect(database)
+    try:
+        gone = _rows(copy) - _rows(engine)
+    finally:
+        copy.dispose()
+    if gone:
+        raise ConflictError(
+            f"{min(gone)} was deleted while it was copied.", hint="Make the backup again."
+        )
+
+
+def _rows(engine: Engine) -> set[str]:
+    with reading(engine) as db:
+        kept = {"Run": db.exec(select(Run.id)).all(), "Data set": db.exec(select(Dataset.id)).all()}
+    return {f"{noun} {number}" for noun, numbers in kept.items() for number in numbers}

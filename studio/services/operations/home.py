@@ -1,0 +1,147 @@
+"""The folder where a studio keeps everything: locked, migrated and furnished before it is used."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Engine, event
+from sqlmodel import select
+
+from studio.db import migrate
+from studio.db.session import connect, unit_of_work
+from studio.db.tables import Model
+from studio.errors import UnavailableError
+from studio.hardware import POLITE, detect
+from studio.services.datasets import datasets, starter_dataset
+from studio.services.metrics import metric_summaries
+from studio.services.models import models
+from studio.services.operations import legacy_layout, restores
+from studio.services.runs import trash
+from studio.services.storage.locks import Share, usable
+from studio.services.workers import matmul_speeds
+from studio.settings import Settings, without_secrets
+
+STARTER = "starter"
+BUILDER = (sys.executable, "-m", "studio.training.starter")
+
+MAKING = "Making the starter model, once."
+_STEP = re.compile(r"Step (\d+) of (\d+)\b")
+"""What the builder logs while it trains."""
+
+Say = Callable[[str], None]
+
+
+def open_home(settings: Settings) -> Engine:
+    """Make the folder if it is missing, and bring its database to the present version.
+
+    The home is shared until the engine is disposed of, so nobody can replace it meanwhile.
+
+    Raises:
+        ConflictError: it must be upgraded, and another studio uses it.
+        UnavailableError: the folder cannot be written, or a newer studio wrote the database.
+
+    """
+    share = Share(settings.home)
+    engine = connect(settings.database)
+    event.listen(engine, "engine_disposed", lambda _engine: share.close())
+    try:
+        _make_usable(engine, settings, share)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _make_usable(engine: Engine, settings: Settings, share: Share) -> None:
+    if restores.is_cut_off(settings.home):
+        with share.alone():
+            restores.finish(settings.home)
+    with usable(settings.home):
+        for folder in (settings.runs, settings.datasets, settings.models):
+            folder.mkdir(mode=0o700, exist_ok=True)
+    if migrate.is_behind(engine):
+        # Another may have done it by the time that this one is alone.
+        with share.alone():
+            migrate.upgrade(engine)
+    if legacy_layout.is_old(engine):
+        with share.alone():
+            legacy_layout.renew(engine, settings.datasets)
+    metric_summaries.catch_up(engine)
+    with unit_of_work(engine) as db:
+        models.keep_inside(db, settings.home)
+        models.look_again(db)
+
+
+def tidy(engine: Engine, settings: Settings) -> None:
+    """Clear away what a killed web process left half done. The next one may: it has the lock."""
+    restores.tidy(settings.home)
+    with unit_of_work(engine) as db:
+        datasets.tidy(db, settings.datasets)
+        models.tidy(db, settings.models)
+        trash.empty(db, settings.runs)
+
+
+def furnish(engine: Engine, settings: Settings, say: Say, report: Say) -> None:
+    """Add the starter data set and model where they are missing, and have the machine measured.
+
+    The model is trained here: 20 s on a quiet processor, minutes on a busy one. `report` gets
+    the progress; each text replaces the one before.
+
+    Raises:
+        UnavailableError: the model could not be made.
+
+    """
+    with unit_of_work(engine) as db:
+        starter_dataset.add(db, settings.datasets)
+        matmul_speeds.ask(db, detect())
+        known = db.exec(select(Model).where(Model.name == STARTER)).first()
+    folder = settings.models / STARTER
+    if known and (folder / "config.json").exists():
+        return
+    if not detect().torch:
+        say("The training packages are missing: pip install 'mantissa-studio[train]'")
+        return
+    if not (folder / "config.json").exists():
+        say(MAKING)
+        _build(folder, report)
+    if known:
+        return
+    with unit_of_work(engine) as db:
+        models.add(db, STARTER, str(folder), kind=STARTER)
+
+
+def _build(folder: Path, report: Say) -> None:
+    last_lines: deque[str] = deque(["no reason given"], maxlen=1)
+    with subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
+        [*BUILDER, str(folder)],
+        env=POLITE | without_secrets(os.environ),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as builder:
+        assert builder.stderr is not None  # noqa: S101 -- it was asked for
+        first: tuple[int, float] | None = None
+        for line in builder.stderr:
+            last_lines.extend([line.strip()] if line.strip() else [])
+            if match := _STEP.match(line):
+                step, steps = int(match[1]), int(match[2])
+                first = first or (step, time.monotonic())
+                report(_progress(step, steps, first))
+    if builder.returncode:
+        raise UnavailableError(
+            f"The starter model could not be made: {last_lines[0]}", hint="Run `studio doctor`."
+        )
+
+
+def _progress(step: int, steps: int, first: tuple[int, float]) -> str:
+    """Say how far it is; the time left goes by the steps since the `first` one that was told."""
+    begun, at = first
+    if step == begun:
+        return f"{MAKING} Step {step} of {steps}"
+    left = (time.monotonic() - at) / (step - begun) * (steps - step)
+    return f"{MAKING} Step {step} of {steps}, about {left:.0f} s left"

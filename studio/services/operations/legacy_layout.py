@@ -1,0 +1,56 @@
+"""Files of data sets as older homes have them, moved to where they are looked for today.
+
+Before there were versions, `<id>/train.jsonl` lay where `<id>/1/train.jsonl` lies now. Each step is
+a rename or can be done again, so whatever cuts it off, the next start goes on.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from sqlalchemy import Engine
+from sqlmodel import select
+from sqlmodel.sql.expression import SelectOfScalar
+
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import DatasetVersion
+from studio.intake.convert import rows_hash
+from studio.services.datasets import pending_datasets
+
+_PARTS = ("train.jsonl", "validation.jsonl")
+
+
+def is_old(engine: Engine) -> bool:
+    """Whether there are versions whose files have not been moved yet."""
+    with reading(engine) as db:
+        return db.exec(_unmoved()).first() is not None
+
+
+def renew(engine: Engine, folder: Path) -> None:
+    """Move the files of each such version, and note the hash of its rows."""
+    with reading(engine) as db:
+        found = db.exec(_unmoved()).all()
+    for version in found:
+        home = folder / str(version.dataset_id)
+        _move(home, home / str(version.number))
+        if version.validation_rows:
+            _keep(home / str(version.number) / "validation.jsonl", home)
+        sha256 = rows_hash(home / str(version.number))
+        with unit_of_work(engine) as db:
+            db.get_one(DatasetVersion, version.id).sha256 = sha256
+
+
+def _unmoved() -> SelectOfScalar[DatasetVersion]:
+    return select(DatasetVersion).where(DatasetVersion.sha256 == "")
+
+
+def _move(home: Path, to: Path) -> None:
+    to.mkdir(parents=True, exist_ok=True)
+    for name in _PARTS:
+        with suppress(FileNotFoundError):
+            (home / name).replace(to / name)
+
+
+def _keep(rows: Path, home: Path) -> None:
+    """Let a file of rows to validate on stand for the one that was brought, which was not kept."""
+    with suppress(FileExistsError):
+        (home / f"{pending_datasets.VALIDATION}.jsonl").hardlink_to(rows)

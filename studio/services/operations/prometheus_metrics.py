@@ -1,0 +1,106 @@
+"""What there is, counted: runs by status, slots, waits, alarms. A few queries, whatever asks."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Integer, cast
+from sqlmodel import Session, col, func, select
+
+from studio.db.outbox import Delivery, DeliveryStatus
+from studio.db.spans import seconds_between
+from studio.db.states import LIVE, RunStatus
+from studio.db.tables import Happening, Run, Worker
+from studio.services.estimates import run_progress
+from studio.services.runs import runs
+from studio.services.workers import workers
+
+DURATIONS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
+"""Upper bounds in seconds by which finished runs are counted."""
+
+ALARM_CODES = 50
+"""More codes than the guard knows; whatever else a database holds is not told one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    runs: dict[RunStatus, int]
+    held: int
+    slots: int
+    slots_used: int
+    oldest_wait_seconds: float
+    """Of runs that may start; 0 when none waits."""
+    worker_silence_seconds: float | None
+    """Since any worker was heard of; None when there is none."""
+    worker_failing: int
+    """How many steps of the workers' ticks fail at present."""
+    worker_failures: int
+    """How many have failed since they started."""
+    durations: tuple[int, ...]
+    """How many finished runs took at most so long, for each of DURATIONS."""
+    duration_count: int
+    duration_seconds: float
+    tokens: int
+    alarms: dict[str, int]
+    messages_waiting: int
+
+
+def take(db: Session, now: datetime | None = None) -> Census:
+    now = now or datetime.now(UTC)
+    within, count, seconds = _durations(db)
+    waiting = Run.status == RunStatus.QUEUED
+    held = db.exec(select(func.count()).where(waiting, col(Run.is_held))).one()
+    used = select(func.coalesce(func.sum(Run.slots), 0)).where(col(Run.status).in_(LIVE))
+    unsent = select(func.count()).where(Delivery.status == DeliveryStatus.WAITING)
+    return Census(
+        runs=_runs(db),
+        held=held,
+        slots=workers.slots(db),
+        slots_used=int(db.exec(used).one()),
+        oldest_wait_seconds=_oldest_wait(db, now),
+        worker_silence_seconds=_silence(db, now),
+        worker_failing=sum(len(one.failing) for one in workers.heard_of(db)),
+        worker_failures=sum(one.failures for one in workers.heard_of(db)),
+        durations=within,
+        duration_count=count,
+        duration_seconds=seconds,
+        tokens=int(db.exec(select(func.coalesce(func.sum(Run.tokens), 0))).one()),
+        alarms=_alarms(db),
+        messages_waiting=db.exec(unsent).one(),
+    )
+
+
+def _runs(db: Session) -> dict[RunStatus, int]:
+    rows = db.exec(select(Run.status, func.count()).group_by(col(Run.status)))
+    return dict.fromkeys(RunStatus, 0) | {RunStatus(status): count for status, count in rows}
+
+
+def _oldest_wait(db: Session, now: datetime) -> float:
+    waits = (Run.status == RunStatus.QUEUED, ~col(Run.is_held))
+    oldest = db.exec(
+        select(Run.created_at).where(*waits).order_by(col(Run.created_at)).limit(1)
+    ).first()
+    return run_progress.seconds(oldest, now) if oldest else 0.0
+
+
+def _silence(db: Session, now: datetime) -> float | None:
+    newest = select(Worker.beat_at).order_by(col(Worker.beat_at).desc()).limit(1)
+    beat = db.exec(newest).first()
+    return run_progress.seconds(beat, now) if beat else None
+
+
+def _durations(db: Session) -> tuple[tuple[int, ...], int, float]:
+    ended = (col(Run.finished_at).is_not(None), col(Run.claimed_at).is_not(None))
+    each = select(seconds_between(col(Run.claimed_at), col(Run.finished_at)).label("took"))
+    # The offset keeps databases from reckoning each run's seconds anew for every bound.
+    took = each.where(*ended).offset(0).subquery().c.took
+    within = (func.coalesce(func.sum(cast(took <= bound, Integer)), 0) for bound in DURATIONS)
+    query = select(*within, func.count(), func.coalesce(func.sum(took), 0.0))  # type: ignore[call-overload] # more columns than it has types for
+    *counts, count, seconds = db.exec(query).one()
+    return tuple(map(int, counts)), int(count), float(seconds)
+
+
+def _alarms(db: Session) -> dict[str, int]:
+    code = col(Happening.data)["code"].as_string()
+    query = select(code, func.count()).where(Happening.kind == runs.ALARM)
+    commonest = query.group_by(code).order_by(func.count().desc()).limit(ALARM_CODES)
+    return dict(db.exec(commonest).all())

@@ -1,0 +1,240 @@
+"""Why a precision cannot train a model here, and the one change that would let it.
+
+A rule reads the fields of the precision's row, the facts of the model and the hardware; none reads
+a mode's name, so a new row is judged by what it says of itself.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from studio.hardware import Hardware
+from studio.methods import METHODS, RECIPES, AnyRecipe, trainable
+from studio.recipe.adapters import Lora
+from studio.recipe.conflicts import conflict
+from studio.recipe.dotted import flatten, merge
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.services.precision.number_formats import BYTES, formats, held
+from studio.weights import architectures, families, samples
+from studio.weights.facts import FLOAT8_SIDES, ModelFacts
+from studio.weights.model_kinds import HINT
+
+NAMED = 3
+"""How many layers a message names; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What cannot be, in a sentence, and the change of the recipe that mends it."""
+
+    message: str
+    hint: str
+    param: str = "base_model"
+    """The dotted name of the field to change."""
+    repair: dict[str, Any] = field(default_factory=dict)
+    """Values to lay over the recipe; empty where none is known."""
+    link: str = ""
+    """The page where it can be mended, if that is no field of the recipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What a rule may look at."""
+
+    recipe: AnyRecipe
+    facts: ModelFacts
+    hardware: Hardware
+
+    @property
+    def mode(self) -> Precision:
+        return PRECISIONS[self.recipe.precision]
+
+
+_Rule = Callable[[_Case], str]
+"""Return what is wrong, in a sentence, or nothing."""
+
+
+def refusals(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
+    """Return why the recipe cannot run, worst first; nothing if it can."""
+    if message := trainable.complaint(facts.kind, facts.family, [METHODS[recipe.method]]):
+        # Whatever else is wrong with it is no matter: no precision would mend this.
+        return [Refusal(message=message, hint=HINT)]
+    return of_precision(recipe, facts, hardware)
+
+
+def of_precision(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
+    """Return why the recipe's number formats cannot train such a model here."""
+    messages = list(_wrong(_Case(recipe, facts, hardware)))
+    if not messages:
+        return []
+    for hint, change in _changes(recipe):
+        changed = RECIPES.validate_python(merge(recipe.model_dump(), change))
+        if not any(_wrong(_Case(changed, facts, hardware))):
+            param = next(iter(flatten(change)))
+            return [Refusal(message=one, hint=hint, param=param, repair=change) for one in messages]
+    return [Refusal(message=one, hint="Choose another model.") for one in messages]
+
+
+def _wrong(case: _Case) -> Iterator[str]:
+    clash = conflict(case.recipe)
+    if clash is not None:
+        yield clash.message
+    for rule in _RULES:
+        if message := rule(case):
+            yield message
+
+
+def _changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Offer changes, the smallest first; of the precisions those that most people choose among."""
+    if isinstance(recipe.adapter, Lora):
+        for dtype in ("native", "bfloat16", "float32"):
+            yield f"Keep the frozen model in {dtype}.", _kept(dtype)
+    else:
+        yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
+    modes = sorted(PRECISIONS.values(), key=lambda one: not one.is_common)
+    for mode in modes:
+        yield f"Use {mode.title}.", {"precision": mode.name}
+    if isinstance(recipe.adapter, Lora):
+        for mode in modes:
+            change = {"precision": mode.name} | _kept("native")
+            yield f"Use {mode.title} and keep the frozen model as it is.", change
+
+
+def _kept(dtype: str) -> dict[str, Any]:
+    return {"adapter": {"base_dtype": dtype}}
+
+
+def _hardware_lacks(case: _Case) -> str:
+    reason = case.mode.refusal(case.hardware)
+    return f"{case.mode.title} {reason}." if reason else ""
+
+
+def _weights_overflow(case: _Case) -> str:
+    spread = case.facts.spread
+    if "float16" not in _formats(case) or not spread.over_float16:
+        return ""
+    return (
+        f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
+        f"{samples.LARGEST_FLOAT16:,.0f}, where float16 ends; the largest is {spread.largest:,.0f}."
+        f"{_passage(case)}"
+    )
+
+
+def _passage(case: _Case) -> str:
+    row = case.recipe.adapter.quantised
+    is_passed = row is not None and row.is_made_of_float16
+    return f" {row.title} weights are made of float16." if row is not None and is_passed else ""
+
+
+def _family_overflows(case: _Case) -> str:
+    known = families.FLOAT16.get(case.facts.family)
+    if case.mode.compute != "float16" or known is None or not known.is_certain:
+        return ""
+    return f"{case.facts.family} models do not train in float16: {known.why} ({known.source})."
+
+
+def _mixes_float64(case: _Case) -> str:
+    layers = case.facts.mixed_float64
+    narrow = [name for name in _formats(case) if BYTES[name] < BYTES["float32"]]
+    if not layers or not narrow:
+        return ""
+    lost = f"{narrow[0]} would keep few of their digits"
+    if len(layers) == 1:
+        return f"{layers[0]} is stored in float64 among layers that are not, and {lost}."
+    return f"{listed(layers)} are stored in float64 among layers that are not, and {lost}."
+
+
+def _halves_clash(case: _Case) -> str:
+    source = families.MIXED_HALVES.get(case.facts.family)
+    if case.hardware.device == "cpu" and case.facts.family in architectures.LAYER_NORMS:
+        source = "layer norms on a processor"
+    compute = case.mode.compute
+    other = {"float16": "bfloat16", "bfloat16": "float16"}.get(compute, "")
+    if source is None or other not in formats(case.recipe, case.facts):
+        return ""
+    return f"{case.facts.family} models cannot compute in {compute} on {other} weights ({source})."
+
+
+def _has_odd_sides(case: _Case) -> str:
+    layers = case.facts.odd_layers
+    if not layers or not case.mode.is_float8:
+        return ""
+    return (
+        f"{case.mode.title} cannot multiply {listed(layers)}: a product of 8 bits takes no layer "
+        f"whose sides are not multiples of {FLOAT8_SIDES}."
+    )
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Name a few things, and count the rest."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _cannot_quantise(case: _Case) -> str:
+    row = case.recipe.adapter.quantised
+    reason = row.refusal(case.hardware) if row is not None else ""
+    return f"{row.title} {reason}." if row is not None and reason else ""
+
+
+def _is_quantised_already(case: _Case) -> str:
+    how = case.facts.quantised
+    if not how:
+        return ""
+    return (
+        f"This model is stored quantised already ({how}), and only models that the studio "
+        "quantises itself can be trained beside: choose the one it was made from."
+    )
+
+
+def _is_stored_packed(case: _Case) -> str:
+    layers = case.facts.packed_layers
+    if not layers or case.facts.quantised:
+        return ""
+    return (
+        f"Stored in 8 bits or fewer: {listed(layers)}. The config does not say how to read that; "
+        "choose the model it was made from."
+    )
+
+
+def _reads_packed(case: _Case) -> str:
+    family = case.facts.family
+    if family not in families.NO_ADAPTER or case.recipe.adapter.quantised is None:
+        return ""
+    return (
+        f"{family} models read weights past their layers, and would read quantised ones as they "
+        "are packed."
+    )
+
+
+def _keeps_experts(case: _Case) -> str:
+    row, facts = case.recipe.adapter.quantised, case.facts
+    if row is None or not facts.expert_parameters:
+        return ""
+    share = facts.expert_parameters / facts.parameters
+    return (
+        f"{share:.0%} of this model are experts, which are no linear layers and would stay in "
+        f"{held(case.recipe, facts)}: {row.title} would save next to nothing."
+    )
+
+
+_RULES: tuple[_Rule, ...] = (
+    _hardware_lacks,
+    _is_quantised_already,
+    _is_stored_packed,
+    _cannot_quantise,
+    _reads_packed,
+    _keeps_experts,
+    _weights_overflow,
+    _family_overflows,
+    _mixes_float64,
+    _halves_clash,
+    _has_odd_sides,
+)
+
+
+def _formats(case: _Case) -> list[Any]:
+    """Return the formats the model's own weights pass through."""
+    row = case.recipe.adapter.quantised
+    passed = ["float16"] if row is not None and row.is_made_of_float16 else []
+    return [*formats(case.recipe, case.facts), case.mode.compute, *passed]

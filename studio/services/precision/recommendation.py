@@ -1,0 +1,270 @@
+"""What precision suits a model on this machine, and what to know of the one that was chosen."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.hardware import Hardware
+from studio.methods import AnyRecipe
+from studio.recipe.formats import DType
+from studio.recipe.precision import AMPERE, AUTO, PRECISIONS, VOLTA, Precision
+from studio.services.models import models
+from studio.services.precision import precision_warnings
+from studio.services.precision.incompatibilities import of_precision
+from studio.services.workers import workers
+from studio.weights import facts as weights
+from studio.weights import families
+from studio.weights.facts import ModelFacts
+
+GUESS = "No worker is connected yet, so this is a guess from the machine that serves these pages."
+
+_NO_TENSOR_CORES = "GeForce GTX 16"
+"""Cards that count as Turing without its float16 units, and were seen to give NaN."""
+
+
+BOTH: frozenset[DType] = frozenset({"bfloat16", "float16"})
+BFLOAT16: frozenset[DType] = frozenset({"bfloat16"})
+FLOAT16: frozenset[DType] = frozenset({"float16"})
+NEITHER: frozenset[DType] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What to compute in, by what the machine is fast in and how the model was saved."""
+
+    fast: frozenset[DType]
+    """Exactly the 16-bit formats that the machine multiplies itself."""
+    saved: DType | None = None
+    """The format most weights are stored in; None stands for any other."""
+    adapter: Literal["lora", "full"] | None = None
+    compute: DType
+    reason: str
+    """For a person; `{hardware}` is the machine."""
+
+    def applies(self, recipe: AnyRecipe, facts: ModelFacts, fast: frozenset[DType]) -> bool:
+        return (
+            self.fast == fast
+            and self.saved in (None, facts.native)
+            and self.adapter in (None, recipe.adapter.kind)
+        )
+
+
+_IN_RANGE = "native on {hardware}, with float32's range"
+_AS_SAVED = "the weights are bfloat16, and {hardware} is fast in it"
+
+RULES = (
+    # https://github.com/zai-org/CogVideo: a model made in float16 is best run in float16.
+    Rule(
+        fast=BOTH,
+        saved="float16",
+        compute="float16",
+        reason="the weights are float16, {hardware} is fast in it, and bfloat16 would drop three "
+        "of their bits",
+    ),
+    Rule(fast=BOTH, saved="bfloat16", compute="bfloat16", reason=_AS_SAVED),
+    Rule(fast=BOTH, compute="bfloat16", reason=_IN_RANGE),
+    Rule(
+        fast=BFLOAT16,
+        saved="float16",
+        compute="bfloat16",
+        reason="{hardware} is fast in bfloat16 and not in float16, although matrix products drop "
+        "three bits of these float16 weights",
+    ),
+    Rule(fast=BFLOAT16, saved="bfloat16", compute="bfloat16", reason=_AS_SAVED),
+    Rule(fast=BFLOAT16, compute="bfloat16", reason=_IN_RANGE),
+    Rule(
+        fast=FLOAT16,
+        saved="float16",
+        compute="float16",
+        reason="the weights are float16, and {hardware} is fast in it",
+    ),
+    Rule(
+        fast=FLOAT16,
+        saved="bfloat16",
+        adapter="lora",
+        compute="float16",
+        reason="{hardware} is fast in float16 and lacks bfloat16, and float32 would double the "
+        "memory of the frozen model; a model saved in bfloat16 may overflow float16, so watch for "
+        "skipped steps",
+    ),
+    Rule(
+        fast=FLOAT16,
+        saved="bfloat16",
+        adapter="full",
+        compute="float32",
+        reason="{hardware} lacks bfloat16, and a model saved in bfloat16 may overflow float16; "
+        "full fine-tuning keeps weights in float32 anyway, so float16 would save little memory",
+    ),
+    Rule(
+        fast=FLOAT16, compute="float16", reason="{hardware} is fast in float16 and lacks bfloat16"
+    ),
+    Rule(
+        fast=NEITHER, compute="float32", reason="{hardware} is fast in neither bfloat16 nor float16"
+    ),
+)
+"""The whole advice: the first rule that applies. What a family or the weights forbid comes after.
+
+A format saved is no proof of the format a model was trained in, but the bits it has are all there
+are: a narrower mantissa loses some of them, and a narrower range may overflow.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    mode: Precision
+    """What we would choose."""
+    sentence: str
+    """Why, with the evidence for it."""
+    warnings: tuple[str, ...]
+    """What to know of the recipe as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A recipe whose precision is a mode."""
+
+    recipe: AnyRecipe
+    reason: str
+    """Why the studio chose the mode; empty where the recipe names one."""
+
+
+def resolve(db: Session, recipe: AnyRecipe) -> Resolved:
+    """Put the recommended mode where a recipe leaves its precision to the studio.
+
+    Raises:
+        InvalidError: there is no such model, or its files cannot be read.
+
+    """
+    if recipe.precision != AUTO:
+        return Resolved(recipe, "")
+    advised = advise_for(db, recipe, facts_of(db, recipe.base_model))
+    return Resolved(_with_mode(recipe, advised.mode), advised.sentence)
+
+
+def facts_of(db: Session, name: str) -> ModelFacts:
+    """Return what is known of a recipe's base model; of one on the hub, what is at hand of it.
+
+    Raises:
+        InvalidError: there is no such model, or its files cannot be read.
+
+    """
+    try:
+        location = models.require(db, name)
+        return facts(Path(location)) if Path(location).is_absolute() else _fetched(location)
+    except OSError as error:
+        raise InvalidError(
+            f"{name[:200]} cannot be read: {error.strerror}.", param="base_model"
+        ) from error
+
+
+def facts(folder: Path) -> ModelFacts:
+    """Return what is known of a model in a folder; read again only when a file changed."""
+    known = [(path, path.stat()) for path in weights.watched(folder)]
+    return _read(folder, tuple((path, one.st_mtime_ns, one.st_size) for path, one in known))
+
+
+def advise(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> Advice:
+    """Recommend a precision, and warn of what the chosen one will do."""
+    mode, why = _recommended(recipe, facts, hardware)
+    chosen = _with_mode(recipe, mode) if recipe.precision == AUTO else recipe
+    return Advice(
+        mode=mode,
+        sentence=f"{mode.title}: {why}.",
+        warnings=tuple(precision_warnings.of(chosen, facts)),
+    )
+
+
+def advise_for(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Advice:
+    """Recommend a precision for the machine that will train."""
+    advised = advise(recipe, facts, workers.machine(db))
+    if workers.hardware(db) is not None:
+        return advised
+    return replace(advised, sentence=f"{advised.sentence} {GUESS}")
+
+
+@lru_cache(maxsize=128)
+def _read(folder: Path, _state: tuple[Any, ...]) -> ModelFacts:
+    return weights.read(folder)
+
+
+def _fetched(name: str) -> ModelFacts:
+    """Return what the hub's cache holds of a model, if it was ever fetched. Asks nobody."""
+    from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415 -- heavy import
+
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except errors.HFValidationError as error:
+        raise InvalidError(
+            f"{name} is no name the hub gives.",
+            hint="A hub model is written owner/name.",
+            param="base_model",
+        ) from error
+    if not isinstance(config, str):
+        return ModelFacts()
+    try:
+        return facts(Path(config).parent)
+    except InvalidError:
+        # Half a download is no fault: the run will fetch the rest.
+        return weights.from_config(Path(config).parent)
+
+
+def _recommended(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> tuple[Precision, str]:
+    """Return the first of the candidates that nothing speaks against."""
+    for compute, why in _candidates(recipe, facts, hardware):
+        mode = next(one for one in PRECISIONS.values() if one.is_common and one.compute == compute)
+        if not of_precision(_with_mode(recipe, mode), facts, hardware):
+            return mode, why
+    return PRECISIONS["fp32"], "nothing else can hold these weights"
+
+
+def _candidates(
+    recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware
+) -> Iterator[tuple[DType, str]]:
+    """Offer formats to compute in, the best first, each with its reason."""
+    fast, seen = fast_formats(hardware), _seen(facts)
+    rule = next(rule for rule in RULES if rule.applies(recipe, facts, fast))
+    overflow = families.FLOAT16.get(facts.family)
+    if rule.compute != "float16" or overflow is None:
+        yield rule.compute, rule.reason.format(hardware=hardware.title) + seen
+    if "bfloat16" in fast:
+        yield "bfloat16", _IN_RANGE.format(hardware=hardware.title) + seen
+    yield "float32", f"{_lack(facts, hardware)}{seen}"
+
+
+def _with_mode(recipe: AnyRecipe, mode: Precision) -> AnyRecipe:
+    return recipe.model_copy(update={"precision": mode.name})
+
+
+def fast_formats(hardware: Hardware) -> frozenset[DType]:
+    """Return the 16-bit formats that the machine multiplies itself, rather than emulating them."""
+    if hardware.device == "cpu":
+        times = hardware.product_times.get("bfloat16")
+        is_fast = hardware.native_bf16 if times is None else times < 1
+        return BFLOAT16 if is_fast else NEITHER
+    if hardware.capability >= AMPERE:
+        return BOTH
+    has_units = all(_NO_TENSOR_CORES not in gpu.name for gpu in hardware.gpus)
+    return FLOAT16 if hardware.capability >= VOLTA and has_units else NEITHER
+
+
+def _lack(facts: ModelFacts, hardware: Hardware) -> str:
+    """Say what keeps a run from 16 bits."""
+    if facts.mixed_float64:
+        return "some layers are stored in float64"
+    fast, overflow = fast_formats(hardware), families.FLOAT16.get(facts.family)
+    if fast == FLOAT16 and overflow:
+        return f"{hardware.title} lacks bfloat16, and in float16 {overflow.why} ({overflow.source})"
+    return "the weights do not suit 16 bits"
+
+
+def _seen(facts: ModelFacts) -> str:
+    """Name the evidence: what the weights look like."""
+    largest = facts.spread.largest
+    if not facts.has_weights or largest is None:
+        return ""
+    return f" (weights are {facts.native}, the largest seen {largest:.3g})"

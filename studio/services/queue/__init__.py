@@ -1,0 +1,1 @@
+"""The queue: order, slots, why something waits, and what a finished task triggers."""

@@ -1,0 +1,76 @@
+"""What a worker does besides runs, and what of it waits: exports and chores, in one list."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session
+
+from studio.db.states import WorkStatus
+from studio.db.tables import Run
+from studio.db.work import Chore, Export
+from studio.services.models import loaded_model
+from studio.services.queue import concurrent_exports, wait_reasons
+from studio.services.queue.wait_reasons import Wait
+from studio.services.runs import runs
+from studio.services.tasks import task_lifecycle, tasks
+from studio.services.workers import workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """An export or a chore, as a list of both shows it."""
+
+    work: Export | Chore
+    title: str
+    about: str
+    """What it is for, in words."""
+    takes_slot: bool
+    """Whether it has a slot that a run could have."""
+    wait: Wait | None
+    """Why it waits, if it does."""
+    owner_id: int | None = None
+    """Who may cancel it: an export is of its run."""
+
+    @property
+    def key(self) -> str:
+        """What tells it from all others in the list."""
+        return f"{type(self.work).__name__.lower()}-{self.work.id}"
+
+
+def listed(db: Session) -> Sequence[Other]:
+    """Return what goes on, then what waits, each in its order."""
+    found = [
+        *(_export(db, one) for one in task_lifecycle.unfinished(db, Export)),
+        *(_chore(db, one) for one in task_lifecycle.unfinished(db, Chore)),
+    ]
+    return sorted(found, key=lambda other: other.work.status is WorkStatus.QUEUED)
+
+
+def slots_used(db: Session) -> int:
+    """Return how many slots are taken: by runs, by other work, and by a model that answers."""
+    taken = sum(run.slots for run in runs.live(db)) + sum(one.takes_slot for one in listed(db))
+    return taken + (loaded_model.SLOTS if loaded_model.now(db) else 0)
+
+
+def _export(db: Session, export: Export) -> Other:
+    run = db.get(Run, export.run_id)
+    return Other(
+        work=export,
+        title="Export",
+        about=f"of {run.name if run else 'run'} #{export.run_id}, {export.kind} in {export.dtype}",
+        takes_slot=export.status is WorkStatus.RUNNING
+        and concurrent_exports.takes_slot(db, export, workers.machine(db)),
+        wait=wait_reasons.of_work(db, export),
+        owner_id=run.owner_id if run else None,
+    )
+
+
+def _chore(db: Session, chore: Chore) -> Other:
+    return Other(
+        work=chore,
+        title=tasks.title(chore),
+        about=tasks.about(chore),
+        takes_slot=chore.status is WorkStatus.RUNNING and tasks.needs_device(chore),
+        wait=wait_reasons.of_work(db, chore),
+        owner_id=chore.owner_id,
+    )

@@ -1,0 +1,113 @@
+"""When waiting runs will start: from the runs that train now, and from how long their like took."""
+
+import heapq
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlmodel import Session, col, func, select
+
+from studio.db.states import RunStatus
+from studio.db.tables import Happening, Run
+from studio.services.estimates import run_progress
+from studio.services.queue import queue
+from studio.services.queue.wait_reasons import SOON, Obstacle, Wait, slots_are_taken, worker_is_away
+from studio.services.runs import runs
+from studio.services.workers import workers
+
+_LIKE = 5
+"""How many earlier runs of an experiment tell how long the next will take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWait(Wait):
+    """One run that waits."""
+
+    run: Run
+    place: int
+    """Among those of its priority, counted from one."""
+    places: int
+    """How many those are."""
+
+
+def waits(db: Session) -> list[RunWait]:
+    """Tell of each waiting run why it waits, and estimate for how long."""
+    slots, waiting = workers.slots(db), queue.waiting(db)
+    peers = Counter(run.priority for run in waiting)
+    place = Counter[int]()
+    taken = slots_are_taken(db)
+    free = _free_at(runs.live(db), slots) if taken is None or taken.seconds is not None else []
+    ahead = worker_is_away(db) or taken or Obstacle(SOON)
+    since = _queued_at(db, waiting)
+    told = []
+    for run in waiting:
+        own = _own_reason(run, slots)
+        seconds = free[0] if free and slots and not own else None
+        place[run.priority] += 1
+        told.append(
+            RunWait(
+                run=run,
+                place=place[run.priority],
+                places=peers[run.priority],
+                reason=own or ahead.reason,
+                since=since.get(run.id or 0, run.created_at),
+                seconds=seconds,
+            )
+        )
+        if own:
+            continue
+        if slots:
+            ahead = Obstacle(f"waits behind run {run.id}")
+        lasts = _usual_seconds(db, run)
+        # Where one cannot be foretold, neither can those behind it.
+        free = [] if seconds is None or lasts is None else _after(free, seconds + lasts)
+    return told
+
+
+def of_run(db: Session, run: Run) -> RunWait | None:
+    """Say why a run waits; None for one that does not."""
+    if run.status is not RunStatus.QUEUED:
+        return None
+    return next((wait for wait in waits(db) if wait.run.id == run.id), None)
+
+
+def _own_reason(run: Run, slots: int) -> str:
+    if run.is_held:
+        return "held by you"
+    return f"needs {run.slots} slots, there are {slots}" if 0 < slots < run.slots else ""
+
+
+def _queued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
+    """Return when runs that have begun before were put into the queue again."""
+    again = [run.id for run in waiting if run.attempt]
+    query = select(Happening.run_id, func.max(Happening.at)).where(
+        col(Happening.run_id).in_(again), Happening.kind == RunStatus.QUEUED.value
+    )
+    return dict(db.exec(query.group_by(col(Happening.run_id))).all())
+
+
+def _free_at(live: Sequence[Run], slots: int) -> list[float]:
+    """Return in how many seconds each slot is free, soonest first; empty where that is unknown."""
+    ends = [run_progress.of(run).eta_seconds for run in live]
+    known = [end for end in ends if end is not None]
+    if len(known) < len(ends):
+        return []
+    free = [*known, *[0.0] * (slots - len(known))]
+    heapq.heapify(free)
+    return free
+
+
+def _after(free: list[float], ends: float) -> list[float]:
+    heapq.heapreplace(free, ends)
+    return free
+
+
+def _usual_seconds(db: Session, run: Run) -> float | None:
+    like = select(Run).where(
+        Run.experiment_id == run.experiment_id, Run.status == RunStatus.SUCCEEDED
+    )
+    earlier = db.exec(like.order_by(col(Run.id).desc()).limit(_LIKE)).all()
+    took = [seconds for one in earlier if (seconds := run_progress.of(one).total_seconds)]
+    return statistics.median(took) if took else None

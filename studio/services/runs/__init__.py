@@ -1,0 +1,1 @@
+"""Runs: submitted, attempted, controlled, explained when they fail, and tidied away."""

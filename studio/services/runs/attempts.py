@@ -1,0 +1,277 @@
+"""One attempt at a run, from its claim to its end, as its worker tells it.
+
+A worker owns an attempt by its name and the attempt's number. One that was frozen until its lease
+ran out owns it no more, and whatever it still wants to write is refused. Success is told by the
+run's own last event, never guessed from an exit code.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlmodel import Session, col, func, select, update
+
+from studio.db.states import LIVE, Ask, RunStatus
+from studio.db.tables import Attempt, Run, Sample
+from studio.events import (
+    Alarmed,
+    Checkpointed,
+    Event,
+    Failed,
+    Finished,
+    Paused,
+    Phase,
+    Progressed,
+    Resumed,
+    Sampled,
+    Started,
+    Stopped,
+)
+from studio.services.metrics import metric_store, metric_summaries
+from studio.services.runs import oom_retry, runs, states
+from studio.services.tasks import exit_diagnosis
+from studio.services.tasks.exit_diagnosis import End
+
+LEASE = timedelta(seconds=30)
+"""How long a worker may be silent before another takes over what it trains."""
+
+LOST = "lost"
+_SAVING = frozenset({"not_saved", "broken_checkpoint"})
+"""Alarms about checkpoints."""
+
+MOST_LOST = 3
+"""Attempts without a last word after which a run is not tried again: it kills whatever runs it."""
+
+
+class LeaseLostError(Exception):
+    """The attempt is somebody else's by now; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    worker: str
+    attempt: int
+
+
+def until(lease: timedelta) -> datetime:
+    return datetime.now(UTC) + lease
+
+
+def owned(db: Session, run_id: int, owner: Owner) -> Run:
+    """Return the run if the attempt is still the owner's.
+
+    Raises:
+        LeaseLostError: another worker has taken it over, or it was claimed anew.
+
+    """
+    run = runs.get(db, run_id)
+    if (run.worker, run.attempt) != (owner.worker, owner.attempt):
+        raise LeaseLostError(f"Run {run_id} is not {owner.worker}'s any more.")
+    return run
+
+
+def extend(db: Session, worker: str, lease: timedelta = LEASE) -> None:
+    """Extend the leases of whatever a worker trains."""
+    mine = (col(Run.worker) == worker, col(Run.status).in_(LIVE))
+    db.exec(update(Run).where(*mine).values(lease_until=until(lease)))
+
+
+def abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
+    """Return live runs that nobody looks after: by their lease, or for want of any other worker."""
+    others = select(Run).where(col(Run.status).in_(LIVE), Run.worker != worker)
+    if not alone:
+        lease_over = col(Run.lease_until) < datetime.now(UTC)
+        others = others.where(col(Run.lease_until).is_(None) | lease_over)
+    return db.exec(others.order_by(col(Run.id))).all()
+
+
+def take_over(run: Run, worker: str, lease: timedelta = LEASE) -> Owner:
+    """Make a worker the owner of an attempt that another has left."""
+    run.worker, run.lease_until = worker, until(lease)
+    return Owner(worker, run.attempt)
+
+
+def launched(run: Run, handle: str) -> None:
+    """Remember which process trains the run, so that another worker can find it."""
+    run.handle = handle
+
+
+def give_back(db: Session, run: Run) -> None:
+    """Return a run whose process was never made to the queue."""
+    _close(db, run, LOST, None)
+    states.move(db, run, RunStatus.QUEUED)
+
+
+def follow(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
+    """Bring a run up to date with what its process has said since last time."""
+    told: list[dict[str, Any]] = []
+    for event in events:
+        _apply(db, run, event)
+        if isinstance(event, Progressed):
+            told.extend(metric_store.rows(run, event))
+        elif isinstance(event, Started | Resumed | Finished | Stopped):
+            metric_store.keep(db, run, told)
+            told = []
+            _sum_up(db, run, event)
+    metric_store.keep(db, run, told)
+    run.events_offset = offset
+
+
+def settle(db: Session, run: Run, end: End) -> None:
+    """Close an attempt whose process is gone, whether or not it said goodbye."""
+    was, outcome = run.status, ""
+    if was is RunStatus.STOPPING:
+        run.error_code = run.error_message = run.error_hint = ""
+        _leave(db, run)
+    elif was.is_live and oom_retry.awaits(run):
+        outcome = RunStatus.FAILED.value
+        oom_retry.shrink(db, run)
+    elif was.is_live:
+        outcome = LOST
+        _lost(db, run, end)
+    # Asked to pause, it may wait again by now.
+    left = RunStatus.PAUSED if run.status is RunStatus.QUEUED else run.status
+    _close(db, run, outcome or left.value, end.exit_code)
+
+
+def fail(db: Session, run: Run, why: Failed) -> None:
+    """End a run as failed, with all that explains it."""
+    told = {
+        "code": why.code,
+        "message": why.message,
+        "hint": why.hint,
+        "phase": run.phase or ("training" if run.first_step_at else "starting"),
+        "step": run.step,
+        "attempt": run.attempt,
+        "facts": why.facts,
+    }
+    if states.move(db, run, RunStatus.FAILED, told):
+        run.error_code, run.error_message, run.error_hint = why.code, why.message, why.hint
+
+
+def of(db: Session, run_id: int) -> Sequence[Attempt]:
+    """Return the attempts at a run, oldest first."""
+    query = select(Attempt).where(Attempt.run_id == run_id)
+    return db.exec(query.order_by(col(Attempt.number))).all()
+
+
+_AFTER = {Ask.PAUSE: RunStatus.PAUSED, Ask.DRAIN: RunStatus.QUEUED}
+"""Where a run goes that leaves because it was asked to; else it is cancelled."""
+
+
+def _lost(db: Session, run: Run, end: End) -> None:
+    """Try again from the newest checkpoint, unless that would only end the same way."""
+    why = exit_diagnosis.of(end, exit_diagnosis.TRAINING, _where(run))
+    before = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
+    times = db.exec(before).one() + 1
+    if oom_retry.await_end(run, exit_diagnosis.told(why, 1)):
+        oom_retry.shrink(db, run)
+        return
+    if not why.is_chance or times >= why.tries:
+        fail(db, run, exit_diagnosis.told(why, times))
+        return
+    run.resumes = True
+    states.move(db, run, RunStatus.QUEUED, {"because": why.message, "attempt": run.attempt})
+
+
+def _where(run: Run) -> str:
+    if run.phase:
+        return f" while {run.phase}"
+    return f" at step {run.step}" if run.step else ""
+
+
+def _close(db: Session, run: Run, outcome: str, exit_code: int | None) -> None:
+    run.handle, run.lease_until, run.worker = "", None, ""
+    mine = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
+    ended = {"ended_at": datetime.now(UTC), "outcome": outcome, "exit_code": exit_code}
+    db.exec(update(Attempt).where(*mine).values(**ended))
+
+
+def _apply(db: Session, run: Run, event: Event) -> None:
+    match event:
+        case Phase(name=name):
+            run.phase = name
+        case Started():
+            _start(db, run, event)
+        case Progressed():
+            run.step, run.epoch, run.tokens = event.step, event.epoch, event.tokens
+            run.metrics = run.metrics | event.metrics
+            run.first_step_at = run.first_step_at or (event.at if event.step else None)
+            run.phase = ""
+        case Sampled() | Alarmed():
+            _keep(db, run, event)
+        case Checkpointed(step=step):
+            run.checkpoint_step = step
+            states.note(db, run, event.kind, {"step": step})
+        case Resumed(step=step):
+            run.step = run.resumed_step = step
+            mine = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
+            db.exec(update(Attempt).where(*mine).values(from_step=step))
+            states.note(db, run, event.kind, {"step": step, "attempt": run.attempt})
+        case _:
+            _end(db, run, event)
+
+
+def _end(db: Session, run: Run, event: Event) -> None:
+    match event:
+        case Finished(metrics=metrics):
+            run.metrics = run.metrics | metrics
+            states.move(db, run, RunStatus.SUCCEEDED)
+        case Stopped(step=step, kept=True, metrics=metrics):
+            run.metrics = run.metrics | metrics
+            states.move(db, run, RunStatus.SUCCEEDED, {"stopped_at": step})
+        case Paused(step=step):
+            _leave(db, run, step, unasked=RunStatus.PAUSED)
+        case Stopped():
+            _stopped(db, run)
+        case Failed() if not oom_retry.await_end(run, event):
+            fail(db, run, event)
+
+
+def _stopped(db: Session, run: Run) -> None:
+    """Close a run that stopped; unasked, it was told so from outside, by a person with `kill`."""
+    states.move(db, run, RunStatus.STOPPING)
+    _leave(db, run)
+
+
+def _leave(
+    db: Session, run: Run, step: int | None = None, unasked: RunStatus = RunStatus.CANCELLED
+) -> None:
+    """Let a run go where it was asked to."""
+    to = _AFTER.get(run.asked, RunStatus.CANCELLED) if run.asked else unasked
+    run.resumes = to is not RunStatus.CANCELLED
+    states.move(db, run, to, {} if step is None else {"step": step})
+
+
+def _keep(db: Session, run: Run, event: Sampled | Alarmed) -> None:
+    told = event.model_dump(exclude={"seq", "at", "kind"})
+    if isinstance(event, Alarmed):
+        # What could not be saved speaks against no number format.
+        states.note(db, run, event.code if event.code in _SAVING else runs.ALARM, told)
+        return
+    place = (event.stage, event.step, event.position)
+    mine = select(Sample).where(Sample.run_id == run.id)
+    known = {(one.stage, one.step, one.position): one for one in db.exec(mine)}
+    if place in known:
+        # A further attempt tells again what came after its checkpoint: what it says counts.
+        known[place].answer, known[place].computed_in = event.answer, event.computed_in
+    else:
+        db.add(Sample(run_id=run.id or 0, **told))
+
+
+def _start(db: Session, run: Run, event: Started) -> None:
+    run.total_steps, run.resolved = event.total_steps, event.resolved
+    run.started_at, run.phase = event.at, ""
+    states.move(db, run, RunStatus.RUNNING)
+
+
+def _sum_up(db: Session, run: Run, event: Started | Resumed | Finished | Stopped) -> None:
+    match event:
+        case Started() if run.attempt > 1:
+            metric_summaries.cut(db, run.id or 0, None)
+        case Resumed(step=step):
+            metric_summaries.cut(db, run.id or 0, step)
+            run.metrics = metric_summaries.newest(db, run.id or 0)
+        case Finished(metrics=final) | Stopped(metrics=final):
+            metric_summaries.conclude(db, run.id or 0, final)

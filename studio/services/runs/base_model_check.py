@@ -1,0 +1,110 @@
+"""Whether a recipe's base model can be had: it is on this machine, or the hub hands it out.
+
+The hub is asked only while a request is answered: the web process says by which settings. A check
+waits a few seconds at most, and keeps the answer for a while: a form asks after every change.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sqlmodel import Session
+
+from studio.errors import StudioError, UnavailableError
+from studio.hub import Hub
+from studio.methods import AnyRecipe
+from studio.services.accounts import secrets
+from studio.services.models import downloads, models
+from studio.services.precision import recommendation
+from studio.services.precision.incompatibilities import Refusal
+from studio.settings import Settings
+
+PAGE = "/models"
+"""Where a model is downloaded or added."""
+
+_WAIT_SECONDS = 3.0
+_MOST_KEPT = 500
+
+
+@dataclass(slots=True)
+class HubAnswers:
+    """What the hub said of models a short while ago: why it does not hand one out, or nothing."""
+
+    good_seconds: float = 300.0
+    bad_seconds: float = 5.0
+    """A refusal holds shortly, so that trying again asks the hub again."""
+    _kept: dict[tuple[Hub, str], tuple[float, StudioError | None]] = field(default_factory=dict)
+    """With the moment of the monotonic clock until which an answer holds."""
+
+    def trouble(self, hub: Hub, name: str) -> StudioError | None:
+        until, trouble = self._kept.get((hub, name), (0.0, None))
+        if time.monotonic() < until:
+            return trouble
+        trouble = _trouble(hub, name)
+        if len(self._kept) >= _MOST_KEPT:
+            self._kept.clear()
+        holds = self.bad_seconds if trouble else self.good_seconds
+        self._kept[hub, name] = time.monotonic() + holds, trouble
+        return trouble
+
+
+_ASKING: ContextVar[tuple[Settings, HubAnswers] | None] = ContextVar("asking", default=None)
+
+
+@contextmanager
+def asking_hub(settings: Settings, answers: HubAnswers) -> Iterator[None]:
+    """Let checks within ask the hub of these settings."""
+    before = _ASKING.set((settings, answers))
+    try:
+        yield
+    finally:
+        _ASKING.reset(before)
+
+
+def refusals(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+    """Return why a recipe's base model cannot be had; nothing if it can, or the hub is not asked.
+
+    Raises:
+        InvalidError: there is no such model, or its files cannot be read.
+
+    """
+    location = models.require(db, recipe.base_model)
+    if Path(location).is_absolute():
+        return _of_folder(db, recipe.base_model, Path(location))
+    asking = _ASKING.get()
+    if asking is None or recommendation.facts_of(db, recipe.base_model).has_weights:
+        return []
+    settings, answers = asking
+    try:
+        hub = downloads.hub(secrets.given(db, settings, ["hub_token"]))
+    except UnavailableError as error:
+        return [_refusal(error.message, error.hint)]
+    trouble = answers.trouble(replace(hub, seconds=_WAIT_SECONDS), location)
+    return [_refusal(trouble.message, f"{trouble.hint} {_RETRY}".strip())] if trouble else []
+
+
+_RETRY = "Try again, or choose a model that is on this machine."
+
+
+def _of_folder(db: Session, name: str, folder: Path) -> list[Refusal]:
+    if not folder.is_dir():
+        return [_refusal(f"The folder of {name} is gone: {folder}.", _RETRY)]
+    # One on the list had weights when it was added.
+    if models.named(db, name) is None and not recommendation.facts_of(db, name).has_weights:
+        return [_refusal(f"{folder} has a config and no weights.", _RETRY)]
+    return []
+
+
+def _refusal(message: str, hint: str) -> Refusal:
+    return Refusal(message=message, hint=hint, link=PAGE)
+
+
+def _trouble(hub: Hub, name: str) -> StudioError | None:
+    try:
+        downloads.look_at(hub, name)
+    except StudioError as error:
+        return error
+    return None

@@ -1,0 +1,108 @@
+"""All that is known of why a run failed, gathered from its rows and its log."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlmodel import Session, col, select
+
+from studio import failures
+from studio.db.states import RunStatus
+from studio.db.tables import Attempt, Happening, Run
+from studio.failures import Kind
+from studio.recipe import yaml
+from studio.rundir import RunDir
+from studio.services.runs import artifacts, fixes
+from studio.services.runs.fixes import Repair
+from studio.services.tasks import exit_diagnosis
+
+LAST_LINES = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    kind: Kind
+    message: str
+    """The cause, in one sentence."""
+    hint: str
+    phase: str
+    """What the run was doing: loading, training, saving."""
+    step: int
+    attempt: int
+    """Which attempt failed, counted from one; 0 where none was made."""
+    exit_code: int | None
+    """None where nobody could know it; negative for a signal."""
+    signal: str
+    """The name of the signal that ended the process, or nothing."""
+    facts: dict[str, int]
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words."""
+        if self.signal:
+            return f"signal {self.signal}"
+        return "not known" if self.exit_code is None else f"exit code {self.exit_code}"
+
+
+def of(db: Session, run: Run) -> Explanation | None:
+    """Return why a run has failed, or None if it has not."""
+    if not run.error_code:
+        return None
+    found = select(Happening).where(
+        Happening.run_id == run.id, Happening.kind == RunStatus.FAILED.value
+    )
+    newest = db.exec(found.order_by(col(Happening.id).desc()).limit(1)).first()
+    told = newest.data if newest else {}
+    attempt = told.get("attempt", run.attempt)
+    tries = select(Attempt).where(Attempt.run_id == run.id, Attempt.number == attempt)
+    made = db.exec(tries).first()
+    code = made.exit_code if made else None
+    return Explanation(
+        kind=failures.kind(run.error_code),
+        message=run.error_message,
+        hint=run.error_hint,
+        phase=told.get("phase", ""),
+        step=told.get("step", run.step),
+        attempt=attempt,
+        exit_code=code,
+        signal=exit_diagnosis.signal_name(code),
+        facts=told.get("facts", {}),
+    )
+
+
+def last_lines(folder: RunDir) -> list[str]:
+    return artifacts.log_part(folder.log, None, LAST_LINES).lines
+
+
+def mends(db: Session, run: Run, why: Explanation) -> list[Repair]:
+    """Return the changes of its recipe that may mend a failed run."""
+    return fixes.of(db, why.kind.code, run.recipe, why.facts)
+
+
+def report(run: Run, why: Explanation, lines: Sequence[str]) -> str:
+    """Return all that somebody needs who looks for the mistake, as Markdown."""
+    versions = run.resolved.get("versions", {})
+    told = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return "\n".join(
+        [
+            f"## {why.message}",
+            "",
+            f"- Code: `{why.kind.code}`",
+            f"- Run: {run.name} #{run.id}, attempt {why.attempt}",
+            f"- Phase: {why.phase or 'not known'}, step {why.step}",
+            f"- Process: {why.ending}",
+            f"- Versions: {told or 'not known: it ended before its trainer was built'}",
+            "",
+            _fenced("yaml", yaml.dump(run.recipe)),
+            "",
+            _fenced("text", "\n".join(lines)),
+            "",
+        ]
+    )
+
+
+def _fenced(language: str, text: str) -> str:
+    """Fence a text with more backticks than it has in a row anywhere."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"

@@ -1,0 +1,55 @@
+"""The manifest of a run, told from its row until the run has written its own."""
+
+from sqlmodel import Session
+
+from studio import manifest
+from studio.db.tables import Run
+from studio.manifest import Manifest
+from studio.rundir import DataFacts, JobSpec, RunDir
+from studio.services.datasets import datasets, versions
+
+
+def of(db: Session, run: Run, folder: RunDir) -> str:
+    """Return a run's manifest as JSON: to the letter the one it wrote, if it has written one."""
+    if folder.manifest.is_file():
+        return folder.manifest.read_text(encoding="utf-8")
+    return known(db, run, folder).model_dump_json(indent=2)
+
+
+def known(db: Session, run: Run, folder: RunDir) -> Manifest:
+    """Tell what is known of a run that has not written its own."""
+    recipe = run.recipe.model_dump(mode="json")
+    return manifest.of(_spec(db, run, folder), recipe, run.resolved, run.metrics)
+
+
+def _spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
+    """Return how the run was launched, or would be."""
+    if folder.job.is_file():
+        return JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    return JobSpec(
+        run_id=run.id or 0,
+        name=run.name,
+        precision_reason=run.precision_reason,
+        attempt=run.attempt,
+        model=run.recipe.base_model,
+        train=folder.root,
+        validation=None,
+        dataset=facts_of(db, run),
+    )
+
+
+def facts_of(db: Session, run: Run) -> DataFacts | None:
+    """Return what tells the rows of a run from all others, unless they are gone."""
+    found = versions.of_run(db, run)
+    if found is None:
+        return None
+    dataset = datasets.get(db, found.dataset_id)
+    return DataFacts(
+        name=dataset.name,
+        sha256=dataset.sha256,
+        version=found.number,
+        rows_sha256=found.sha256,
+        mapping=found.mapping,
+        train_rows=found.train_rows,
+        validation_rows=found.validation_rows,
+    )

@@ -1,0 +1,91 @@
+"""Where a run's numbers broke: which were not finite at a step, where in the model, and the log."""
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlmodel import Session, col, select
+
+from studio.db.tables import Happening, Metric
+from studio.services.runs import artifacts, runs
+
+AROUND = 12
+"""Lines of the log before the one of the step, and after it."""
+
+_STEP = re.compile(rb"step (\d+)/")
+"""How a line of numbers begins in a run's log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of the log."""
+
+    number: int
+    """Counted from one."""
+    text: str
+    is_it: bool
+    """Whether it is the line that the step wrote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakage:
+    """What is known of a step at which a number was not finite."""
+
+    step: int
+    numbers: dict[str, str]
+    """What was not finite: `nan`, `inf` or `-inf`, by metric."""
+    steps: Sequence[int]
+    """All steps that had such a number, the first of them."""
+    alarms: Sequence[Happening]
+    """The run's alarms that name a module, or were raised at this step."""
+    lines: Sequence[Line]
+
+
+MOST_STEPS = 100
+
+
+def at(db: Session, run_id: int, step: int, log: Path) -> Breakage:
+    """Gather what is known of a step."""
+    broken = (Metric.run_id == run_id, col(Metric.value).is_(None))
+    found = select(Metric.key, Metric.non_finite).where(*broken, Metric.step == step)
+    steps = select(Metric.step).where(*broken).distinct().order_by(col(Metric.step))
+    alarms = runs.alarms(db, run_id)
+    return Breakage(
+        step=step,
+        numbers=dict(db.exec(found.order_by(col(Metric.key))).all()),
+        steps=db.exec(steps.limit(MOST_STEPS)).all(),
+        alarms=[one for one in alarms if one.data["module"] or one.data["step"] == step],
+        lines=_around(log, step),
+    )
+
+
+def _around(log: Path, step: int) -> list[Line]:
+    """Return the line that a step wrote, with some around it: nothing where there is none."""
+    if not log.exists():
+        return []
+    with log.open("rb") as file:
+        return _cut(enumerate(file, 1), step)
+
+
+def _cut(lines: Iterable[tuple[int, bytes]], step: int) -> list[Line]:
+    before: deque[tuple[int, bytes]] = deque(maxlen=AROUND)
+    found: list[Line] = []
+    after = 0
+    for number, line in lines:
+        told = _STEP.search(line)
+        if not found and told and int(told[1]) == step:
+            found = [_line(*one) for one in before]
+            found.append(_line(number, line, is_it=True))
+        elif found and after < AROUND:
+            found.append(_line(number, line))
+            after += 1
+        elif found:
+            return found
+        before.append((number, line))
+    return found
+
+
+def _line(number: int, line: bytes, *, is_it: bool = False) -> Line:
+    return Line(number=number, text=artifacts.shown(line.rstrip(b"\n")), is_it=is_it)

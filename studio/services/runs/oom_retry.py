@@ -1,0 +1,84 @@
+"""What a run does by itself when it fails, because its recipe asks for it: smaller batches.
+
+The same run goes on as a further attempt. Its recipe is changed for good, and its history says so:
+nothing is ever compared with a recipe that it was not trained by.
+"""
+
+from typing import Any
+
+from pydantic import ValidationError
+from sqlmodel import Session, col, select
+
+from studio.db.states import RunStatus
+from studio.db.tables import Happening, Run
+from studio.events import Failed
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.dotted import merge
+from studio.services.runs import states
+
+SHRUNK = "shrunk"
+"""The kind of happening that says that a run goes on with smaller batches."""
+
+
+def smaller_batch(recipe: AnyRecipe) -> dict[str, Any]:
+    """Return the change to about half the batch at as many examples an update; nothing at one."""
+    steps = recipe.optimisation
+    batch = steps.per_device_train_batch_size
+    smaller = next((size for size in range(batch // 2, 0, -1) if batch % size == 0), None)
+    if smaller is None:
+        return {}
+    more = steps.gradient_accumulation_steps * batch // smaller
+    return {
+        "optimisation": {
+            "per_device_train_batch_size": smaller,
+            "gradient_accumulation_steps": more,
+        }
+    }
+
+
+def await_end(run: Run, why: Failed) -> bool:
+    """Note that a run failed which shall be tried again once its process is gone; say whether."""
+    wanted = run.recipe.recovery.smaller_batches and run.status.is_live
+    if why.code != "out_of_memory" or not wanted or run.status is RunStatus.STOPPING:
+        return False
+    if not _changed(run):
+        return False
+    run.error_code, run.error_message, run.error_hint = why.code, why.message, why.hint
+    return True
+
+
+def awaits(run: Run) -> bool:
+    return run.status.is_live and bool(run.error_code)
+
+
+def shrink(db: Session, run: Run) -> None:
+    """Queue the run again with smaller batches, from its newest checkpoint if it has one."""
+    before = run.recipe.optimisation.per_device_train_batch_size
+    run.recipe = _changed(run) or run.recipe
+    steps = run.recipe.optimisation
+    told = {
+        "because": run.error_message,
+        "attempt": run.attempt,
+        "from": before,
+        "to": steps.per_device_train_batch_size,
+        "accumulation": steps.gradient_accumulation_steps,
+    }
+    run.error_code = run.error_message = run.error_hint = ""
+    run.resumes = True
+    states.note(db, run, SHRUNK, told)
+    states.move(db, run, RunStatus.QUEUED, {"because": told["because"], "attempt": run.attempt})
+
+
+def told(db: Session, run_id: int) -> list[dict[str, Any]]:
+    """Return how often the run was shrunk, oldest first: attempt, from, to, accumulation."""
+    query = select(Happening).where(Happening.run_id == run_id, Happening.kind == SHRUNK)
+    return [one.data for one in db.exec(query.order_by(col(Happening.id)))]
+
+
+def _changed(run: Run) -> AnyRecipe | None:
+    """Return the recipe with a smaller batch, or None where there is none."""
+    change = smaller_batch(run.recipe)
+    try:
+        return RECIPES.validate_python(merge(run.recipe.model_dump(), change)) if change else None
+    except ValidationError:  # more accumulation than the knob allows
+        return None

@@ -1,0 +1,286 @@
+"""Runs, as people see them: submit, find, delete."""
+
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import ColumnElement
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, col, func, select
+from sqlmodel import delete as remove
+
+from studio.db.owners import whose
+from studio.db.states import LIVE, RunStatus
+from studio.db.summaries import MetricSummary
+from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Run, Sample
+from studio.db.work import Export
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.hardware import Hardware
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.conflicts import Conflict, conflict
+from studio.recipe.dotted import merge
+from studio.recipe.precision import AUTO
+from studio.recipe.ranges import unusable
+from studio.services import experiments
+from studio.services.accounts import owners
+from studio.services.datasets import datasets, versions
+from studio.services.estimates import estimates
+from studio.services.precision import incompatibilities, recommendation
+from studio.services.precision.incompatibilities import Refusal
+from studio.services.runs import start_checks, states
+from studio.services.workers import workers
+from studio.validation import field_errors
+
+ALARM = "alarm"
+"""The kind of happening that says that a run's numbers break."""
+
+RESTARTED = "restarted"
+"""The kind that says that a run begins anew: what its numbers were is told no more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which runs to list."""
+
+    search: str = ""
+    status: RunStatus | None = None
+    experiment_id: int | None = None
+    archived: bool = False
+    """Whether those in the archive are listed, too; those in the trash never are."""
+
+
+def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | None = None) -> Run:
+    """Queue a run of an experiment, with some of its recipe's values replaced.
+
+    Raises:
+        ForbiddenError: the experiment belongs to another member.
+        InvalidError: the recipe cannot run here: unknown model or data set, refused precision,
+            knobs that exclude each other.
+
+    """
+    owners.require(db, "experiments", [_id(experiment)])
+    values = overrides or {}
+    if experiment.precision_reason and "precision" not in values:
+        # Another model or adapter may have another recommendation.
+        values = {**values, "precision": AUTO}
+    resolved = recommendation.resolve(db, with_overrides(experiment.recipe, values))
+    recipe = resolved.recipe
+    check(db, recipe)
+    run = Run(
+        experiment_id=_id(experiment),
+        name=experiment.name,
+        recipe=recipe,
+        precision_reason=resolved.reason,
+        estimate=estimates.keep(db, recipe),
+        dataset_version_id=versions.require(db, recipe.dataset).id,
+        owner_id=whose() or experiment.owner_id,
+    )
+    db.add(run)
+    db.flush()
+    states.note(db, run, "queued")
+    return run
+
+
+def again(
+    db: Session, run_id: int, change: Mapping[str, Any], *, strict: bool | None = False
+) -> Run:
+    """Queue the recipe of a run once more, with some of its values changed.
+
+    Unless strict, they are text, as a form sends them.
+
+    Raises:
+        InvalidError: as `submit`.
+
+    """
+    run = get(db, run_id)
+    theirs = db.get_one(Experiment, run.experiment_id)
+    recipe = with_overrides(run.recipe, change, strict=strict)
+    experiment = experiments.own_or_copy(db, theirs, parent=f"run:{run_id}")
+    made = submit(db, experiment, recipe.model_dump())
+    made.name = run.name
+    if "precision" not in change:
+        made.precision_reason = run.precision_reason
+    return made
+
+
+def confirm_precision(db: Session, run: Run, hardware: Hardware) -> None:
+    """Choose again what the studio chose, on the machine that is about to train the run.
+
+    It may have been chosen while no worker was connected. A run that resumes keeps its precision,
+    and so do the runs of a sweep: they are compared with each other.
+    """
+    if not run.precision_reason or run.resumes or run.attempt > 1 or run.sweep_id is not None:
+        return
+    facts = recommendation.facts_of(db, run.recipe.base_model)
+    advised = recommendation.advise(run.recipe, facts, hardware)
+    run.precision_reason = advised.sentence
+    if advised.mode.name != run.recipe.precision:
+        run.recipe = with_overrides(run.recipe, {"precision": advised.mode.name})
+        run.estimate = estimates.keep(db, run.recipe)
+        states.note(db, run, "precision", {"precision": advised.mode.name})
+
+
+def check(db: Session, recipe: AnyRecipe) -> None:
+    """Refuse a recipe that could not run, before it waits in the queue for nothing."""
+    if refused := judge(db)(recipe):
+        raise refused
+
+
+def judge(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
+    """Return what says of recipes, at one moment, why they could not run; None of those that can.
+
+    What many of them have in common is asked of the database once.
+    """
+    hardware = workers.machine(db)
+    facts = cache(partial(recommendation.facts_of, db))
+    known = cache(partial(datasets.require, db))
+    told: dict[object, Sequence[Refusal]] = {}
+
+    def look(asked: AnyRecipe) -> Iterator[Conflict | Refusal]:
+        recipe, model = recommendation.resolve(db, asked).recipe, facts(asked.base_model)
+        known(recipe.dataset)
+        if found := conflict(recipe):
+            yield found
+        yield from unusable(recipe)
+        yield from incompatibilities.refusals(recipe, model, hardware)
+        shared = (recipe.method, recipe.base_model, recipe.dataset, recipe.data)
+        if shared not in told:
+            told[shared] = start_checks.of_data(db, recipe)
+        yield from told[shared]
+
+    def refusal(recipe: AnyRecipe) -> InvalidError | None:
+        try:
+            worst = next(look(recipe), None)
+        except InvalidError as error:
+            return error
+        if worst is None:
+            return None
+        return InvalidError(worst.message, hint=worst.hint, param=worst.param)
+
+    return refusal
+
+
+def with_overrides(
+    recipe: AnyRecipe, overrides: Mapping[str, Any], *, strict: bool | None = None
+) -> AnyRecipe:
+    """Return the recipe with some values replaced; unless strict, text is read as what it says.
+
+    Raises:
+        InvalidError: a value is out of bounds or no such field exists.
+
+    """
+    try:
+        return RECIPES.validate_python(merge(recipe.model_dump(), overrides), strict=strict)
+    except ValidationError as error:
+        first = field_errors(error.errors(), AnyRecipe)[0]
+        raise InvalidError(str(first), param=first.param) from error
+
+
+def get(db: Session, run_id: int) -> Run:
+    run = db.get(Run, run_id)
+    if run is None:
+        raise NotFoundError(f"There is no run {run_id}.", hint="It may have been deleted.")
+    return run
+
+
+def known(db: Session, ids: Sequence[int]) -> list[int]:
+    """Return those numbers that are still a run's."""
+    found = set(db.exec(select(Run.id).where(col(Run.id).in_(ids))))
+    return [one for one in ids if one in found]
+
+
+def newest(db: Session, which: Filter, *, limit: int, before: int | None = None) -> Sequence[Run]:
+    """Return matching runs, newest first, those older than run `before`."""
+    query = select(Run).order_by(col(Run.id).desc()).limit(limit)
+    if which.search:
+        # Names are looked through in an index; of the wide rows only those that match are read.
+        query = query.where(col(Run.id).in_(select(Run.id).where(*_matching(which))))
+    else:
+        query = query.where(*_matching(which))
+    if before is not None:
+        query = query.where(col(Run.id) < before)
+    return db.exec(query).all()
+
+
+def count(db: Session, which: Filter) -> int:
+    return db.exec(select(func.count(col(Run.id))).where(*_matching(which))).one()
+
+
+def of_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
+    return newest(db, Filter(experiment_id=experiment_id, archived=True), limit=1000)
+
+
+def live(db: Session) -> Sequence[Run]:
+    """Return the runs that own a training process, oldest first."""
+    return db.exec(select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))).all()
+
+
+def following(db: Session, run_ids: Collection[int]) -> Sequence[Run]:
+    """Return the live runs and some others, newest first; runs that were deleted are left out."""
+    query = select(Run).where(col(Run.status).in_(LIVE) | col(Run.id).in_(run_ids))
+    return db.exec(query.order_by(col(Run.id).desc())).all()
+
+
+def delete(db: Session, run_id: int, folder: Path) -> None:
+    """Delete a run that has ended, with its numbers and files.
+
+    Raises:
+        ConflictError: it is queued or live.
+
+    """
+    run = get(db, run_id)
+    if run.status is RunStatus.QUEUED or run.status.is_live:
+        raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
+    for table in (Metric, MetricSummary, Sample, Happening, Model, Export, Attempt):
+        db.exec(remove(table).where(col(table.run_id) == run_id))
+    db.delete(run)
+    shutil.rmtree(folder / str(run_id), ignore_errors=True)
+
+
+def happenings(
+    db: Session, run_id: int, *, after: int = 0, limit: int = 200
+) -> Sequence[Happening]:
+    query = select(Happening).where(Happening.run_id == run_id, col(Happening.id) > after)
+    return db.exec(query.order_by(col(Happening.id)).limit(limit)).all()
+
+
+def newest_happenings(db: Session, run_id: int, *, limit: int) -> Sequence[Happening]:
+    query = select(Happening).where(Happening.run_id == run_id)
+    return db.exec(query.order_by(col(Happening.id).desc()).limit(limit)).all()
+
+
+def alarms(db: Session, run_id: int) -> Sequence[Happening]:
+    """Return what the run's guard has told, oldest first."""
+    query = select(Happening).where(Happening.run_id == run_id, *is_alarm())
+    return db.exec(query.order_by(col(Happening.id))).all()
+
+
+def is_alarm() -> tuple[ColumnElement[bool], ...]:
+    """Tell the alarms among happenings: those since the run last began anew."""
+    other = aliased(Happening)
+    newest = select(func.max(other.id)).where(
+        other.run_id == Happening.run_id, other.kind == RESTARTED
+    )
+    since = func.coalesce(newest.correlate(Happening).scalar_subquery(), 0)
+    return col(Happening.kind) == ALARM, col(Happening.id) > since
+
+
+def _matching(which: Filter) -> Iterator[ColumnElement[bool]]:
+    yield col(Run.deleted_at).is_(None)
+    if not which.archived:
+        yield col(Run.archived_at).is_(None)
+    if which.search:
+        yield col(Run.name).icontains(which.search, autoescape=True)
+    if which.status is not None:
+        yield col(Run.status) == which.status
+    if which.experiment_id is not None:
+        yield col(Run.experiment_id) == which.experiment_id
+
+
+def _id(row: Run | Experiment) -> int:
+    assert row.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
+    return row.id

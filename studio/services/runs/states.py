@@ -1,0 +1,53 @@
+"""The states of a run, and the only way from one to another.
+
+    queued ──▶ starting ──▶ running ──▶ succeeded
+     │ ▲ ▲        │  │        │ └────▶ failed ───────┐
+     │ │ └────────┘  └▶ stopping ────▶ cancelled ────┤
+     │ └── paused ◀────────┘  (or succeeded, failed) │
+     │ └──────────────── tried again ◀───────────────┘
+     └▶ cancelled (or failed, where its files cannot be read)
+
+A live run whose process is lost goes back to `queued`, to go on from its newest checkpoint.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlmodel import Session
+
+from studio.db.states import RunStatus
+from studio.db.tables import Happening, Run
+from studio.services.notifications import deliveries
+
+_Q, _S, _R, _X = RunStatus.QUEUED, RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING
+_OVER = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED})
+
+MOVES: dict[RunStatus, frozenset[RunStatus]] = {
+    _Q: frozenset({_S, RunStatus.CANCELLED, RunStatus.FAILED}),
+    _S: frozenset({_Q, _R, _X, RunStatus.FAILED}),
+    _R: frozenset({_Q, _X, RunStatus.PAUSED}) | _OVER,
+    _X: frozenset({_Q, RunStatus.PAUSED, RunStatus.CANCELLED}) | _OVER,
+    RunStatus.PAUSED: frozenset({_Q, RunStatus.CANCELLED}),
+    RunStatus.FAILED: frozenset({_Q}),
+    RunStatus.CANCELLED: frozenset({_Q}),
+}
+
+
+def move(db: Session, run: Run, to: RunStatus, told: Mapping[str, Any] | None = None) -> bool:
+    """Move a run if the diagram above has that arrow. Return whether it moved."""
+    if to not in MOVES.get(run.status, ()):
+        return False
+    run.status = to
+    run.finished_at = datetime.now(UTC) if to.is_final else None
+    deliveries.announce(db, run, told or {})
+    if not to.is_live:
+        run.phase, run.asked = "", None
+    note(db, run, to.value, told)
+    return True
+
+
+def note(db: Session, run: Run, kind: str, data: Mapping[str, Any] | None = None) -> None:
+    """Write down that something befell the run."""
+    assert run.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
+    db.add(Happening(run_id=run.id, kind=kind, data=dict(data or {})))

@@ -1,0 +1,137 @@
+"""What may stand at a place of a query: names of fields, their signs, and the values they have."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+
+from sqlmodel import Session, col, select
+
+from studio.db.tables import Run
+from studio.services.metrics import metric_summaries
+from studio.services.runs import tags_notes
+from studio.services.search import query_fields, query_filters, query_parser
+from studio.services.search.query_fields import Field
+
+MOST = 10
+MOST_VALUES = 200
+"""Of a field with more values than these, they are found by what is typed."""
+
+_ORDERED = {
+    "<": "less than",
+    ">": "more than",
+    "<=": "at most",
+    ">=": "at least",
+    ":": "is",
+    "!=": "is not",
+}
+_PLAIN = {":": "is", "!=": "is not"}
+_WORDS = {":": "has the word", "=": "is exactly", "!=": "is not"}
+_ABOUT = {"is": "how it stands", "has": "what it has"}
+_SPANS = ("10min", "1h", "6h", "1d")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    text: str
+    """What takes the place of the word that is written."""
+    about: str = ""
+    is_whole: bool = True
+    """Whether the term is whole with it: what comes after is a term of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    start: int
+    end: int
+    """The part of the query that an offer takes the place of."""
+    offers: Sequence[Offer]
+
+
+def at(db: Session, query: str, place: int) -> Completion:
+    """Return what may be written at a place of a query, what fits best first."""
+    one = query_parser.unfinished(query, place)
+    told = metric_summaries.keys(db)
+    found = _values(db, one, told) if one.field else _names(one.word, told)
+    return Completion(start=one.start, end=one.end, offers=list(islice(found, MOST)))
+
+
+def _names(word: str, told: Sequence[str]) -> Iterator[Offer]:
+    if not word or word.startswith('"'):
+        return
+    exact = query_fields.find(word, told)
+    if exact is not None and exact.kind != "curve":
+        for sign, about in _signs(exact).items():
+            yield Offer(f"{word}{sign}", about, is_whole=False)
+    known = [*query_filters.FLAGS, *query_fields.names(told)]
+    for name in _fitting(word, known, lambda name: _title(name, told)):
+        field = query_fields.find(name, told)
+        if name != word and (field is None or field.kind != "curve"):
+            sign = ":" if field is None else next(iter(_signs(field)))
+            yield Offer(f"{name}{sign}", _title(name, told), is_whole=False)
+
+
+def _signs(field: Field) -> dict[str, str]:
+    if field.kind in {"number", "span", "moment"}:
+        return _ORDERED
+    return _WORDS if field.kind == "words" else _PLAIN
+
+
+def _title(name: str, told: Sequence[str]) -> str:
+    field = query_fields.find(name, told)
+    return _ABOUT.get(name, "") if field is None else field.title
+
+
+def _values(db: Session, one: query_parser.Unfinished, told: Sequence[str]) -> Iterator[Offer]:
+    field = query_fields.find(one.field, told)
+    if field is None:
+        known: Iterable[str] = query_filters.FLAGS.get(one.field, ())
+    else:
+        known = _known(db, field, one.word)
+    return (
+        Offer(query_parser.quoted(value))
+        for value in _fitting(one.word, known)
+        if value.lower() != one.word.lower()
+    )
+
+
+def _known(db: Session, field: Field, word: str) -> Iterable[str]:
+    match field.kind:
+        case "choice":
+            return field.choices
+        case "flag":
+            return ("yes", "no")
+        case "tags":
+            return tags_notes.known_tags(db)
+        case "span":
+            return _SPANS
+        case "moment":
+            return ("today", "1d", "7d", "30d", f"{datetime.now(UTC):%Y-%m}")
+    # What runs told is never the same twice, and notes are no word to choose.
+    return () if field.key or field.name == "notes" else _used(db, field, word)
+
+
+def _used(db: Session, field: Field, word: str) -> list[str]:
+    """Return the values that runs have, sorted."""
+    query = select(field.value).where(col(Run.deleted_at).is_(None), field.value.is_not(None))
+    if field.kind == "words":
+        query = query.where(field.value.icontains(word, autoescape=True))
+    found = db.exec(query.distinct().order_by(field.value).limit(MOST_VALUES))
+    return [f"{one:g}" if isinstance(one, float) else str(one) for one in found if one != ""]
+
+
+def _fitting(
+    word: str, known: Iterable[str], besides: Callable[[str], str] = lambda _name: ""
+) -> list[str]:
+    """Return what has a word in it, or in what is said of it; what begins with it first."""
+    sought = word.lower()
+
+    def rank(name: str) -> int:
+        if name.lower().startswith(sought):
+            return 0
+        if sought in name.lower():
+            return 1
+        return 2 if sought in besides(name).lower() else 3
+
+    ranked = [(rank(name), name) for name in known]
+    return [name for number in range(3) for found, name in ranked if found == number]

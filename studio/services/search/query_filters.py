@@ -1,0 +1,230 @@
+"""Which runs a query means, as conditions that any database understands."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import partial
+from operator import eq, ge, gt, le, lt
+from typing import Any
+
+from sqlalchemy import JSON, ColumnElement, String, and_, cast, false, func, or_, type_coerce
+from sqlmodel import col, select
+
+from studio.db.states import LIVE, RunStatus
+from studio.db.summaries import MetricSummary
+from studio.db.tables import Run
+from studio.db.words import hold
+from studio.services.search import query_fields
+from studio.services.search.query_fields import Field
+from studio.services.search.query_parser import QueryError, Term, parse, quoted
+
+Condition = ColumnElement[bool]
+
+ORDERS: dict[str, Callable[[Any, Any], Any]] = {
+    ":": eq,
+    "=": eq,
+    "<": lt,
+    "<=": le,
+    ">": gt,
+    ">=": ge,
+}
+
+_NO_TAGS = "[]"
+_ARCHIVED, _TRASHED = col(Run.archived_at).is_not(None), col(Run.deleted_at).is_not(None)
+
+_IS: dict[str, Condition] = {
+    "archived": _ARCHIVED,
+    "trashed": _TRASHED,
+    "live": col(Run.status).in_(LIVE),
+    "waiting": col(Run.status).in_((RunStatus.QUEUED, RunStatus.PAUSED)),
+    "held": col(Run.is_held).is_(True),
+}
+_HAS: dict[str, Condition] = {
+    "notes": col(Run.notes) != "",
+    "tags": cast(col(Run.tags), String) != _NO_TAGS,
+    "error": col(Run.error_code) != "",
+    "nan": col(Run.id).in_(select(MetricSummary.run_id).where(col(MetricSummary.broken) > 0)),
+}
+FLAGS = {"is": _IS, "has": _HAS}
+"""Fields that are words about a run: `is:archived`, `has:notes`."""
+
+_AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)([a-z%]*)", re.IGNORECASE)
+_UNITS = {"": 1.0, "%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "kb": 1e3, "mb": 1e6, "gb": 1e9}
+_SPANS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_MOMENT = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
+
+
+def conditions(query: str, told: Collection[str]) -> list[Condition]:
+    """Return what a run must be to be found. Archive and trash are searched only when named.
+
+    `told` are the metrics that runs have told.
+
+    Raises:
+        QueryError: it cannot be understood; the error says where.
+
+    """
+    found = parse(query)
+    named = {value for term in found if term.field == "is" for value in term.values}
+    hidden = [("archived", _ARCHIVED), ("trashed", _TRASHED)]
+    # Whoever looks into the trash wants to see what was archived before, too.
+    seen = {"archived", "trashed"} if "trashed" in named else named
+    shown = [~condition for name, condition in hidden if name not in seen]
+    return [*shown, *(_condition(term, told) for term in found)]
+
+
+def group_term(field: Field, value: object) -> str:
+    """Write the term that finds the runs of a group; groups are by what a field equals."""
+    if value is None:
+        return f"-{field.name}:*"
+    if isinstance(value, bool):
+        return f"{field.name}:{'yes' if value else 'no'}"
+    sign = "=" if field.kind == "words" else ":"
+    return f"{field.name}{sign}{quoted(f'{value:g}' if isinstance(value, float) else str(value))}"
+
+
+def _condition(term: Term, told: Collection[str]) -> Condition:
+    if not term.field:
+        one = _words(term.values[0])
+    elif term.field in FLAGS:
+        one = or_(*(_flag(term, value) for value in term.values))
+    else:
+        field = _field(term, told)
+        if not term.values:
+            raise _wrong(term, f"After {term.field}{term.sign} a value is missing.")
+        one = or_(*(_compared(field, term, value) for value in term.values))
+    # What is not known is not so: a run without this metric is found by its negation.
+    return ~func.coalesce(one, false()) if term.negated else one
+
+
+def _words(value: str) -> Condition:
+    if re.fullmatch(r"#\d{1,15}", value):
+        return col(Run.id) == int(value[1:])
+    return or_(hold(col(Run.name), value), hold(col(Run.notes), value))
+
+
+def _flag(term: Term, value: str) -> Condition:
+    known = FLAGS[term.field]
+    if term.sign not in {":", "="} or value not in known:
+        hint = f"It can be {', '.join(f'{term.field}:{one}' for one in known)}."
+        raise _wrong(term, f"Nothing can be said by {term.field}{term.sign}{value}.", hint)
+    return known[value]
+
+
+def _field(term: Term, told: Collection[str]) -> Field:
+    field = query_fields.find(term.field, told)
+    if field is not None and field.kind != "curve":
+        return field
+    close = get_close_matches(term.field, [*query_fields.names(told), *FLAGS], n=1, cutoff=0.6)
+    hint = "To look for the words themselves, put them in quotation marks."
+    if close:
+        hint = f"Did you mean {close[0]}? {hint}"
+    raise _wrong(term, f"There is no field called {term.field}.", hint)
+
+
+def _compared(field: Field, term: Term, value: str) -> Condition:
+    if value == "*" and term.sign in {":", "="}:
+        return query_fields.condition(field, lambda column: column.is_not(None))
+    by_kind = {"words": _text, "choice": _choice, "tags": _tag, "flag": _yes_or_no}
+    if field.kind in by_kind and term.sign not in {":", "="}:
+        raise _wrong(term, f"{term.field} is no number, so it is neither more nor less.")
+    if field.kind in by_kind:
+        return by_kind[field.kind](field, term, value)
+    if field.kind == "moment":
+        return _moment(field, term, value)
+    return query_fields.condition(field, partial(_ordered, term.sign, _number(field, term, value)))
+
+
+def _ordered(sign: str, number: float, column: Any) -> Any:  # noqa: ANN401 -- a column of any type
+    return ORDERS[sign](column, number)
+
+
+def _text(field: Field, term: Term, value: str) -> Condition:
+    if term.sign == "=":
+        equal: Condition = field.value == value
+        return equal
+    return field.value.icontains(value, autoescape=True)
+
+
+def _choice(field: Field, term: Term, value: str) -> Condition:
+    known = {one.lower(): one for one in field.choices}
+    if value.lower() not in known:
+        hint = f"It is one of {', '.join(field.choices)}."
+        raise _wrong(term, f"{term.field} is never {value}.", hint)
+    equal: Condition = field.value == known[value.lower()]
+    return equal
+
+
+def _tag(_field: Field, _term: Term, value: str) -> Condition:
+    # JSON is compared as the text it is: no function on its parts is the same everywhere.
+    kept = cast(type_coerce(col(Run.tags), JSON), String)
+    return kept.icontains(json.dumps(value), autoescape=True)
+
+
+def _yes_or_no(field: Field, term: Term, value: str) -> Condition:
+    known = {"yes": True, "true": True, "no": False, "false": False}
+    if value.lower() not in known:
+        raise _wrong(term, f"{term.field} is yes or no, never {value}.")
+    equal: Condition = field.value == known[value.lower()]
+    return equal
+
+
+def _number(field: Field, term: Term, value: str) -> float:
+    amount = _AMOUNT.fullmatch(value)
+    units: Mapping[str, float] = _SPANS if field.kind == "span" else _UNITS
+    unit = amount.group(2).lower() if amount else "?"
+    if field.kind == "span":
+        unit = unit or "s"
+    if amount is None or unit not in units:
+        example = "90s, 5min, 2h or 3d" if field.kind == "span" else "0.5, 1e-4, 20k or 8GB"
+        raise _wrong(term, f"{value} is no amount.", f"Write {term.field}{term.sign}{example}.")
+    return float(amount.group(1)) * units[unit]
+
+
+def _moment(field: Field, term: Term, value: str) -> Condition:
+    start, end = _day(term, value)
+    column = field.value
+    if term.sign in {":", "="}:
+        return and_(column >= start, column < end)
+    return ORDERS[term.sign](column, end if term.sign in {">", "<="} else start)  # type: ignore[no-any-return] # a comparison of columns
+
+
+def _day(term: Term, value: str) -> tuple[datetime, datetime]:
+    """Return when a year, month or day begins and ends; `7d` is that long ago."""
+    amount = _AMOUNT.fullmatch(value)
+    now = datetime.now(UTC)
+    try:
+        if amount and amount.group(2).lower() in _SPANS:
+            ago = timedelta(seconds=float(amount.group(1)) * _SPANS[amount.group(2).lower()])
+            return now - ago, now if term.sign in {":", "="} else now - ago
+        if value == "today":
+            start = now.replace(hour=0, minute=0, second=0, microsecond=0)
+            return start, start + timedelta(days=1)
+        if dated := _MOMENT.fullmatch(value):
+            return _calendar(*(int(part) if part else None for part in dated.groups()))
+    except (ValueError, OverflowError):
+        pass
+    hint = f"Write {term.field}{term.sign}2026-11-01, 2026-11, today, or 7d for a week ago."
+    raise _wrong(term, f"{value} is no date.", hint)
+
+
+def _calendar(year: int | None, month: int | None, day: int | None) -> tuple[datetime, datetime]:
+    start = datetime(year or 0, month or 1, day or 1, tzinfo=UTC)
+    if day:
+        return start, start + timedelta(days=1)
+    if month:
+        return start, (start + timedelta(days=32)).replace(day=1)
+    return start, start.replace(year=start.year + 1)
+
+
+def _wrong(term: Term, message: str, hint: str = "") -> QueryError:
+    return QueryError(message, term.start, term.end, hint=hint)
+
+
+def chips(query: str) -> Sequence[Term]:
+    """Return the terms to show one by one; none of a query that cannot be understood."""
+    try:
+        return parse(query)
+    except QueryError:
+        return ()

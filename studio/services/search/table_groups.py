@@ -1,0 +1,123 @@
+"""Runs gathered by what they have in common: how many they are, their mean and their spread."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement
+from sqlmodel import Session, func, select
+
+from studio.db.tables import Run
+from studio.services.metrics import metric_summaries
+from studio.services.search import query_fields, query_filters, run_table
+from studio.services.search.query_fields import Field
+from studio.services.search.run_table import View
+
+MOST = 200
+"""More groups are no grouping."""
+
+KINDS = frozenset({"words", "choice", "number", "flag"})
+"""What runs can be gathered by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    n: int
+    mean: float
+    deviation: float | None
+    """The standard deviation of a sample; None of a single number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    value: Any
+    """What its runs have in common; None if that they have it not."""
+    count: int
+    spreads: dict[str, Spread]
+    """By the name of the column; of numbers only."""
+    term: str
+    """What is added to the query to find its runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    field: Field
+    columns: Sequence[Field]
+    groups: Sequence[Group]
+    total: int
+
+
+def of(db: Session, view: View) -> Grouped | None:
+    """Gather the runs of a view; nothing where it is not grouped, or not by what can be.
+
+    Raises:
+        QueryError: the query cannot be understood.
+
+    """
+    told = metric_summaries.keys(db)
+    field = query_fields.find(view.group, told)
+    if field is None or field.kind not in KINDS:
+        return None
+    columns = run_table.columns(view, told)
+    which = query_filters.conditions(view.query, told)
+    found = _read(db, field, [one for one in columns if one.is_number], which)
+    return Grouped(
+        field=field,
+        columns=columns,
+        groups=_sorted(found, run_table.order(view, told)),
+        total=sum(one.count for one in found),
+    )
+
+
+def _read(
+    db: Session,
+    field: Field,
+    numbers: Sequence[Field],
+    which: Sequence[ColumnElement[bool]],
+) -> list[Group]:
+    named: Any = [one.value.label(f"c{i}") for i, one in enumerate(numbers)]
+    # The offset keeps databases from looking each number up anew for every sum.
+    each = select(field.value.label("common"), *named).select_from(Run).where(*which)
+    each = each.offset(0).subquery()
+    parts = [each.c[f"c{i}"] for i in range(len(numbers))]
+    # Squares of differences from a number near by: squares of large numbers have no digits left.
+    near = db.execute(select(func.count(), *map(func.avg, parts)).select_from(each)).one()[1:]
+    sums: list[Any] = []
+    for part, middle in zip(parts, near, strict=True):
+        off = part - (middle or 0.0)
+        sums += [func.count(part), func.sum(off), func.sum(off * off)]
+    query = select(each.c.common, func.count(), *sums).group_by(each.c.common)
+    rows = db.execute(query.order_by(func.count().desc()).limit(MOST))
+    return [_group(field, numbers, near, row) for row in rows]
+
+
+def _group(
+    field: Field, numbers: Sequence[Field], near: Sequence[Any], row: Sequence[Any]
+) -> Group:
+    common, count, *sums = row
+    spreads = {}
+    for i, (one, middle) in enumerate(zip(numbers, near, strict=True)):
+        n, total, squares = sums[3 * i : 3 * i + 3]
+        if n:
+            spreads[one.name] = _spread(n, middle, total, squares)
+    return Group(
+        value=common, count=count, spreads=spreads, term=query_filters.group_term(field, common)
+    )
+
+
+def _spread(n: int, middle: float, total: float, squares: float) -> Spread:
+    off = total / n
+    if n == 1:
+        return Spread(n, middle + off, None)
+    return Spread(n, middle + off, math.sqrt(max(0.0, (squares - n * off * off) / (n - 1))))
+
+
+def _sorted(found: Sequence[Group], order: run_table.Order) -> list[Group]:
+    """Sort by the mean of a column where the view is sorted by one, else the largest first."""
+    name = order.field.name
+    known = [one for one in found if name in one.spreads]
+    if not known:
+        return list(found)
+    known.sort(key=lambda one: one.spreads[name].mean, reverse=order.falls)
+    return [*known, *(one for one in found if name not in one.spreads)]

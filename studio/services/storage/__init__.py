@@ -1,0 +1,1 @@
+"""File locks of the home, and folders that are created and replaced atomically."""

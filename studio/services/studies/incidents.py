@@ -1,0 +1,111 @@
+"""What befell the numbers of a study's runs along their steps: alarms, skipped and broken steps."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sqlmodel import Session, col, select
+
+from studio.db.tables import Happening, Metric, Run
+from studio.services.runs import runs
+
+Kind = Literal["alarm", "skipped", "broken"]
+
+_MOST_SPELLS = 100
+"""Spells of one kind in a run; steps that would make more are drawn as one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """One thing at a step, or the same from one step to another."""
+
+    precision: str
+    seed: int
+    run_id: int
+    kind: Kind
+    first: int
+    last: int
+    count: int = 1
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    steps: int
+    """Of the longest run, as far as is known."""
+    incidents: list[Incident]
+    """In the order of their steps."""
+
+
+def of(db: Session, made: Sequence[Run]) -> Timeline:
+    """Gather what went wrong with the numbers of these runs, and when."""
+    by_id = {run.id or 0: run for run in made}
+    steps = max((run.total_steps or run.step for run in made), default=0)
+    found = [*_alarms(db, by_id), *_skipped(db, by_id), *_broken(db, by_id)]
+    gap = max(1, steps // _MOST_SPELLS)
+    return Timeline(steps=steps, incidents=sorted(_spells(found, gap), key=_place))
+
+
+def _alarms(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
+    query = select(Happening).where(col(Happening.run_id).in_(by_id), *runs.is_alarm())
+    for one in db.exec(query.order_by(col(Happening.id))):
+        yield _at(by_id[one.run_id], "alarm", one.data["step"], text=one.data["message"])
+
+
+def _skipped(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
+    """Tell where the count of skipped steps has risen, and by how much."""
+    before: dict[int, float] = {}
+    for one in _told(db, by_id, "skipped_steps"):
+        now = one.value or 0
+        risen = round(now - before.get(one.run_id, 0))
+        before[one.run_id] = now
+        if risen > 0:
+            yield _at(by_id[one.run_id], "skipped", one.step, count=risen)
+
+
+def _broken(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
+    for one in _told(db, by_id, "loss", broken=True):
+        yield _at(by_id[one.run_id], "broken", one.step)
+
+
+def _told(
+    db: Session, by_id: dict[int, Run], key: str, *, broken: bool = False
+) -> Sequence[Metric]:
+    query = select(Metric).where(col(Metric.run_id).in_(by_id), Metric.key == key)
+    if broken:
+        query = query.where(Metric.non_finite != "")
+    return db.exec(query.order_by(col(Metric.run_id), col(Metric.step))).all()
+
+
+def _at(run: Run, kind: Kind, step: int, *, count: int = 1, text: str = "") -> Incident:
+    return Incident(
+        precision=run.recipe.precision,
+        seed=run.recipe.optimisation.seed,
+        run_id=run.id or 0,
+        kind=kind,
+        first=step,
+        last=step,
+        count=count,
+        text=text,
+    )
+
+
+def _spells(found: Iterable[Incident], gap: int) -> list[Incident]:
+    """Join what follows its like within a gap; alarms each say something of their own."""
+    joined: list[Incident] = []
+    for one in found:
+        before = joined[-1] if joined else None
+        if before and one.kind != "alarm" and _is_next(before, one, gap):
+            joined[-1] = replace(before, last=one.last, count=before.count + one.count)
+        else:
+            joined.append(one)
+    return joined
+
+
+def _is_next(before: Incident, one: Incident, gap: int) -> bool:
+    same = (before.kind, before.run_id) == (one.kind, one.run_id)
+    return same and one.first - before.last <= gap
+
+
+def _place(one: Incident) -> tuple[int, int]:
+    return one.first, one.run_id

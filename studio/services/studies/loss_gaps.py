@@ -1,0 +1,60 @@
+"""How far the modes of a study lie from the reference along the steps, and the seed noise there."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+
+from studio.services.metrics.metrics import Series
+from studio.services.studies.study_statistics import ENOUGH, REFERENCE
+
+Lines = Mapping[tuple[str, int], Series]
+"""A metric by mode and seed, all on one x axis."""
+
+
+def gaps(lines: Lines) -> dict[str, Series]:
+    """Return for each mode the mean, least and greatest gap over its seeds.
+
+    The reference lies at zero, in a band of one standard deviation of its own seeds.
+    """
+    modes = dict.fromkeys(mode for mode, _seed in lines if mode != REFERENCE)
+    found = {mode: _gap(lines, mode) for mode in modes}
+    reference = [line for (mode, _seed), line in lines.items() if mode == REFERENCE]
+    return {REFERENCE: _band(reference)} | found if reference else {}
+
+
+def _gap(lines: Lines, mode: str) -> Series:
+    own = {seed: line for (name, seed), line in lines.items() if name == mode}
+    both = [
+        (line.mean, lines[REFERENCE, seed].mean)
+        for seed, line in own.items()
+        if (REFERENCE, seed) in lines
+    ]
+    columns = zip(*(_differences(*pair) for pair in both), strict=True)
+    known = [[gap for gap in column if gap is not None] for column in columns]
+    return Series(
+        mean=[fmean(column) if column else None for column in known],
+        min=[min(column, default=None) for column in known],
+        max=[max(column, default=None) for column in known],
+        non_finite=sorted({place for line in own.values() for place in line.non_finite}),
+    )
+
+
+def _band(reference: Sequence[Series]) -> Series:
+    columns = zip(*(line.mean for line in reference), strict=True)
+    known = [[value for value in column if value is not None] for column in columns]
+    spreads = [stdev(column) if len(column) >= ENOUGH else None for column in known]
+    return Series(
+        mean=[0.0 if column else None for column in known],
+        min=[None if spread is None else -spread for spread in spreads],
+        max=spreads,
+        non_finite=sorted({place for line in reference for place in line.non_finite}),
+    )
+
+
+def _differences(
+    mine: Sequence[float | None], theirs: Sequence[float | None]
+) -> list[float | None]:
+    return [
+        a - b if a is not None and b is not None and math.isfinite(a - b) else None
+        for a, b in zip(mine, theirs, strict=True)
+    ]

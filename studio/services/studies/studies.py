@@ -1,0 +1,156 @@
+"""Precision studies: one recipe, queued in several precisions and with several seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel import Session, col, select, update
+
+from studio.db.tables import Experiment, Run, Study
+from studio.errors import InvalidError, NotFoundError
+from studio.methods import AnyRecipe
+from studio.recipe.dotted import merge
+from studio.recipe.precision import PRECISIONS
+from studio.services import experiments
+from studio.services.compare import compare
+from studio.services.runs import runs
+from studio.services.studies.study_statistics import REFERENCE
+
+MOST_RUNS = compare.MOST_RUNS
+SEEDS = 3
+"""As many as it takes to see how far seeds scatter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a study tries."""
+
+    modes: Sequence[str]
+    seeds: int = SEEDS
+    """How many, counted from zero."""
+    max_steps: int | None = None
+    """None leaves the length to the recipe."""
+
+
+def create(
+    db: Session, experiment: Experiment, plan: Plan, recipe: AnyRecipe | None = None
+) -> Study:
+    """Queue the runs of a study: every mode with every seed, of the experiment's recipe or another.
+
+    All modes of a seed come before the next seed, so that there is soon something to compare.
+
+    Raises:
+        ForbiddenError: the experiment belongs to another member.
+        InvalidError: the reference is missing, there are too many runs, or a mode cannot run here.
+
+    """
+    modes, values = _checked(plan), (recipe or experiment.recipe).model_dump()
+    # All that can be refused is looked at before anything is written.
+    for mode in modes:
+        changed = merge(values, _changes(mode, 0, plan.max_steps))
+        runs.check(db, runs.with_overrides(experiment.recipe, changed))
+    study = Study(
+        experiment_id=experiment.id or 0,
+        name=experiment.name,
+        modes=modes,
+        seeds=list(range(plan.seeds)),
+        max_steps=plan.max_steps,
+    )
+    db.add(study)
+    db.flush()
+    for seed in study.seeds:
+        for mode in modes:
+            changed = merge(values, _changes(mode, seed, plan.max_steps))
+            run = runs.submit(db, experiment, changed)
+            run.study_id, run.name = study.id, _run_name(study.name, mode, seed)
+    return study
+
+
+def refusal(db: Session, recipe: AnyRecipe, mode: str) -> str:
+    """Say why a recipe cannot run in a mode here, or nothing if it can."""
+    try:
+        runs.check(db, runs.with_overrides(recipe, {"precision": mode}))
+    except InvalidError as error:
+        return error.message
+    return ""
+
+
+def source(db: Session, name: str) -> tuple[Experiment, AnyRecipe]:
+    """Return what `run:12` or `experiment:3` names, with the recipe that would be tried.
+
+    Raises:
+        NotFoundError: there is none of this name.
+
+    """
+    kind, _colon, number = name.partition(":")
+    if kind not in {"run", "experiment"} or not number.isdecimal():
+        raise NotFoundError(f"There is no {name} to begin from.", hint="Begin from an experiment.")
+    if kind == "run":
+        run = runs.get(db, int(number))
+        return experiments.get(db, run.experiment_id), run.recipe
+    experiment = experiments.get(db, int(number))
+    return experiment, experiment.recipe
+
+
+def get(db: Session, study_id: int) -> Study:
+    study = db.get(Study, study_id)
+    if study is None:
+        raise NotFoundError(f"There is no study {study_id}.", hint="It may have been deleted.")
+    return study
+
+
+def newest(
+    db: Session, *, limit: int, before: int | None = None, experiment_id: int | None = None
+) -> Sequence[Study]:
+    query = select(Study).order_by(col(Study.id).desc()).limit(limit)
+    if before is not None:
+        query = query.where(col(Study.id) < before)
+    if experiment_id is not None:
+        query = query.where(Study.experiment_id == experiment_id)
+    return db.exec(query).all()
+
+
+def delete(db: Session, study_id: int) -> None:
+    """Delete a study. Its runs stay, as runs of their experiment."""
+    study = get(db, study_id)
+    db.exec(update(Run).where(col(Run.study_id) == study_id).values(study_id=None))
+    db.delete(study)
+
+
+def runs_of(db: Session, study_id: int) -> Sequence[Run]:
+    return db.exec(select(Run).where(Run.study_id == study_id).order_by(col(Run.id))).all()
+
+
+def _checked(plan: Plan) -> list[str]:
+    modes = list(dict.fromkeys(plan.modes))
+    if unknown := [mode for mode in modes if mode not in PRECISIONS]:
+        raise InvalidError(f"There is no precision called {unknown[0]}.", param="modes")
+    if REFERENCE not in modes or len(modes) < 2:  # noqa: PLR2004 -- one is compared with the other
+        raise InvalidError(
+            f"A study needs {REFERENCE} and at least one other precision.",
+            hint=f"{REFERENCE} is what the others are measured against.",
+            param="modes",
+        )
+    if plan.seeds < 1 or plan.seeds * len(modes) > MOST_RUNS:
+        raise InvalidError(
+            f"A study has between 1 and {MOST_RUNS} runs; this would be "
+            f"{len(modes)} precisions with {plan.seeds} seeds.",
+            hint="Choose fewer of either.",
+            param="seeds",
+        )
+    return modes
+
+
+def _changes(mode: str, seed: int, max_steps: int | None) -> dict[str, Any]:
+    steps = {} if max_steps is None else {"max_steps": max_steps}
+    return {
+        "precision": mode,
+        "optimisation": {"seed": seed, **steps},
+        # How far a mode gets whose numbers break is the question: nothing may end it or help it.
+        "numerics": {"guard": "warn"},
+    }
+
+
+def _run_name(name: str, mode: str, seed: int) -> str:
+    suffix = f" {mode} s{seed}"
+    return name[: experiments.NAME_LIMIT - len(suffix)] + suffix

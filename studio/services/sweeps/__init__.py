@@ -1,0 +1,1 @@
+"""Hyperparameter sweeps: previewed, sampled by Optuna, advanced and ranked."""

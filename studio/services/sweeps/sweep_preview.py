@@ -1,0 +1,299 @@
+"""What a sweep comes to before it starts: its runs, how long they take, and which cannot be."""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import islice, product
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.methods import AnyRecipe
+from studio.recipe import kinds
+from studio.recipe.dotted import flatten, merge, nest
+from studio.recipe.space import Range, Scalar, Several, Space, Values, size, spell
+from studio.services.datasets import versions
+from studio.services.estimates import estimates, reference_runs, run_duration
+from studio.services.precision import recommendation
+from studio.services.runs import runs
+from studio.services.workers import workers
+
+Strategy = Literal["grid", "random", "tpe"]
+Direction = Literal["minimise", "maximise"]
+Settings = dict[str, Scalar]
+"""What one run tries: a value for each knob that varies, by dotted names."""
+
+MOST_RUNS = 500
+MOST_AT_ONCE = 64
+COUNT = 20
+"""How many runs a sweep has that is no grid, unless a person says."""
+SAMPLED = 24
+"""How many settings stand for those that nobody can know yet."""
+TRIES = 30
+"""How often a draw is made again that was made before or cannot run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a sweep tries, and how it chooses."""
+
+    space: Space
+    strategy: Strategy = "grid"
+    count: int | None = None
+    """How many runs; a grid has as many as there are combinations."""
+    metric: str = "eval_loss"
+    direction: Direction = "minimise"
+    seed: int = 0
+    is_pruning: bool = False
+    parallel: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Why some settings cannot run here."""
+
+    message: str
+    hint: str
+    count: int
+    example: str
+    """One of them, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prospect:
+    space: Space
+    """What varies, in values as the recipe has them."""
+    count: int
+    """How many runs there will be."""
+    looked_at: int
+    """How many settings were looked at, those that cannot run among them."""
+    planned: Sequence[Settings]
+    """What is tried, in order; empty where each follows from those before."""
+    refused: Sequence[Refused]
+    at_once: int = 1
+    seconds: float | None = None
+    """From the first run's start to the last one's end. None: nobody has timed such runs."""
+    least_seconds: float | None = None
+    most_seconds: float | None = None
+
+    @property
+    def left_out(self) -> int:
+        return sum(one.count for one in self.refused)
+
+
+def of(db: Session, recipe: AnyRecipe, plan: Plan) -> Prospect:
+    """Look at all that a sweep will try, or at some of it where that follows from its runs.
+
+    Raises:
+        InvalidError: the plan makes no sense, or nothing of it can run here.
+
+    """
+    space = typed(recipe, plan.space)
+    count = _count(plan, space)
+    wanted = SAMPLED if plan.strategy == "tpe" else count
+    drawn = _points(space) if plan.strategy == "grid" else draws(space, plan.seed)
+    sound: list[Settings] = []
+    recipes: list[AnyRecipe] = []
+    reasons: dict[tuple[str, str], list[Settings]] = {}
+    limit = count if plan.strategy == "grid" else wanted * 4
+    refusal = runs.judge(db)
+    for settings in _distinct(recipe, islice(drawn, limit)):
+        tried = laid_over(recipe, settings)
+        if why := refusal(tried):
+            reasons.setdefault((why.message, why.hint), []).append(settings)
+        else:
+            sound.append(settings)
+            recipes.append(recommendation.resolve(db, tried).recipe)
+        if len(sound) == wanted:
+            break
+    if not sound:
+        message, hint = next(iter(reasons))
+        raise InvalidError(f"None of this can run here. {message}", hint=hint, param="space")
+    known = _lasting(db, recipes, count if plan.strategy == "tpe" else len(sound))
+    at_once = max(1, min(plan.parallel, workers.slots(db)))
+    return Prospect(
+        space=space,
+        count=count if plan.strategy == "tpe" else len(sound),
+        looked_at=len(sound) + sum(map(len, reasons.values())),
+        planned=[] if plan.strategy == "tpe" else sound,
+        refused=[_told(*reason, settings) for reason, settings in reasons.items()],
+        at_once=at_once,
+        **{name: value / at_once for name, value in known.items()},
+    )
+
+
+def typed(recipe: AnyRecipe, space: Mapping[str, Several]) -> Space:
+    """Return a space whose values are what the recipe makes of them.
+
+    Raises:
+        InvalidError: there is no such knob, or it cannot have such a value.
+
+    """
+    made: Space = {}
+    for name, one in space.items():
+        beside = _kind(recipe, space, name)
+        if isinstance(one, Values):
+            values = [_typed(recipe, name, value, beside) for value in one.values]
+            made[name] = Values(values=values)
+            continue
+        ends = [_typed(recipe, name, end, beside) for end in (one.low, one.high)]
+        about = one.model_dump() | dict(zip(("low", "high"), ends, strict=True))
+        try:
+            ranged = Range.model_validate(about)
+        except ValidationError as error:
+            message = "A range needs a knob that is a number."
+            raise InvalidError(message, hint="Write its values out.", param=name) from error
+        if all(isinstance(end, int) for end in ends) and not ranged.is_whole:
+            raise InvalidError("Steps of a whole number are whole.", param=name)
+        made[name] = ranged
+    return made
+
+
+def laid_over(recipe: AnyRecipe, settings: Settings) -> AnyRecipe:
+    return runs.with_overrides(recipe, nest(counting(recipe, settings).items()))
+
+
+def counting(recipe: AnyRecipe, settings: Settings) -> Settings:
+    """Return the settings that count: a rank is none where no adapter is trained."""
+    return kinds.in_force(type(recipe), flatten(recipe.model_dump()), settings)
+
+
+def draws(space: Space, seed: int) -> Iterator[Settings]:
+    """Draw settings at random, each only once; the same for the same seed."""
+    dice = random.Random(seed)  # noqa: S311 -- no secret
+    seen: set[tuple[Scalar, ...]] = set()
+    while len(seen) < size(space):
+        for _ in range(TRIES * 10):
+            settings = {name: one.draw(dice) for name, one in space.items()}
+            if (key := tuple(settings.values())) not in seen:
+                break
+        else:
+            return
+        seen.add(key)
+        yield settings
+
+
+def in_words(settings: Mapping[str, Any]) -> str:
+    """Write settings for a title: the knobs' own names, and their values."""
+    return " ".join(f"{name.rpartition('.')[2]}={spell(one)}" for name, one in settings.items())
+
+
+def _count(plan: Plan, space: Space) -> int:
+    _check(plan, space)
+    combinations = size(space)
+    if plan.strategy == "grid":
+        return int(combinations)
+    count = COUNT if plan.count is None else plan.count
+    if not 1 <= count <= MOST_RUNS:
+        raise InvalidError(f"A sweep has between 1 and {MOST_RUNS} runs.", param="count")
+    if count > combinations:
+        raise InvalidError(
+            f"There are only {combinations:.0f} combinations.",
+            hint="Ask for fewer runs, or for a grid, which tries each.",
+            param="count",
+        )
+    return count
+
+
+def _check(plan: Plan, space: Space) -> None:
+    if size(space) < 2:  # noqa: PLR2004 -- one is no choice
+        raise InvalidError(
+            "Nothing varies yet.", hint="Give a knob several values, or a range.", param="space"
+        )
+    if not 1 <= plan.parallel <= MOST_AT_ONCE:
+        raise InvalidError(f"Between 1 and {MOST_AT_ONCE} runs go on at once.", param="parallel")
+    if plan.is_pruning and plan.strategy != "tpe":
+        raise InvalidError(
+            "Only a search by TPE stops hopeless runs early.",
+            hint="Choose TPE, or let every run end.",
+            param="is_pruning",
+        )
+    if plan.strategy != "grid":
+        return
+    for name, one in space.items():
+        if one.points() is None:
+            raise InvalidError(
+                "A grid needs single values, and this range has none.",
+                hint="Write the values out, give the range a step, or search at random.",
+                param=name,
+            )
+    if size(space) > MOST_RUNS:
+        raise InvalidError(
+            f"A sweep has at most {MOST_RUNS} runs; this grid has {size(space):,.0f}.",
+            hint="Take fewer values, or search at random.",
+            param="space",
+        )
+
+
+def _points(space: Space) -> Iterator[Settings]:
+    for values in product(*(one.points() or () for one in space.values())):
+        yield dict(zip(space, values, strict=True))
+
+
+def _distinct(recipe: AnyRecipe, drawn: Iterable[Settings]) -> Iterator[Settings]:
+    """Yield what counts of settings, each only once."""
+    seen: set[frozenset[tuple[str, Scalar]]] = set()
+    for settings in drawn:
+        told = counting(recipe, settings)
+        if (key := frozenset(told.items())) not in seen:
+            seen.add(key)
+            yield told
+
+
+def _kind(recipe: AnyRecipe, space: Mapping[str, Several], name: str) -> list[tuple[str, str]]:
+    """Return what else must be set for a knob to count, as far as the sweep can.
+
+    Raises:
+        InvalidError: the sweep never tries what the knob belongs to.
+
+    """
+    one = kinds.belongings(type(recipe)).get(name)
+    if one is None:
+        return []
+    varied = space.get(one.switch)
+    tried = varied.values if isinstance(varied, Values) else []
+    there = tried or [flatten(recipe.model_dump())[one.switch]]
+    fitting = [kind for kind in one.kinds if kind in there]
+    if not fitting:
+        message = f"No run of this sweep has it: it belongs to {one.switch} {one.kinds[0]}."
+        raise InvalidError(message, hint=f"Vary {one.switch}, too.", param=name)
+    return [(one.switch, fitting[0])]
+
+
+def _typed(
+    recipe: AnyRecipe, name: str, value: Scalar, beside: Sequence[tuple[str, str]]
+) -> Scalar:
+    meant = None if value == "none" else value
+    try:
+        changed = merge(recipe.model_dump(), nest([*beside, (name, meant)]))
+        found: Scalar = flatten(runs.with_overrides(recipe, changed, strict=False).model_dump())[
+            name
+        ]
+    except InvalidError as error:
+        raise InvalidError(
+            f"{spell(value)}: {error.message.partition(': ')[2]}", param=name
+        ) from error
+    return found
+
+
+def _told(message: str, hint: str, settings: Sequence[Settings]) -> Refused:
+    return Refused(message=message, hint=hint, count=len(settings), example=in_words(settings[0]))
+
+
+def _lasting(db: Session, recipes: Sequence[AnyRecipe], count: int) -> dict[str, float]:
+    """Return the seconds that all runs take one after the other, and between which; or nothing."""
+    known = estimates.known(db)
+    version = cache(partial(versions.require, db))
+    total: dict[str, float] = {}
+    for tried in recipes:
+        alike = reference_runs.like(known.precedents, tried)
+        made = run_duration.of(tried, version(tried.dataset), known.lengths(tried), alike)
+        for name in ("seconds", "least_seconds", "most_seconds"):
+            value = getattr(made, name)
+            if value is None:
+                return {}
+            total[name] = total.get(name, 0.0) + value * count / len(recipes)
+    return total

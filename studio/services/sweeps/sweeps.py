@@ -1,0 +1,254 @@
+"""Sweeps: begun, gone on with as runs end, paused, stopped. What is left to do, the runs say."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlmodel import Session, col, func, select, update
+
+from studio.db.states import RunStatus, SweepStatus
+from studio.db.sweeps import Sweep
+from studio.db.tables import Experiment, Metric, Run
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.events import Failed
+from studio.methods import AnyRecipe
+from studio.services import experiments
+from studio.services.accounts import owners
+from studio.services.queue import queue
+from studio.services.runs import run_commands, runs, states
+from studio.services.sweeps import sweep_preview
+from studio.services.sweeps.sweep_preview import Plan, Prospect, Settings
+
+MOST_REFUSED = 50
+"""After so many proposals that cannot run, there is no hope for another."""
+
+BATCH = 8
+"""How many runs are queued in one go: others want to write, too."""
+
+_TRAINING = frozenset({RunStatus.STARTING, RunStatus.RUNNING})
+_BUSY = frozenset({RunStatus.QUEUED, RunStatus.STOPPING}) | _TRAINING
+"""What keeps the next run waiting. One that a person has paused does not."""
+
+
+def create(
+    db: Session,
+    experiment: Experiment,
+    plan: Plan,
+    recipe: AnyRecipe | None = None,
+    prospect: Prospect | None = None,
+) -> Sweep:
+    """Begin a sweep over an experiment's recipe or another; a worker queues its runs.
+
+    Settings that cannot run here are left out. Who has looked at the plan before, so that nobody
+    waits for the database meanwhile, hands over what was seen: what has changed since is told when
+    its run is queued.
+
+    Raises:
+        ForbiddenError: the experiment belongs to another member.
+        InvalidError: the plan makes no sense, or nothing of it can run.
+
+    """
+    owners.require(db, "experiments", [experiment.id or 0])
+    recipe = recipe or experiment.recipe
+    prospect = prospect or sweep_preview.of(db, recipe, plan)
+    sweep = Sweep(
+        experiment_id=experiment.id or 0,
+        name=experiment.name,
+        recipe=recipe,
+        space=prospect.space,
+        strategy=plan.strategy,
+        count=prospect.count,
+        metric=plan.metric,
+        direction=plan.direction,
+        seed=plan.seed,
+        is_pruning=plan.is_pruning,
+        parallel=plan.parallel,
+        planned=list(prospect.planned),
+    )
+    db.add(sweep)
+    db.flush()
+    return sweep
+
+
+def get(db: Session, sweep_id: int) -> Sweep:
+    sweep = db.get(Sweep, sweep_id)
+    if sweep is None:
+        raise NotFoundError(f"There is no sweep {sweep_id}.", hint="It may have been deleted.")
+    return sweep
+
+
+def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[Sweep]:
+    query = select(Sweep).order_by(col(Sweep.id).desc()).limit(limit)
+    if before is not None:
+        query = query.where(col(Sweep.id) < before)
+    return db.exec(query).all()
+
+
+def running(db: Session) -> Sequence[Sweep]:
+    """Return the sweeps that go on by themselves, oldest first."""
+    query = select(Sweep).where(Sweep.status == SweepStatus.RUNNING).order_by(col(Sweep.id))
+    return db.exec(query).all()
+
+
+def stand(db: Session, sweep: Sweep) -> tuple[object, ...]:
+    """Return what changes whenever there is something to be done for a sweep."""
+    rows = db.exec(
+        select(Run.id, Run.status).where(Run.sweep_id == sweep.id).order_by(col(Run.id))
+    ).all()
+    training = [number for number, status in rows if status in _TRAINING]
+    counted = select(func.count()).where(
+        col(Metric.run_id).in_(training), Metric.key == sweep.metric
+    )
+    told = db.exec(counted).one() if sweep.is_pruning and training else 0
+    return (sweep.submitted, len(sweep.refused), told, *rows)
+
+
+def wanted(db: Session, sweep: Sweep) -> int:
+    """Return how many runs a sweep may queue in one go."""
+    busy = select(func.count()).where(Run.sweep_id == sweep.id, col(Run.status).in_(_BUSY))
+    room = sweep.parallel - db.exec(busy).one()
+    return max(0, min(room, sweep.count - sweep.submitted, BATCH))
+
+
+def advance(db: Session, sweep_id: int, proposed: Sequence[Settings] = ()) -> None:
+    """Queue the runs there is room for, as planned or proposed, and end a sweep that is done.
+
+    All that it goes by is in the database, and is written with the runs: whoever is killed in the
+    midst of it leaves nothing that is done twice or never.
+    """
+    sweep = get(db, sweep_id)
+    if sweep.status is not SweepStatus.RUNNING:
+        return
+    room = wanted(db, sweep)
+    following = sweep.planned[sweep.submitted :] or proposed
+    for settings in following[:room]:
+        _submit(db, sweep, settings)
+    if len(sweep.refused) >= MOST_REFUSED:
+        _end(sweep, SweepStatus.FAILED)
+    elif sweep.submitted == sweep.count and not _unfinished(db, sweep):
+        _end(sweep, SweepStatus.FINISHED)
+
+
+def prune(db: Session, sweep: Sweep, run_ids: Sequence[int]) -> None:
+    """Have runs stop that look hopeless. What they have learnt is kept."""
+    for run_id in run_ids:
+        run = db.get(Run, run_id)
+        if run is not None and run.status is RunStatus.RUNNING:
+            run.is_pruned = True
+            states.note(db, run, "pruned", {"sweep": sweep.id, "step": run.step})
+            run_commands.keep(db, run_id)
+
+
+def pause(db: Session, sweep_id: int) -> Sweep:
+    """Begin no further run. Those that train go on; those that wait are held.
+
+    Raises:
+        ConflictError: it is not running.
+
+    """
+    sweep = _move(db, sweep_id, SweepStatus.RUNNING, SweepStatus.PAUSED)
+    _hold(db, sweep, held=True)
+    return sweep
+
+
+def resume(db: Session, sweep_id: int) -> Sweep:
+    """Go on with a sweep that was paused.
+
+    Raises:
+        ConflictError: it is not paused.
+
+    """
+    sweep = _move(db, sweep_id, SweepStatus.PAUSED, SweepStatus.RUNNING)
+    _hold(db, sweep, held=False)
+    return sweep
+
+
+def stop(db: Session, sweep_id: int) -> Sweep:
+    """End a sweep now: runs that wait are cancelled, those that train stop and keep their result.
+
+    Raises:
+        ConflictError: it has ended.
+
+    """
+    sweep = get(db, sweep_id)
+    if sweep.status.is_final:
+        raise ConflictError(f"Sweep {sweep_id} has already ended.")
+    _end(sweep, SweepStatus.STOPPED)
+    for run in runs_of(db, sweep_id):
+        if run.status in (RunStatus.QUEUED, RunStatus.PAUSED):
+            run_commands.cancel(db, run.id or 0)
+        elif run.status in _TRAINING:
+            run_commands.keep(db, run.id or 0)
+    return sweep
+
+
+def fail(db: Session, sweep_id: int, why: Failed) -> None:
+    """End a sweep that cannot be gone on with. Its runs that train or wait stay as they are."""
+    sweep = get(db, sweep_id)
+    sweep.error = f"{why.message} {why.hint}".strip()
+    _end(sweep, SweepStatus.FAILED)
+
+
+def delete(db: Session, sweep_id: int) -> None:
+    """Delete a sweep that has ended. Its runs stay, as runs of their experiment.
+
+    Raises:
+        ConflictError: it goes on.
+
+    """
+    sweep = get(db, sweep_id)
+    if not sweep.status.is_final:
+        raise ConflictError(f"Sweep {sweep_id} is {sweep.status}.", hint="Stop it first.")
+    db.exec(update(Run).where(col(Run.sweep_id) == sweep_id).values(sweep_id=None, trial=None))
+    db.delete(sweep)
+
+
+def runs_of(db: Session, sweep_id: int) -> Sequence[Run]:
+    return db.exec(select(Run).where(Run.sweep_id == sweep_id).order_by(col(Run.trial))).all()
+
+
+def _submit(db: Session, sweep: Sweep, settings: Settings) -> None:
+    experiment = experiments.get(db, sweep.experiment_id)
+    try:
+        made = sweep_preview.laid_over(sweep.recipe, settings)
+        run = runs.submit(db, experiment, made.model_dump())
+    except InvalidError as error:
+        # A new list: a change inside the old one would not be seen, nor written.
+        sweep.refused = [*sweep.refused, settings]
+        sweep.error = f"{error.message} {error.hint}".strip()
+        if sweep.planned:
+            sweep.submitted += 1  # It had its turn; the next may be able to run.
+        return
+    run.sweep_id, run.trial = sweep.id, sweep.submitted
+    if "precision" not in settings:
+        run.precision_reason = experiment.precision_reason
+    run.name = _name(sweep, settings)
+    sweep.submitted += 1
+
+
+def _name(sweep: Sweep, settings: Settings) -> str:
+    """Name a run for what it tries, as far as there is room."""
+    number = f" #{sweep.submitted + 1}"
+    told = f"{sweep.name} {sweep_preview.in_words(settings)}"
+    return told[: experiments.NAME_LIMIT - len(number)] + number
+
+
+def _unfinished(db: Session, sweep: Sweep) -> bool:
+    return any(not run.status.is_final for run in runs_of(db, sweep.id or 0))
+
+
+def _end(sweep: Sweep, status: SweepStatus) -> None:
+    sweep.status, sweep.finished_at = status, datetime.now(UTC)
+
+
+def _move(db: Session, sweep_id: int, before: SweepStatus, after: SweepStatus) -> Sweep:
+    sweep = get(db, sweep_id)
+    if sweep.status is not before:
+        raise ConflictError(f"Sweep {sweep_id} is {sweep.status}, not {before}.")
+    sweep.status = after
+    return sweep
+
+
+def _hold(db: Session, sweep: Sweep, *, held: bool) -> None:
+    for run in runs_of(db, sweep.id or 0):
+        if run.status is RunStatus.QUEUED:
+            queue.hold(db, run.id or 0, held=held)

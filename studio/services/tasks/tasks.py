@@ -1,0 +1,116 @@
+"""Chores: asked for by another noun, done by a process of the worker's, seen, called off.
+
+A chore lives as all work does: `studio.services.tasks.task_lifecycle`. What its end means to the
+noun that asked for it, `studio.services.queue.task_results` says.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import Session, col, select
+
+from studio.chores import KINDS, ChoreDir
+from studio.db.states import WorkStatus
+from studio.db.work import Chore
+from studio.errors import ConflictError, NotFoundError
+from studio.events import Event
+from studio.services.storage import atomic_dirs
+from studio.services.tasks import task_lifecycle
+
+KEPT = timedelta(days=7)
+"""How long a chore that has ended can still be looked at, unless its result is kept."""
+
+
+def ask(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Chore:
+    """Queue a chore. One of its kind and for its subject that has not ended is it already."""
+    assert kind in KINDS, kind  # noqa: S101 -- a bug of ours
+    same = (one for one in of(db, subject) if one.kind == kind and not one.status.is_final)
+    if found := next(same, None):
+        return found
+    chore = Chore(kind=kind, subject=subject, params=params)
+    db.add(chore)
+    db.flush()
+    return chore
+
+
+def get(db: Session, chore_id: int) -> Chore:
+    chore = db.get(Chore, chore_id)
+    if chore is None:
+        raise NotFoundError(f"There is no chore {chore_id}.", hint="It may have ended long ago.")
+    return chore
+
+
+def of(db: Session, subject: str) -> Sequence[Chore]:
+    """Return the chores for a subject, newest first."""
+    query = select(Chore).where(Chore.subject == subject).order_by(col(Chore.id).desc())
+    return db.exec(query).all()
+
+
+def follow(chore: Chore, events: Iterable[Event], offset: int, folder: ChoreDir) -> None:
+    """Bring a chore up to date with what its process has said since last time."""
+    if chore.status.is_final:
+        return  # Called off, and its process does not know it yet.
+    if task_lifecycle.follow(chore, events, offset, chore.kind):
+        chore.result = json.loads(folder.result.read_text(encoding="utf-8"))
+
+
+def cancel(chore: Chore) -> None:
+    """Call a chore off; a worker ends its process.
+
+    Raises:
+        ConflictError: it has ended already.
+
+    """
+    if chore.status.is_final:
+        raise ConflictError(f"{title(chore)} has ended already: {chore.status}.")
+    task_lifecycle.close(chore, WorkStatus.CANCELLED)
+
+
+def again(chore: Chore) -> None:
+    """Queue a chore that has failed once more; it finds the files of the tries before.
+
+    Raises:
+        ConflictError: it has not failed.
+
+    """
+    if chore.status is not WorkStatus.FAILED:
+        raise ConflictError(
+            f"{title(chore)} is {chore.status}; only what has failed is tried again."
+        )
+    chore.attempt = 0
+    task_lifecycle.give_back(chore)
+
+
+def title(chore: Chore) -> str:
+    """Return what a person calls it."""
+    known = KINDS.get(chore.kind)
+    return known.title if known else chore.kind.capitalize()
+
+
+def about(chore: Chore) -> str:
+    """Return what it is for, in words: as who asked for it says, else by its subject."""
+    noun, _, number = chore.subject.partition(":")
+    told = f"{'data set' if noun == 'dataset' else noun} {number}" if number.isdecimal() else ""
+    return str(chore.params.get("about", told))
+
+
+def needs_device(chore: Chore) -> bool:
+    return KINDS[chore.kind].needs_device if chore.kind in KINDS else False
+
+
+def folder(parent: Path, chore: Chore) -> ChoreDir:
+    return ChoreDir(parent / str(chore.id))
+
+
+def tidy(db: Session, parent: Path) -> None:
+    """Forget what has ended long ago, and take away what a kill has left half done."""
+    old = col(Chore.finished_at) < datetime.now(UTC) - KEPT
+    is_kept = col(Chore.kind).in_([name for name, kind in KINDS.items() if kind.is_kept])
+    needed = is_kept & (col(Chore.status) == WorkStatus.SUCCEEDED)
+    for chore in db.exec(select(Chore).where(old, ~needed)):
+        db.delete(chore)
+    db.flush()
+    atomic_dirs.sweep(parent, {str(chore_id) for chore_id in db.exec(select(Chore.id))})

@@ -1,0 +1,1 @@
+"""Workers: heartbeats, hardware, the worker process, the prefork launcher, matmul speeds."""

@@ -1,0 +1,72 @@
+"""What became of the worker beside the web process, kept in a file for pages and `/health`."""
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from sqlmodel import Session
+
+from studio.db.columns import HOMES
+from studio.services.tasks import exit_diagnosis
+from studio.services.workers import workers
+from studio.settings import Settings
+
+FILE = "worker.json"
+
+
+class Death(BaseModel):
+    """How the last worker ended that was not told to, and when the next one starts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    reason: str
+    """A sentence that anybody may read."""
+    words: str = ""
+    """What the worker itself said of it, which may hold paths; nothing if it was killed."""
+    deaths: int = 1
+    """How many workers in a row have ended soon after their start, this one included."""
+    next_at: datetime
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long until the next start; 0 while that worker is starting."""
+        return max(0.0, (self.next_at - datetime.now(UTC)).total_seconds())
+
+
+def write(settings: Settings, death: Death) -> None:
+    path = settings.home / FILE
+    new = path.with_suffix(".new")
+    with suppress(OSError):  # On a full disk pages say only that no worker is there.
+        new.write_text(death.model_dump_json(), encoding="utf-8")
+        new.replace(path)
+
+
+def clear(settings: Settings) -> None:
+    (settings.home / FILE).unlink(missing_ok=True)
+
+
+def death(db: Session) -> Death | None:
+    """Return how the worker ended, until another one is heard of."""
+    return None if workers.heard_of(db) else _read(HOMES[db.get_bind().dialect] / FILE)
+
+
+def _read(path: Path) -> Death | None:
+    try:
+        return Death.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError):
+        return None
+
+
+def ended(exit_code: int) -> str:
+    """Say how a worker ended."""
+    name = exit_diagnosis.signal_name(exit_code)
+    if name == "SIGKILL":
+        return "The worker was killed (SIGKILL): by a person, or because memory ran out."
+    if name:
+        return f"The worker was ended by a signal ({name})."
+    return f"The worker ended by itself, with exit code {exit_code}."
+
+
+def not_started(error: OSError) -> str:
+    return f"The worker could not be started: {error.strerror}."
