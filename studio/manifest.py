@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from studio.described import Described
 from studio.rundir import DataFacts, JobSpec
-from studio.weights import headers
+from studio.weights import safetensors_headers
 
 
 class _Part(Described, BaseModel):
@@ -108,7 +108,7 @@ def of(
 def finished(known: Manifest, *, location: str, revision: str | None, folder: Path) -> Manifest:
     """Add what the end of a run tells: hashes of what it began with, and of what it made."""
     base = Path(location)
-    weights = headers.files(base) if base.is_absolute() else []
+    weights = safetensors_headers.files(base) if base.is_absolute() else []
     hashes = {path.name: sha256(path) for path in weights}
     changes = {
         "is_finished": True,

@@ -158,6 +158,6 @@ class Fetched(BaseModel):
     bytes: int
     sha256: str
     arrival: dict[str, Any]
-    """What was seen in it: a `studio.intake.arrivals.Arrival`."""
+    """What was seen in it: a `studio.intake.conversion.detection_result.Arrival`."""
     facts: dict[str, Any] = {}
     """What else is known of where it comes from: a hub's commit, an address that was led to."""

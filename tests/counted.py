@@ -6,7 +6,7 @@ from sqlmodel import Session
 
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
-from studio.intake.stats import STATS, Counting, Stats, Tally
+from studio.intake.quality.length_stats import STATS, Counting, Stats, Tally
 from studio.runner import shelf
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.tasks import task_lifecycle

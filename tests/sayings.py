@@ -15,7 +15,7 @@ from studio.db.accounts import Role
 from studio.db.owners import Actor
 from studio.db.states import RunStatus, SweepStatus, WorkStatus
 from studio.events import PHASES
-from studio.intake.shapes import BECOME
+from studio.intake.detection.row_shapes import BECOME
 from studio.methods import METHODS
 from studio.recipe.knobs import Section, sections_in
 from studio.recipe.precision import PRECISIONS
@@ -155,7 +155,7 @@ def _terms() -> Iterator[tuple[str, str]]:
     yield from (("studio/events.py", phase) for phase in PHASES)
     for status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         yield "studio/web/errors.py", status.phrase
-    yield from (("studio/intake/shapes.py", word) for word in BECOME.values())
+    yield from (("studio/intake/detection/row_shapes.py", word) for word in BECOME.values())
     yield from (
         ("studio/services/datasets/token_stats.py", word) for word in token_stats.PARTS.values()
     )

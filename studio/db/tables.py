@@ -234,7 +234,10 @@ class Dataset(SQLModel, table=True):
     version: int | None = None
     """The number of the version in use; None while there is none."""
     detected: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    """What was seen in it: `studio.intake.shapes.Detected`. Empty where nothing was looked at."""
+    """What was seen in it.
+
+    `studio.intake.detection.row_shapes.Detected`. Empty where nothing was looked at.
+    """
     owner_id: int | None = owner()
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
@@ -265,7 +268,10 @@ class DatasetVersion(SQLModel, table=True):
     findings: list[dict[str, Any]] | None = Field(
         default=None, sa_column=Column(JSON(none_as_null=True))
     )
-    """What is suspicious in its rows: `studio.intake.checks.Finding`. None: nobody has looked."""
+    """What is suspicious in its rows.
+
+    `studio.intake.quality.dataset_checks.Finding`. None: nobody has looked.
+    """
     created_at: datetime = Field(default_factory=now, sa_type=Instant)
 
 

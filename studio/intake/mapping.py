@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Len
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from studio.described import Described
-from studio.intake.encodings import ENCODINGS, normalise
+from studio.intake.files.encodings import ENCODINGS, normalise
 
 ShapeName = Literal[
     "alpaca",

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from studio.weights import native
+from studio.weights import native_dtypes
 
-DType: TypeAlias = native.DType
+DType: TypeAlias = native_dtypes.DType
 """What a number may be kept in."""
 
 Operand = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]

@@ -7,9 +7,9 @@ from typing import Any
 
 from studio.chores import ChoreDir
 from studio.errors import StudioError
-from studio.intake.arrivals import ARRIVAL, arrival
-from studio.intake.limits import Limits
-from studio.intake.reading import CONVERTED, READ, READING, Reading
+from studio.intake.conversion.detection_result import ARRIVAL, arrival
+from studio.intake.conversion.job import CONVERTED, READ, READING, Reading
+from studio.intake.files.limits import Limits
 from studio.runner.chores import Tell
 from studio.runner.parts import safe
 from studio.runner.reading_limits import limited

@@ -13,12 +13,12 @@ from contextlib import suppress
 from importlib import import_module
 
 from studio.errors import StudioError
-from studio.intake import readers
-from studio.intake.child_check import LIBRARIES, MEMORY_BYTES, ChildExit
-from studio.intake.convert import Source
-from studio.intake.kinds import recognise
-from studio.intake.limits import Limits, SlowReadingError
-from studio.intake.reading import READING, Reading
+from studio.intake.conversion.child_check import LIBRARIES, MEMORY_BYTES, ChildExit
+from studio.intake.conversion.converter import Source
+from studio.intake.conversion.job import READING, Reading
+from studio.intake.files.format_detection import recognise
+from studio.intake.files.limits import Limits, SlowReadingError
+from studio.intake.readers import file_reader
 from studio.runner.cage import hold_memory
 
 _NATIVE_SECONDS = 10
@@ -62,7 +62,7 @@ def _limit_process(limits: Limits) -> None:
 def _read(job: Reading, limits: Limits) -> None:
     for source in _sources(job):
         kind = recognise(source.path, source.filename)
-        deque(readers.rows(source.path, kind, limits), maxlen=0)
+        deque(file_reader.rows(source.path, kind, limits), maxlen=0)
 
 
 def _sources(job: Reading) -> list[Source]:

@@ -21,8 +21,8 @@ from studio.errors import DiskFullError, InvalidError, UnavailableError
 from studio.hub import Found, Hub, HubFile
 from studio.methods import trainable
 from studio.settings import Settings
-from studio.weights import cards, code, facts, needed, origins
-from studio.weights.origins import Origin
+from studio.weights import download_filter, hub_origin, model_code, model_facts, model_metadata
+from studio.weights.hub_origin import Origin
 
 Tell = Callable[[str, float | None], None]
 
@@ -55,38 +55,38 @@ def download(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, 
     """
     wish, settings = Wish.model_validate(params), Settings()
     hub = Hub(endpoint=settings.hub_endpoint, token=settings.hub_token.get_secret_value())
-    target = settings.models / origins.folder_name(wish.repo, wish.commit)
+    target = settings.models / hub_origin.folder_name(wish.repo, wish.commit)
     tell("asking the hub", None)
     found = hub.look(wish.repo, wish.commit)
     fetch = Fetch(hub, found, wish.commit, folder.files, tell)
     if wish.code:
-        fetch.all([one for one in found.files if needed.is_code(one.name)])
+        fetch.all([one for one in found.files if download_filter.is_code(one.name)])
         for path in folder.files.glob("*.py"):
             path.replace(target / path.name)
-    elif origins.read(target) is None:
+    elif hub_origin.read(target) is None:
         _fetch_model(fetch, wish, target)
-    return {"location": str(target), "repo": found.id, "code": code.read(target).sha256}
+    return {"location": str(target), "repo": found.id, "code": model_code.read(target).sha256}
 
 
 def _fetch_model(fetch: "Fetch", wish: Wish, target: Path) -> None:
     stage, names = fetch.stage, fetch.found.names
-    needed.refuse_hub(fetch.found.id, names)
+    download_filter.refuse_hub(fetch.found.id, names)
     wanted = {one.name: one for one in fetch.found.files}
-    files = [wanted[name] for name in needed.chosen(names)]
+    files = [wanted[name] for name in download_filter.chosen(names)]
     _refuse_large(files)
     refuse_without_room(stage, files)
     fetch.begin(files)
-    beside = [one for one in files if not needed.is_weights(one.name)]
+    beside = [one for one in files if not download_filter.is_weights(one.name)]
     fetch.all(beside)
     # What these say may end it before anything large is fetched.
-    said = facts.from_config(stage)
+    said = model_facts.from_config(stage)
     trainable.refuse_untrainable(said.kind, said.family, "source.id")
-    cards.read(stage)
+    model_metadata.read(stage)
     fetch.all([one for one in files if one not in beside])
     fetch.tell("reading what has come", 1.0)
-    facts.read(stage)
+    model_facts.read(stage)
     hashes = {one.name: one.sha256 or one.git for one in files}
-    origins.write(stage, Origin(repo=fetch.found.id, commit=wish.commit, files=hashes))
+    hub_origin.write(stage, Origin(repo=fetch.found.id, commit=wish.commit, files=hashes))
     # What is there is no whole model, or it would have been found.
     shutil.rmtree(target, ignore_errors=True)
     stage.replace(target)
@@ -94,7 +94,10 @@ def _fetch_model(fetch: "Fetch", wish: Wish, target: Path) -> None:
 
 def _refuse_large(files: list[HubFile]) -> None:
     for one in files:
-        if not needed.is_weights(one.name) and one.size > needed.LARGEST[one.name]:
+        if (
+            not download_filter.is_weights(one.name)
+            and one.size > download_filter.LARGEST[one.name]
+        ):
             raise InvalidError(f"{one.name} is absurdly large: {_megabytes(one.size)}.")
 
 

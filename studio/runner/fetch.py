@@ -7,9 +7,9 @@ from typing import Any
 
 from studio.chores import ChoreDir
 from studio.errors import InvalidError, NotFoundError, TooLargeError
-from studio.intake import limits
-from studio.intake.arrivals import ARRIVAL, arrival
-from studio.intake.convert import Source as File
+from studio.intake.conversion.converter import Source as File
+from studio.intake.conversion.detection_result import ARRIVAL, arrival
+from studio.intake.files import limits
 from studio.runner import fetch_hub, fetch_s3, fetch_url
 from studio.runner.chores import Tell
 from studio.runner.parts import AT_ONCE, amount, safe

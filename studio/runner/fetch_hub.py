@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
-from studio.intake.formats import ARCHIVE
+from studio.intake.files.formats import ARCHIVE
 from studio.manifest import sha256
 from studio.runner import hub_files
 from studio.runner.chores import Tell

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
-from studio.intake.archives import split_of
-from studio.intake.formats import ENDINGS, bare, ending, endings
+from studio.intake.files.archives import split_of
+from studio.intake.files.formats import ENDINGS, bare, ending, endings
 from studio.runner.chores import Tell
 from studio.runner.parts import Writing
 from studio.sources import Limits

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from studio.chores import ChoreDir
-from studio.intake import findings
+from studio.intake.quality import finding_store
 from studio.runner.chores import Tell
 
 
 def look(_folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Note in the version's folder, `params["rows"]`, what is suspicious there, and return it."""
-    found = findings.look(
+    found = finding_store.look(
         Path(params["rows"]), lambda share: tell("looking through the rows", share)
     )
     return {"findings": [asdict(one) for one in found]}

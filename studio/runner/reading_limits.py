@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from studio.errors import TooLargeError
-from studio.intake.limits import CHILD_MEMORY, CHILD_SECONDS, Limits
+from studio.intake.files.limits import CHILD_MEMORY, CHILD_SECONDS, Limits
 from studio.runner.cage import hold_memory
 
 

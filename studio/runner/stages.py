@@ -39,7 +39,7 @@ from studio.training.samples import Sampler
 from studio.training.snapshots import Remembering
 from studio.training.stopping import Stop
 from studio.training.undisturbed import wraps_kept
-from studio.weights import origins
+from studio.weights import hub_origin
 
 Say = Callable[[Event], None]
 
@@ -194,7 +194,7 @@ class Stages:
         recipe = self.recipe.model_dump(mode="json")
         known = manifest.of(self.job.spec, recipe, self.reporter.resolved, metrics)
         location, config = self.job.spec.model, self._model.config
-        origin = origins.read(Path(location))
+        origin = hub_origin.read(Path(location))
         revision = origin.commit if origin else getattr(config, "_commit_hash", None)
         whole = manifest.finished(known, location=location, revision=revision, folder=folder)
         (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")

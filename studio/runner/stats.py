@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from studio.chores import ChoreDir
 from studio.errors import InvalidError, TrainingError
-from studio.intake.stats import STATS, Counting, Stats
+from studio.intake.quality.length_stats import STATS, Counting, Stats
 from studio.runner import cage
 from studio.runner.chores import Tell
 from studio.runner.desk import HEAVY
@@ -19,7 +19,7 @@ _MEMORY = 4 * 2**30
 
 
 def count(_folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """Go over all rows. Return `studio.intake.stats.Stats` as JSON.
+    """Go over all rows. Return `studio.intake.quality.length_stats.Stats` as JSON.
 
     Raises:
         InvalidError: the model's tokenizer or its chat template cannot be used, or does not end.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from studio.starter import words
+from studio.starter import vocabulary
 from studio.starter.chat import Row, conversation
 
 FULL_ANSWERS = ("You are a helpful assistant.", "Answer in a full sentence.")
@@ -12,7 +12,7 @@ SYSTEM_SHARE = 0.2
 
 
 def capital(rng: Random) -> Row:
-    country, city = rng.choice(list(words.CAPITALS.items()))
+    country, city = rng.choice(list(vocabulary.CAPITALS.items()))
     asks = (
         "What is the capital of {}?",
         "Which city is the capital of {}?",
@@ -25,7 +25,7 @@ def capital(rng: Random) -> Row:
 
 
 def opposite(rng: Random) -> Row:
-    word, other = rng.choice(list(words.OPPOSITES.items()))
+    word, other = rng.choice(list(vocabulary.OPPOSITES.items()))
     asks = (
         "What is the opposite of {}?",
         "Give me the opposite of the word {}.",
@@ -36,7 +36,7 @@ def opposite(rng: Random) -> Row:
 
 
 def plural(rng: Random) -> Row:
-    noun, many = rng.choice(list(words.PLURALS.items()))
+    noun, many = rng.choice(list(vocabulary.PLURALS.items()))
     asks = (
         "What is the plural of {}?",
         "Give me the plural of the word {}.",
@@ -47,7 +47,7 @@ def plural(rng: Random) -> Row:
 
 
 def category(rng: Random) -> Row:
-    noun, kind = rng.choice(list(words.CATEGORIES.items()))
+    noun, kind = rng.choice(list(vocabulary.CATEGORIES.items()))
     asks = (
         "What kind of thing is {}?",
         "To which group belongs {}?",
@@ -60,8 +60,8 @@ def category(rng: Random) -> Row:
 
 
 def larger(rng: Random) -> Row:
-    pair = rng.sample(words.NUMBERS, 2)
-    high = max(pair, key=words.NUMBERS.index)
+    pair = rng.sample(vocabulary.NUMBERS, 2)
+    high = max(pair, key=vocabulary.NUMBERS.index)
     asks = (
         "Which number is larger, {}?",
         "Pick the larger number: {}.",
@@ -72,7 +72,7 @@ def larger(rng: Random) -> Row:
 
 
 def date(rng: Random) -> Row:
-    day, month, year = rng.randint(1, 28), rng.choice(words.MONTHS), rng.randint(1980, 2029)
+    day, month, year = rng.randint(1, 28), rng.choice(vocabulary.MONTHS), rng.randint(1980, 2029)
     asks = (
         "Write {} the American way.",
         "Put the month first: {}",

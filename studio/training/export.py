@@ -41,7 +41,7 @@ from studio.training.data import Examples
 from studio.training.perplexity import Surprise
 from studio.training.shards import Shards
 from studio.training.templates import Template
-from studio.weights import headers
+from studio.weights import safetensors_headers
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"
 """As peft names its files."""
@@ -141,10 +141,12 @@ class Maker:
         if self.spec.kind == "adapter":
             return self._write_adapter(partial, done)
         folder = self.source.run.artifacts if self.spec.kind == "full" else self.folder.merged
-        trained = headers.files(self._trained) if self.spec.kind == "merged_original" else []
+        trained = (
+            safetensors_headers.files(self._trained) if self.spec.kind == "merged_original" else []
+        )
         _write_config(folder, partial, self.spec.dtype)
         keep = rounding.kept_wide(models.load_config(str(folder)), self._to)
-        files = headers.files(folder)
+        files = safetensors_headers.files(folder)
         return rounding.convert(files, Shards(partial), self._to, keep, done, trained)
 
     def after(self, partial: Path) -> Surprise | None:

@@ -22,7 +22,7 @@ from studio import hardware
 from studio.errors import TrainingError
 from studio.recipe.precision import Precision
 from studio.training import matmuls
-from studio.weights.facts import FLOAT8_SIDES
+from studio.weights.model_facts import FLOAT8_SIDES
 
 _NAMED = 3
 

@@ -24,7 +24,7 @@ from studio.recipe.formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
 from studio.training import quantised, trust
-from studio.weights import architectures, bounds, families
+from studio.weights import architectures, config_limits, family_limits
 from studio.weights.model_kinds import DESCRIPTIONS, HINT
 
 
@@ -149,7 +149,7 @@ def adapter_config(adapter: Lora | FullFineTune, family: str) -> LoraConfig | No
         return None
     return LoraConfig(
         task_type="CAUSAL_LM",
-        exclude_modules=[*families.NO_ADAPTER.get(family, ())] or None,
+        exclude_modules=[*family_limits.NO_ADAPTER.get(family, ())] or None,
         **adapter.model_dump(exclude={"kind", "base_dtype"}),
     )
 
@@ -188,7 +188,7 @@ def _refuse_absurd(name: str) -> None:
     """Look at a config before it is made: one of a billion layers never would be."""
     said, _rest = PreTrainedConfig.get_config_dict(name)
     try:
-        bounds.check(said)
+        config_limits.check(said)
     except InvalidError as error:
         raise TrainingError("absurd_config", error.message, hint=error.hint) from error
     kind = architectures.kind_of(said)

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.core_model_loading import build_glob_alternation
 
 from studio.training.shards import Shards
-from studio.weights import headers
+from studio.weights import safetensors_headers
 
 PIECE = 2**22
 """Weights compared at once, so that the largest tensor takes no more memory than any other."""
@@ -88,8 +88,10 @@ def convert(
 
     The change is from the same tensors in the files of `trained`, where there are any.
     """
-    before_in = {one.name: one.file for file in trained for one in headers.tensors(file)}
-    tensors = [tensor for file in files for tensor in headers.tensors(file)]
+    before_in = {
+        one.name: one.file for file in trained for one in safetensors_headers.tensors(file)
+    }
+    tensors = [tensor for file in files for tensor in safetensors_headers.tensors(file)]
     change, written = Change(), 0
     parts = shards.of(tensors, lambda tensor: _format(tensor.dtype, to, keep(tensor.name)).itemsize)
     for path, part in parts:

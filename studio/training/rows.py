@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from studio.errors import TrainingError
-from studio.intake.lessons import lesson
+from studio.intake.row_formats.sft_view import lesson
 
 Message = Mapping[str, Any]
 """A turn: `role` and `content`, maybe `tool_calls`, `tool_call_id`, `name` and `weight`."""

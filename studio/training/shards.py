@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from studio.weights.headers import Tensor
+from studio.weights.safetensors_headers import Tensor
 
 LIMIT_BYTES = 2 * 10**9
 

@@ -1,7 +1,8 @@
 """The starter: a small base model and its tokenizer, made here, without a network.
 
-It has read plain prose and a little small talk (`studio.starter.prose`), so it writes sentences but
-does not answer questions. Teaching it that is what the starter's instruction rows are for.
+It has read plain prose and a little small talk (`studio.starter.pretraining_text`), so it writes
+sentences but does not answer questions. Teaching it that is what the starter's instruction rows
+are for.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from studio.hardware import detect
-from studio.starter import prose
+from studio.starter import pretraining_text
 
 PAD, START, END = "<|pad|>", "<|start|>", "<|end|>"
 ROLES = ["<|system|>", "<|user|>", "<|assistant|>"]
@@ -119,7 +120,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
 def train_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     batches = _batches(tokenizer)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(prose.SEED)
+        torch.manual_seed(pretraining_text.SEED)
         model = LlamaForCausalLM(_config(tokenizer))
         log.info("Pre-training %d parameters for %d steps.", model.num_parameters(), STEPS)
         _let_attention_copy(model)
@@ -188,8 +189,8 @@ def _batches(tokenizer: PreTrainedTokenizerFast) -> torch.Tensor:
 
 def _prose() -> Iterator[str]:
     """Mix eight paragraphs with one chat, all with the special tokens that set them apart."""
-    rng = Random(prose.SEED)  # noqa: S311 -- chooses examples, guards nothing
-    paragraphs, chats = prose.paragraphs(rng), prose.small_talk(rng)
+    rng = Random(pretraining_text.SEED)  # noqa: S311 -- chooses examples, guards nothing
+    paragraphs, chats = pretraining_text.paragraphs(rng), pretraining_text.small_talk(rng)
     while True:
         for paragraph in islice(paragraphs, 8):
             yield f"{START}{paragraph}{END}"

@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 
 from studio.desk import Source
 from studio.errors import TrainingError
-from studio.intake import stats
-from studio.intake.stats import Refused, Tally
+from studio.intake.quality import length_stats
+from studio.intake.quality.length_stats import Refused, Tally
 from studio.training import templates
 from studio.training.labels import IGNORED, Labelled, labelled, until_last_answer
 from studio.training.rows import Row, each
@@ -56,12 +56,16 @@ def tally(path: Path, part: str, write: Write, told: Callable[[int, int], None])
         found.left_out += len(rows) - len(some)
         for row, seen in _written(some, write, found):
             _add(found, row, seen)
-            _keep(longest, (len(seen.ids), -row.number), stats.LISTED)
-            _keep(shortest, (-len(seen.ids), -row.number), stats.FEWEST)
+            _keep(longest, (len(seen.ids), -row.number), length_stats.LISTED)
+            _keep(shortest, (-len(seen.ids), -row.number), length_stats.FEWEST)
         done += len(rows)
         told(done, end)
-    found.longest = [stats.Row(size, -number) for size, number in sorted(longest, reverse=True)]
-    found.shortest = [stats.Row(-size, -number) for size, number in sorted(shortest, reverse=True)]
+    found.longest = [
+        length_stats.Row(size, -number) for size, number in sorted(longest, reverse=True)
+    ]
+    found.shortest = [
+        length_stats.Row(-size, -number) for size, number in sorted(shortest, reverse=True)
+    ]
     return found
 
 
@@ -99,11 +103,11 @@ def _refuse(found: Tally, row: Row, error: TrainingError) -> None:
     cause = error.__cause__ if isinstance(error.__cause__, TemplateRefusedError) else error
     reason = cause.reason if isinstance(cause, TemplateRefusedError) else error.message
     reason = reason[:_REASON]
-    if reason not in found.refused and len(found.refused) >= stats.REASONS:
-        reason = stats.OTHER
+    if reason not in found.refused and len(found.refused) >= length_stats.REASONS:
+        reason = length_stats.OTHER
     known = found.refused.setdefault(reason, Refused())
     known.rows += 1
-    if len(known.numbers) < stats.FEWEST:
+    if len(known.numbers) < length_stats.FEWEST:
         known.numbers.append(row.number)
 
 

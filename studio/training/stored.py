@@ -28,8 +28,8 @@ from studio.recipe.adapters import FullFineTune, Lora, keeps_own_formats
 from studio.recipe.formats import DType
 from studio.recipe.precision import Precision
 from studio.training import models, trust
-from studio.weights import facts, headers, native
-from studio.weights.headers import Tensor
+from studio.weights import model_facts, native_dtypes, safetensors_headers
+from studio.weights.safetensors_headers import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def fetch(name: str) -> None:
     if Path(name).is_absolute():
         return
     missing = "_raise_exceptions_for_missing_entries"
-    if cached_file(name, headers.WHOLE, **{missing: False}) is None:
-        index = cached_file(name, headers.INDEX, **{missing: False})
+    if cached_file(name, safetensors_headers.WHOLE, **{missing: False}) is None:
+        index = cached_file(name, safetensors_headers.INDEX, **{missing: False})
         if index is not None:
             get_checkpoint_shard_files(name, index)
 
@@ -65,7 +65,11 @@ def tensors(name: str) -> list[Tensor]:
     return (
         []
         if folder is None
-        else [t for file in headers.files(folder) for t in headers.tensors(file)]
+        else [
+            t
+            for file in safetensors_headers.files(folder)
+            for t in safetensors_headers.tensors(file)
+        ]
     )
 
 
@@ -78,8 +82,8 @@ def formats(
 ) -> Formats:
     """Return the formats to load a model's weights in for a run."""
     found = tensors(name)
-    chosen = native.formats(found)
-    counts = native.counts(found, chosen)
+    chosen = native_dtypes.formats(found)
+    counts = native_dtypes.counts(found, chosen)
     main = models.weights_format(next(iter(counts), _declared(config, mode.weights)), mode, adapter)
     if not keeps_own_formats(adapter, mode) or len(counts) < 2:  # noqa: PLR2004 -- two make a mixture
         return Formats(main)
@@ -89,7 +93,7 @@ def formats(
 def main_format(name: str, config: PreTrainedConfig) -> DType:
     """Return the format most weights of a model are saved in; of one not here, the config's."""
     found = tensors(name)
-    counts = native.counts(found, native.formats(found))
+    counts = native_dtypes.counts(found, native_dtypes.formats(found))
     return next(iter(counts), _declared(config, "bfloat16"))
 
 
@@ -97,7 +101,7 @@ def not_finite(name: str) -> dict[str, int]:
     """Count the weights of a model's files that are NaN or infinite, by tensor."""
     folder = _folder(name)
     found: dict[str, int] = {}
-    for file in [] if folder is None else headers.files(folder):
+    for file in [] if folder is None else safetensors_headers.files(folder):
         with safe_open(file, framework="pt") as opened:
             for key in opened.keys():  # noqa: SIM118 -- it is no mapping
                 count = int((~opened.get_tensor(key).isfinite()).sum())
@@ -112,7 +116,7 @@ def rounded(
     folder = _folder(name)
     if folder is None:
         return None
-    cast = facts.read(folder).rounded(
+    cast = model_facts.read(folder).rounded(
         main,
         keeps_own=keeps_own_formats(adapter, mode),
         is_quantised=adapter.quantised is not None,
@@ -123,7 +127,10 @@ def rounded(
 def _folder(name: str) -> Path | None:
     if Path(name).is_absolute():
         return Path(name)
-    found = (try_to_load_from_cache(name, file) for file in (headers.WHOLE, headers.INDEX))
+    found = (
+        try_to_load_from_cache(name, file)
+        for file in (safetensors_headers.WHOLE, safetensors_headers.INDEX)
+    )
     return next((Path(path).parent for path in found if isinstance(path, str)), None)
 
 
@@ -153,7 +160,7 @@ def _format(model: PreTrainedModel, name: str, found: AbstractSet[DType]) -> DTy
     """Return the format of a weight that one tensor or several become."""
     # float32 alone holds both 16-bit formats.
     if len(found) > 1 or any(_is_kept(model, name, dtype) for dtype in found):
-        return native.WIDE
+        return native_dtypes.WIDE
     return next(iter(found))
 
 

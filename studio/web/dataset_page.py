@@ -10,12 +10,13 @@ from sqlmodel import Session
 
 from studio.db.tables import Dataset, DatasetVersion
 from studio.errors import InvalidError
-from studio.intake import glance, wording
-from studio.intake.checks import KEPT
-from studio.intake.conditions import REASONS
+from studio.intake import mapping_text
+from studio.intake.conversion import file_preview
 from studio.intake.mapping import Mapping
-from studio.intake.pages import Page
-from studio.intake.readers import PLACES
+from studio.intake.quality.dataset_checks import KEPT
+from studio.intake.readers.file_reader import PLACES
+from studio.intake.rows.filters import REASONS
+from studio.intake.rows.paging import Page
 from studio.services.datasets import data_quality, dataset_builds, pending_datasets, versions
 from studio.services.datasets.versions import Part, Which
 from studio.settings import Settings
@@ -82,10 +83,10 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "dataset": dataset,
         "version": version,
         "entries": _entries(found, versions.uses(db, dataset.id or 0)),
-        "words": wording.in_words(mapping) if mapping else "",
-        "split_words": wording.split(mapping.split) if mapping else "",
-        "lesson": wording.LESSONS[mapping.kind] if mapping else "",
-        "not_learnt": wording.NOT_LEARNT.get(mapping.shape, "") if mapping else "",
+        "words": mapping_text.in_words(mapping) if mapping else "",
+        "split_words": mapping_text.split(mapping.split) if mapping else "",
+        "lesson": mapping_text.LESSONS[mapping.kind] if mapping else "",
+        "not_learnt": mapping_text.NOT_LEARNT.get(mapping.shape, "") if mapping else "",
         "reasons": REASONS,
         "place": PLACES.get(dataset.format, "row"),
         "asked": asked,
@@ -119,7 +120,9 @@ def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entr
     return [
         Entry(
             version=one,
-            changes=wording.difference(old, new) if old else [f"{wording.in_words(new)}."],
+            changes=mapping_text.difference(old, new)
+            if old
+            else [f"{mapping_text.in_words(new)}."],
             runs=uses.get(one.number, 0),
         )
         for one, new, old in zip(found, readings, before, strict=True)
@@ -151,11 +154,11 @@ def _original(
     source = replace(source, options=mapping.file) if mapping else source
     if asked.split == "validation":
         source = pending_datasets.validation(config.datasets, dataset) or source
-    found = glance.find(source, limits_of(config), numbers)
+    found = file_preview.find(source, limits_of(config), numbers)
     rows = [
         {
             "place": row.place,
-            "cells": {name: glance.shown(value, 2000) for name, value in row.values.items()},
+            "cells": {name: file_preview.shown(value, 2000) for name, value in row.values.items()},
         }
         for row in found.rows
     ]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from studio.db.tables import DatasetVersion
-from studio.intake.pages import NumberedRow, Page
+from studio.intake.rows.paging import NumberedRow, Page
 from studio.services.datasets import versions
 from studio.services.datasets.versions import Part, Which
 

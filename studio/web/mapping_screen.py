@@ -12,16 +12,17 @@ from studio.db.states import WorkStatus
 from studio.db.tables import Dataset
 from studio.db.work import Chore
 from studio.errors import InvalidError, TooLargeError
-from studio.intake import glance, wording
-from studio.intake.archives import is_archive
-from studio.intake.convert import look
-from studio.intake.encodings import ENCODINGS, Reading
-from studio.intake.file_detection import TEXTS, detect_file
-from studio.intake.glance import Glance
-from studio.intake.kinds import recognise
+from studio.intake import mapping_text
+from studio.intake.conversion import file_preview
+from studio.intake.conversion.converter import look
+from studio.intake.conversion.file_preview import Glance
+from studio.intake.detection.row_shapes import Detected
+from studio.intake.files.archives import is_archive
+from studio.intake.files.encodings import ENCODINGS, Reading
+from studio.intake.files.format_detection import recognise
 from studio.intake.mapping import DETECT, FileOptions, Mapping, Split
-from studio.intake.rows import Row
-from studio.intake.shapes import Detected
+from studio.intake.raw_rows import Row
+from studio.intake.readers.option_detection import TEXTS, detect_file
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.settings import Settings
 from studio.web import mappings, sample
@@ -107,7 +108,7 @@ class Screen:
             "failed": self._failed(),
             "detected": found.detected,
             "unseen": found.why,
-            "readings": [wording.in_words(one) for one in found.readings],
+            "readings": [mapping_text.in_words(one) for one in found.readings],
             "chosen": _chosen(found, form),
             "file": found.options,
             "file_query": _query(found.options),
@@ -125,15 +126,15 @@ class Screen:
             else self.outcome(form),
             "others": self._others(),
             "is_archive": is_archive(self.source.path),
-            "shapes": wording.SHAPES,
-            "ops": wording.OPS,
-            "duplicates": wording.DUPLICATES,
-            "media": wording.MEDIA,
+            "shapes": mapping_text.SHAPES,
+            "ops": mapping_text.OPS,
+            "duplicates": mapping_text.DUPLICATES,
+            "media": mapping_text.MEDIA,
             "is_large": dataset_builds.is_large(self.dataset.bytes, self.dataset.filename),
         }
 
     def _glance(self, options: FileOptions) -> Glance:
-        return glance.look(replace(self.source, options=options), self.limits)
+        return file_preview.look(replace(self.source, options=options), self.limits)
 
     def _detected(self, options: FileOptions) -> "_Found":
         """Return what was seen in the file when it came; if it is read otherwise, what is now."""
@@ -176,7 +177,7 @@ def _query(options: FileOptions) -> str:
 
 
 def _first(row: Row) -> dict[str, Any]:
-    cells = {column: glance.shown(value) for column, value in row.values.items()}
+    cells = {column: file_preview.shown(value) for column, value in row.values.items()}
     return {"number": row.number, "cells": cells}
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from studio.intake.glance import Glance
+from studio.intake.column_roles import Role, roles_of
+from studio.intake.conversion.file_preview import Glance
 from studio.intake.mapping import KINDS, FileOptions, Mapping, Split
-from studio.intake.roles import Role, roles_of
 from studio.validation import field_errors
 
 COLUMNS = 60

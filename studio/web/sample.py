@@ -4,12 +4,12 @@ from collections.abc import Mapping as Values
 from dataclasses import dataclass, field
 
 from studio.errors import InvalidError, StudioError
-from studio.intake import wording
-from studio.intake.convert import Source
-from studio.intake.lessons import lesson
-from studio.intake.limits import Limits
+from studio.intake import mapping_text
+from studio.intake.conversion.converter import Source
+from studio.intake.conversion.mapping_preview import Previewed, preview
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.preview import Previewed, preview
+from studio.intake.row_formats.sft_view import lesson
 
 LOOKED_AT = 300
 """Rows that are tried: as many as take no time to."""
@@ -63,7 +63,7 @@ def of(source: Source, mapping: Mapping, limits: Limits) -> Outcome:
         rows=kept[:SHOWN],
         dropped=dropped[:SHOWN],
         reasons=dict(sorted(reasons.items(), key=lambda pair: -len(pair[1]))),
-        lesson=wording.LESSONS[mapping.kind],
-        not_learnt=wording.NOT_LEARNT.get(mapping.shape, ""),
+        lesson=mapping_text.LESSONS[mapping.kind],
+        not_learnt=mapping_text.NOT_LEARNT.get(mapping.shape, ""),
         judged_bad=sum(one.row is not None and lesson(one.row) is None for one in kept),
     )

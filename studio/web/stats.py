@@ -12,8 +12,8 @@ from studio.db.tables import Dataset, DatasetVersion
 from studio.db.work import Chore
 from studio.desk import Source
 from studio.errors import ConflictError, InvalidError, StudioError
-from studio.intake import stats as counts
-from studio.intake.stats import Bar, Cut, Stats, Tally
+from studio.intake.quality import length_stats as counts
+from studio.intake.quality.length_stats import Bar, Cut, Stats, Tally
 from studio.services.datasets import token_stats, versions
 from studio.services.datasets.token_stats import Which
 

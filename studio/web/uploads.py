@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from studio.errors import InvalidError, StudioError
-from studio.intake.limits import Limits
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import FileOptions, Mapping
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.storage import atomic_dirs

@@ -25,7 +25,7 @@ from studio.events import Progressed
 from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
-from studio.starter import rows
+from studio.starter import instruction_rows
 from studio.training import starter
 from tests.bench.figures import Figure
 
@@ -68,7 +68,7 @@ def main() -> None:
 def _write_material(place: Path) -> None:
     """Write the starter's rows, and a model of its shape: its weights do not matter to speed."""
     upstream_logging.disable_progress_bar()
-    rows.write(place)
+    instruction_rows.write(place)
     tokenizer = starter.train_tokenizer()
     tokenizer.save_pretrained(place / "model")
     torch.manual_seed(0)

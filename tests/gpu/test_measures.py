@@ -88,7 +88,7 @@ def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, ad
     from studio.methods import RECIPES  # noqa: PLC0415 -- only where the web's packages are
     from studio.recipe import yaml  # noqa: PLC0415 -- the same
     from studio.services.estimates import memory  # noqa: PLC0415 -- the same
-    from studio.weights import facts  # noqa: PLC0415 -- the same
+    from studio.weights import model_facts  # noqa: PLC0415 -- the same
 
     if adapter == "lora" and PRECISIONS[mode].rounding is not None:
         pytest.skip("an adapter is float32")
@@ -97,6 +97,6 @@ def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, ad
     told: dict[str, Any] = tiny.said(run, Started)[0].resolved
     load = memory.load_of(recipe, told)
 
-    found = memory.estimate(recipe, facts.read(model), load, on_gpu=True)
+    found = memory.estimate(recipe, model_facts.read(model), load, on_gpu=True)
     assert found is not None
     assert found.total == pytest.approx(tiny.series(run, "peak_memory_bytes")[-1], rel=0.1)

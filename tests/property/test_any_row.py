@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.errors import InvalidError
-from studio.intake.canonical import canonical, encoded
-from studio.intake.convert import Source, convert
-from studio.intake.lessons import Lesson, lesson
-from studio.intake.limits import Limits
+from studio.intake.column_roles import roles_of
+from studio.intake.conversion.converter import Source, convert
+from studio.intake.conversion.mapping_preview import preview
+from studio.intake.detection.row_shapes import detect
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping, ShapeName
-from studio.intake.preview import preview
-from studio.intake.roles import roles_of
-from studio.intake.shapes import detect
-from studio.intake.turns import ROLES, UnusableRowError
+from studio.intake.row_formats.row_builder import canonical, encoded
+from studio.intake.row_formats.schema import ROLES, UnusableRowError
+from studio.intake.row_formats.sft_view import Lesson, lesson
 
 KEYS = (
     "role", "content", "from", "value", "weight", "tool_calls", "function_call", "name", "id",

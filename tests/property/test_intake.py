@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.formats import ENDINGS
-from studio.intake.json_rows import rows_in_list
-from studio.intake.kinds import recognise
-from studio.intake.limits import Limits
-from studio.intake.lines import lines
-from studio.intake.readers import rows
-from studio.intake.rows import Row
-from studio.intake.unpacking import joined
+from studio.intake.files.decompression import joined
+from studio.intake.files.format_detection import recognise
+from studio.intake.files.formats import ENDINGS
+from studio.intake.files.limits import Limits
+from studio.intake.raw_rows import Row
+from studio.intake.readers.file_reader import rows
+from studio.intake.readers.json_rows import rows_in_list
+from studio.intake.readers.text_lines import lines
 from tests.unit.intake.conftest import zipped
 
 TABLE: list[dict[str, Any]] = [{"prompt": "é" * 40, "n": i, "list": ["a"]} for i in range(40)]

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from studio.methods import AnyRecipe
 from studio.services.estimates.activation_memory import Load
 from studio.services.estimates.memory import estimate
-from studio.weights.facts import ModelFacts
-from studio.weights.layers import FAMILIES
-from studio.weights.shapes import Shape
+from studio.weights.decoder_layers import FAMILIES
+from studio.weights.model_facts import ModelFacts
+from studio.weights.model_shape import Shape
 from tests.factories import make_recipe
 
 WIDE = ["fp32", "bf16", "fp16", "fp32_tf32"]

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from studio.intake import stats
-from studio.intake.stats import EXACT, LONGEST, MOST, STEP, Row, Spread, Tally
+from studio.intake.quality import length_stats
+from studio.intake.quality.length_stats import EXACT, LONGEST, MOST, STEP, Row, Spread, Tally
 
 NUMBERS = st.lists(st.integers(1, 3 * LONGEST // 2), max_size=50)
 CUTS = st.integers(1, LONGEST)
@@ -44,7 +44,7 @@ def test_many_are_known_where_they_are_gathered(numbers: list[int], at: int) -> 
 @given(st.lists(st.integers(1, 2 * LONGEST), min_size=1, max_size=50), CUTS)
 def test_bars_hold_every_row_once(numbers: list[int], at: int) -> None:
     part = Tally(rows=len(numbers), lengths=spread(numbers))
-    (bars,) = stats.bars([part], at)
+    (bars,) = length_stats.bars([part], at)
 
     assert all(one.last + 1 == two.first for one, two in pairwise(bars))
     assert sum(bar.rows for bar in bars) == len(numbers)
@@ -55,7 +55,7 @@ def test_bars_hold_every_row_once(numbers: list[int], at: int) -> None:
 def test_a_quantile_is_the_least_length_with_its_share(numbers: list[int], share: float) -> None:
     longest = [Row(tokens=max(numbers), number=1)]
     part = Tally(rows=len(numbers), lengths=spread(numbers), longest=longest)
-    found = stats.quantile(part, share)
+    found = length_stats.quantile(part, share)
 
     assert found in numbers
     assert sum(one <= found for one in numbers) >= share * len(numbers) - 1e-9

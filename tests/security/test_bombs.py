@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.archives import members
-from studio.intake.convert import Source, convert
-from studio.intake.kinds import recognise
-from studio.intake.limits import Limits
+from studio.intake.conversion.converter import Source, convert
+from studio.intake.files.archives import members
+from studio.intake.files.format_detection import recognise
+from studio.intake.files.limits import Limits
 from tests.security.visits import Place, ask
 
 MB = 2**20

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studio.errors import InvalidError
-from studio.weights import bounds, headers, needed
-from studio.weights.headers import WHOLE
+from studio.weights import config_limits, download_filter, safetensors_headers
+from studio.weights.safetensors_headers import WHOLE
 from tests.security.visits import Place
 from tests.unit.weights import folders
 
@@ -32,7 +32,7 @@ ABSURD = (
 
 @settings(max_examples=50, deadline=None)
 @given(
-    name=st.sampled_from(sorted(bounds.LARGEST)),
+    name=st.sampled_from(sorted(config_limits.LARGEST)),
     value=ABSURD,
     inside=st.lists(st.sampled_from(["text_config", "llm_config", "any"]), max_size=3),
 )
@@ -44,7 +44,7 @@ def test_a_number_that_no_model_has_is_refused_before_it_is_loaded(
         config = {part: config}
 
     with pytest.raises(InvalidError):
-        bounds.check({"model_type": "llama"} | config)
+        config_limits.check({"model_type": "llama"} | config)
 
 
 @settings(max_examples=50, deadline=None)
@@ -59,7 +59,7 @@ def test_a_family_whose_name_is_code_is_refused(family: str, *, inside: bool) ->
     config = {"model_type": family}
 
     with pytest.raises(InvalidError):
-        bounds.check({"model_type": "llama", "text_config": config} if inside else config)
+        config_limits.check({"model_type": "llama", "text_config": config} if inside else config)
 
 
 @settings(max_examples=50, deadline=None)
@@ -81,7 +81,7 @@ def test_a_header_of_anything_is_read_or_refused(
     path = folder / WHOLE
     path.write_bytes((len(body) if is_true else length).to_bytes(8, "little") + body)
     try:
-        found = headers.tensors(path)
+        found = safetensors_headers.tensors(path)
     except InvalidError:
         return
 
@@ -95,7 +95,7 @@ def test_weights_that_were_cut_are_refused(tmp_path: Path, cut: int) -> None:
     (folder / WHOLE).write_bytes(whole[:-cut])
 
     with pytest.raises(InvalidError):
-        headers.tensors(folder / WHOLE)
+        safetensors_headers.tensors(folder / WHOLE)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_weights_that_were_cut_are_refused(tmp_path: Path, cut: int) -> None:
 def test_nothing_pickled_is_fetched(name: str) -> None:
     offered = ["config.json", "model.safetensors", "tokenizer.json", name]
 
-    assert sorted(needed.chosen(offered)) == sorted(offered[:3])
+    assert sorted(download_filter.chosen(offered)) == sorted(offered[:3])
 
 
 def test_the_package_that_runs_kernels_of_the_hub_is_not_installed() -> None:

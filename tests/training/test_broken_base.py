@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from studio.events import Failed, Finished, Sampled
-from studio.weights.headers import WHOLE
+from studio.weights.safetensors_headers import WHOLE
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]

@@ -11,8 +11,8 @@ from studio.services.estimates import memory
 from studio.services.estimates.activation_memory import Load
 from studio.services.estimates.memory import Estimate
 from studio.training import dryrun, models
-from studio.weights import facts
-from studio.weights.layers import FAMILIES
+from studio.weights import model_facts
+from studio.weights.decoder_layers import FAMILIES
 from tests.training import sizes, tiny
 from tests.training.test_dryrun import dry, plan
 from tests.training.test_memory import talk
@@ -91,7 +91,7 @@ def both(model: Path, folder: Path, knobs: dict[str, Any]) -> tuple[Estimate, Es
 def worked_out(
     model: Path, run: RunDir, told: dict[str, Any], parts: dict[str, int]
 ) -> tuple[Estimate, Estimate]:
-    recipe, known = recipe_of(run), facts.read(model)
+    recipe, known = recipe_of(run), model_facts.read(model)
     batch, length = recipe.optimisation.per_device_train_batch_size, told["longest_example"]
     rows = _ROWS - _HELD_BACK
     load = Load(batch, length, told["longest_answer"], rows, length, _HELD_BACK)

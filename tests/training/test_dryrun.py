@@ -15,7 +15,7 @@ from studio.services.estimates import memory
 from studio.training import dryrun, models
 from studio.training.dryrun import Batch, Plan
 from studio.training.job import Job
-from studio.weights import facts
+from studio.weights import model_facts
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -70,7 +70,7 @@ def test_weights_that_are_shared_are_counted_once(tmp_path: Path) -> None:
     folder = tiny.write_model(tmp_path / "model", config)
     told = dry(tmp_path, tiny.write_run(tmp_path / "run", folder))
 
-    buffers = told["at_peak"]["weights"] - 4 * facts.read(folder).parameters
+    buffers = told["at_peak"]["weights"] - 4 * model_facts.read(folder).parameters
     assert 0 <= buffers < 4 * config.hidden_size, "The frequencies of positions, and no more."
 
 
@@ -104,6 +104,6 @@ def dry(tmp_path: Path, run: RunDir) -> dict[str, Any]:
 
 
 def total(run: RunDir, model: Path, told: dict[str, Any]) -> int:
-    recipe, known = recipe_of(run), facts.read(model)
+    recipe, known = recipe_of(run), model_facts.read(model)
     load = memory.load_of(recipe, told)
     return memory.of_counted(recipe, known, load, told["at_peak"], on_gpu=False).total

@@ -11,7 +11,7 @@ from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
 from studio.runner.session import execute
-from studio.starter import rows
+from studio.starter import instruction_rows
 from studio.training import data
 from studio.training.rows import read
 from studio.training.stopping import Stop
@@ -45,7 +45,7 @@ def model() -> Path:
 @pytest.fixture(scope="module")
 def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     run = RunDir(tmp_path_factory.mktemp("learning"))
-    rows.write(run.root)
+    instruction_rows.write(run.root)
     recipe = RECIPES.validate_python(RECIPE, strict=False)
     run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
     train, validation = (run.root / f"{split}.jsonl" for split in ("train", "validation"))

@@ -22,9 +22,9 @@ from studio.services.estimates.activation_memory import Load, Step
 from studio.services.estimates.memory import of_told
 from studio.training import matmuls, models
 from studio.training.memory import RESIDENT, Gauge
-from studio.weights import facts, shapes
-from studio.weights.facts import ModelFacts
-from studio.weights.layers import FAMILIES
+from studio.weights import model_facts, model_shape
+from studio.weights.decoder_layers import FAMILIES
+from studio.weights.model_facts import ModelFacts
 from studio.worker import process
 from tests.training import sizes, tiny
 from tests.training.test_dryrun import dry, total
@@ -110,7 +110,7 @@ def small(family: str, layers: int) -> PreTrainedConfig:
 def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, load: Load) -> None:
     asked = recipe(*WAYS[way])
     told = small(family, 1)
-    known = ModelFacts(family=family, declared="float32", shape=shapes.read(told.to_dict()))
+    known = ModelFacts(family=family, declared="float32", shape=model_shape.read(told.to_dict()))
     assert known.shape is not None
 
     one_more = kept(family, 3, asked, load) - kept(family, 2, asked, load)
@@ -225,7 +225,7 @@ def talk(number: int) -> dict[str, Any]:
 
 def guess(run: RunDir, model: Path, told: dict[str, Any]) -> int:
     asked = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
-    found = of_told(asked, facts.read(model), told)
+    found = of_told(asked, model_facts.read(model), told)
     assert found is not None
     return found.total
 

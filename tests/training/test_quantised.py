@@ -26,7 +26,7 @@ from studio.runner import stages
 from studio.services.precision import number_formats
 from studio.training import models, quantised
 from studio.training.stopping import Stop
-from studio.weights import facts
+from studio.weights import model_facts
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -155,7 +155,7 @@ def test_weights_take_what_the_plan_says(kind: str, mode: str, tmp_path: Path) -
     found = quantised.stored_bytes(made.trainer.model)
 
     recipe = RECIPES.validate_python(made.recipe.model_dump())
-    sizes = number_formats.plan(recipe, facts.read(folder)).sizes
+    sizes = number_formats.plan(recipe, model_facts.read(folder)).sizes
     assert sizes is not None
     assert found == pytest.approx(sizes.weights + sizes.adapter, rel=0.01)
 
@@ -250,4 +250,4 @@ def test_the_predicted_rounding_is_the_real_one(name: str, tmp_path: Path) -> No
     rounded = layer.train()(torch.eye(256)).T
 
     real = ((rounded - exact).norm() / exact.norm()).item()
-    assert facts.read(folder).rounding[name] == pytest.approx(real, rel=0.05)
+    assert model_facts.read(folder).rounding[name] == pytest.approx(real, rel=0.05)

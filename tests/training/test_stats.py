@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from studio.intake import stats
-from studio.intake.stats import Cut, Tally
+from studio.intake.quality import length_stats
+from studio.intake.quality.length_stats import Cut, Tally
 from studio.training.data import tokenise
 from studio.training.labels import IGNORED
 from studio.training.rows import read
@@ -65,7 +65,7 @@ def test_every_cut_leaves_what_training_would(
     found = counted(tmp_path, rows)
 
     cuts = (*range(1, 20), *range(20, 130, 7))
-    told = {at: left(stats.cut([found], at), found) for at in cuts}
+    told = {at: left(length_stats.cut([found], at), found) for at in cuts}
 
     assert told == {at: trained(tmp_path / "rows.jsonl", at) for at in cuts}
 

@@ -22,8 +22,8 @@ from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
 from studio.services.precision import number_formats
 from studio.training import models, stored
-from studio.weights import facts
-from studio.weights.headers import INDEX, WHOLE
+from studio.weights import model_facts
+from studio.weights.safetensors_headers import INDEX, WHOLE
 from tests.factories import make_recipe
 from tests.training import tiny
 
@@ -179,7 +179,7 @@ def test_a_model_in_two_formats_trains_and_is_what_was_planned(
     resolved = tiny.said(run, Started)[0].resolved
     assert resolved["plan"]["weights"] == resolved["audit"]["weights"] == "bfloat16 and float32"
     asked = make_recipe(precision=precision, adapter={"kind": "lora"})
-    told = number_formats.plan(asked, facts.read(folder))
+    told = number_formats.plan(asked, model_facts.read(folder))
     assert told.weights == "bfloat16 and float32"
     assert {one.stage for one in tiny.said(run, Sampled)} >= {"before", "after"}
 
@@ -189,7 +189,7 @@ def test_the_bytes_of_a_model_in_two_formats_are_those_it_holds(tmp_path: Path) 
     folder = saved(tmp_path / "model", tiny.llama(), lambda name: "mlp" not in name, "bfloat16")
     model, _formats = loaded(folder)
     sizes = number_formats.plan(
-        make_recipe(precision="bf16", adapter={"kind": "lora"}), facts.read(folder)
+        make_recipe(precision="bf16", adapter={"kind": "lora"}), model_facts.read(folder)
     )
 
     held = sum({one.data_ptr(): one.nbytes for one in model.parameters()}.values())

@@ -3,7 +3,7 @@
 import pytest
 
 from studio.errors import TrainingError
-from studio.intake.lessons import lesson
+from studio.intake.row_formats.sft_view import lesson
 from studio.training import data, templates
 from studio.training.rows import Message, Row
 from tests.training import tiny

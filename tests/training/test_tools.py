@@ -8,7 +8,7 @@ import pytest
 import trl
 
 from studio.errors import TrainingError
-from studio.intake.lessons import lesson
+from studio.intake.row_formats.sft_view import lesson
 from studio.training import data, templates
 from studio.training.rows import Row
 from studio.training.templates import Template

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from studio.chores import ChoreDir
 from studio.db.session import reading
 from studio.errors import TooLargeError
-from studio.intake.limits import BLANK_LINES
+from studio.intake.files.limits import BLANK_LINES
 from studio.runner.build import build
 from studio.services.datasets import dataset_builds
 

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.intake.formats import ACCEPTED
+from studio.intake.files.formats import ACCEPTED
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.factories import make_run

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.states import WorkStatus
 from studio.hardware import detect
-from studio.intake.stats import STATS, Row, Stats, Tally
+from studio.intake.quality.length_stats import STATS, Row, Stats, Tally
 from studio.recipe.dotted import merge
 from studio.services.tasks import tasks
 from tests.factories import make_done

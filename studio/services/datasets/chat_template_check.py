@@ -9,7 +9,7 @@ from studio.methods import AnyRecipe
 from studio.services.datasets import versions
 from studio.services.models import models
 from studio.services.precision.incompatibilities import Refusal
-from studio.weights import cards, needed
+from studio.weights import download_filter, model_metadata
 
 
 def refusals(db: Session, recipe: AnyRecipe) -> list[Refusal]:
@@ -36,8 +36,8 @@ def _lacks_template(db: Session, name: str) -> bool:
     """Whether a model is known to have none; of one that is not here, nothing is known."""
     try:
         folder = Path(models.require(db, name))
-        if not folder.is_absolute() or not (folder / needed.TOKENIZER_CONFIG).is_file():
+        if not folder.is_absolute() or not (folder / download_filter.TOKENIZER_CONFIG).is_file():
             return False
-        return not cards.read(folder).template
+        return not model_metadata.read(folder).template
     except (InvalidError, OSError):
         return False

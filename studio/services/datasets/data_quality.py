@@ -11,11 +11,11 @@ from studio.db.session import reading
 from studio.db.tables import DatasetVersion
 from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.intake import findings
-from studio.intake import spots as spotted
-from studio.intake.limits import Limits
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.pages import Page
+from studio.intake.quality import finding_spans as spotted
+from studio.intake.quality import finding_store
+from studio.intake.rows.paging import Page
 from studio.methods import AnyRecipe
 from studio.services.datasets import dataset_builds, datasets, versions
 from studio.services.datasets.dataset_builds import Built
@@ -145,7 +145,7 @@ def spots(
     if not which.finding:
         return {}
     train, _validation = versions.files(folder, version)
-    twins = findings.rows_of(train.parent, which.finding, which.part)
+    twins = finding_store.rows_of(train.parent, which.finding, which.part)
     return {
         one.number: spotted.spot(which.finding, one.row, twins.get(one.number)) for one in page.rows
     }
@@ -191,8 +191,8 @@ def _without(folder: Path, version: DatasetVersion, mapping: Mapping, wanted: Wa
     if how := REPEATED.get(wanted.code):
         return mapping.model_copy(update={"deduplicate": how})
     train, _validation = versions.files(folder, version)
-    rows = findings.rows_of(train.parent, wanted.code, wanted.part)
-    numbers = findings.sources(train.parent, wanted.part, rows)
+    rows = finding_store.rows_of(train.parent, wanted.code, wanted.part)
+    numbers = finding_store.sources(train.parent, wanted.part, rows)
     if not numbers:
         raise InvalidError(
             "It is not known which rows of the file these are.",

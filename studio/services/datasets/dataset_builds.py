@@ -17,14 +17,14 @@ from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
 from studio.db.work import Chore
 from studio.errors import ConflictError
-from studio.intake.arrivals import ARRIVAL, unseen
-from studio.intake.child_check import check_in_child
-from studio.intake.convert import Converted, Source, look
-from studio.intake.formats import ARCHIVE, PACKINGS, ending
-from studio.intake.limits import AT_ONCE_BYTES, Limits, SlowReadingError
+from studio.intake.column_roles import check
+from studio.intake.conversion.child_check import check_in_child
+from studio.intake.conversion.converter import Converted, Source, look
+from studio.intake.conversion.detection_result import ARRIVAL, unseen
+from studio.intake.conversion.job import CONVERTED, READING, Reading
+from studio.intake.files.formats import ARCHIVE, PACKINGS, ending
+from studio.intake.files.limits import AT_ONCE_BYTES, Limits, SlowReadingError
 from studio.intake.mapping import Mapping, Split
-from studio.intake.reading import CONVERTED, READING, Reading
-from studio.intake.roles import check
 from studio.services.datasets import datasets, pending_datasets, versions
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.storage import atomic_dirs

@@ -18,8 +18,8 @@ from studio.chores import ChoreDir
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError, UnavailableError
-from studio.intake import limits
-from studio.intake.arrivals import ARRIVAL
+from studio.intake.conversion.detection_result import ARRIVAL
+from studio.intake.files import limits
 from studio.services.datasets import dataset_builds, datasets, uploads
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.datasets.uploads import Parts

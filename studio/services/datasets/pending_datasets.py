@@ -11,12 +11,12 @@ from sqlmodel import Session
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset
 from studio.errors import InvalidError
-from studio.intake.arrivals import DETECTED, Arrival, arrival
-from studio.intake.convert import Source, look
-from studio.intake.formats import endings, stem
-from studio.intake.limits import Limits
+from studio.intake.conversion.converter import Source, look
+from studio.intake.conversion.detection_result import DETECTED, Arrival, arrival
+from studio.intake.detection.row_shapes import Detected
+from studio.intake.files.formats import endings, stem
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import DETECT, FileOptions, Mapping
-from studio.intake.shapes import Detected
 from studio.manifest import sha256
 from studio.services.datasets import datasets
 from studio.services.storage import atomic_dirs

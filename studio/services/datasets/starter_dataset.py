@@ -6,12 +6,12 @@ from pathlib import Path
 from sqlmodel import Session, select
 
 from studio.db.tables import Dataset, DatasetVersion
-from studio.intake import findings
-from studio.intake.convert import rows_hash
+from studio.intake.conversion.converter import rows_hash
 from studio.intake.mapping import Mapping
+from studio.intake.quality import finding_store
 from studio.manifest import sha256
 from studio.services.storage import atomic_dirs
-from studio.starter import rows
+from studio.starter import instruction_rows
 
 NAME = "starter"
 
@@ -24,7 +24,7 @@ def add(db: Session, folder: Path) -> Dataset:
     with atomic_dirs.staged(folder) as stage:
         first = stage / "1"
         first.mkdir()
-        rows.write(first)
+        instruction_rows.write(first)
         train, validation = first / "train.jsonl", first / "validation.jsonl"
         dataset = Dataset(
             name=NAME,
@@ -46,7 +46,7 @@ def add(db: Session, folder: Path) -> Dataset:
             train_rows=_count(train),
             validation_rows=_count(validation),
             # The web makes them as it starts, and they are all in English.
-            findings=[asdict(one) for one in findings.look(first, languages=False)],
+            findings=[asdict(one) for one in finding_store.look(first, languages=False)],
         )
         db.add(version)
         atomic_dirs.sync(stage)

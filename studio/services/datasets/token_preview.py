@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.tables import Dataset, DatasetVersion
 from studio.desk import Asked, Source, Window, window_of
 from studio.errors import NotFoundError
-from studio.intake import places
+from studio.intake.rows import line_index
 from studio.services.datasets import versions
 from studio.services.datasets.versions import Part
 from studio.services.models import models
@@ -94,7 +94,7 @@ def row(folder: Path, where: Place) -> dict[str, Any]:
     path = train if where.part == "train" else validation
     assert path is not None  # noqa: S101 -- a part without rows has no places
     try:
-        return places.row(path, where.number)
+        return line_index.row(path, where.number)
     except (OSError, LookupError) as error:
         raise NotFoundError(
             f"Row {where.number} of {where.name} is gone.", hint="Import the data again."
@@ -126,7 +126,7 @@ def packed(asked: Asked, folder: Path, where: Place, share: float, seed: int) ->
     path, validation = versions.files(folder, where.version)
     window = Window(
         path=str(path),
-        start=places.start(path, window_of(where.number).start),
+        start=line_index.start(path, window_of(where.number).start),
         rows=where.rows,
         judged=where.version.kind == "judged",
         share=0.0 if validation else share,

@@ -16,8 +16,8 @@ from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion
 from studio.db.work import Chore
 from studio.errors import InvalidError
-from studio.intake import stats
-from studio.intake.stats import STATS, Counting, Cut, Stats, Tally
+from studio.intake.quality import length_stats
+from studio.intake.quality.length_stats import STATS, Counting, Cut, Stats, Tally
 from studio.methods import AnyRecipe
 from studio.services.datasets import datasets, versions
 from studio.services.models import models, remote_code_trust
@@ -157,7 +157,7 @@ def cautions(db: Session, recipe: AnyRecipe) -> Iterator[str]:
     if found is None:
         return
     parts = list(found.parts.values())
-    lost = stats.cut(parts, recipe.data.max_length)
+    lost = length_stats.cut(parts, recipe.data.max_length)
     if lost.rows and not any(_is_empty(part, lost.at) for part in parts):
         yield sentence(lost)
 
@@ -177,8 +177,8 @@ def sentence(lost: Cut) -> str:
 
 def longer(part: Tally) -> int:
     """Return a length of examples that leaves most rows whole, and something of some to learn."""
-    length = max(stats.quantile(part, _MOST), min(part.needs.times, default=0))
-    return min(-(-length // _ROUND) * _ROUND, stats.LONGEST)
+    length = max(length_stats.quantile(part, _MOST), min(part.needs.times, default=0))
+    return min(-(-length // _ROUND) * _ROUND, length_stats.LONGEST)
 
 
 def _is_empty(part: Tally, length: int) -> bool:

@@ -16,9 +16,9 @@ from sqlmodel import Session, col, func, select
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.errors import ConflictError, NotFoundError
-from studio.intake import findings
 from studio.intake.mapping import Mapping
-from studio.intake.pages import Page, read_page, read_rows, search, search_back
+from studio.intake.quality import finding_store
+from studio.intake.rows.paging import Page, read_page, read_rows, search, search_back
 from studio.services.datasets import datasets
 from studio.services.storage import atomic_dirs
 
@@ -125,7 +125,7 @@ def rows(folder: Path, version: DatasetVersion, which: Which = FIRST, *, limit: 
         return Page(rows=[], has_more=False)
     numbers = which.numbers
     if which.finding:
-        numbers = frozenset(findings.rows_of(train.parent, which.finding, which.part))
+        numbers = frozenset(finding_store.rows_of(train.parent, which.finding, which.part))
     if numbers or which.finding:
         return read_rows(path, numbers, after=which.after, limit=limit)
     if which.words and which.before is not None:

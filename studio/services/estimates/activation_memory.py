@@ -11,9 +11,9 @@ from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import number_formats
 from studio.services.precision.number_formats import BYTES
-from studio.weights.facts import ModelFacts
-from studio.weights.layers import FAMILIES, Layers
-from studio.weights.shapes import Shape
+from studio.weights.decoder_layers import FAMILIES, Layers
+from studio.weights.model_facts import ModelFacts
+from studio.weights.model_shape import Shape
 
 _PLAIN, _GATED = 2, 4
 """Numbers kept for each of the inner network's width: what goes into the activation and comes out

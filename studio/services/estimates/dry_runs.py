@@ -27,7 +27,7 @@ from studio.services.models import models, remote_code_trust
 from studio.services.precision import recommendation
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.weights.facts import ModelFacts
+from studio.weights.model_facts import ModelFacts
 
 KIND = "measure"
 

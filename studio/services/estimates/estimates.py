@@ -36,7 +36,7 @@ from studio.services.estimates.memory_fit import Host, Verdict
 from studio.services.estimates.reference_runs import Lengths, Precedent, Reading
 from studio.services.estimates.run_duration import Timing
 from studio.services.precision import recommendation
-from studio.weights.facts import ModelFacts
+from studio.weights.model_facts import ModelFacts
 
 Find = Callable[[str], ModelFacts | None]
 

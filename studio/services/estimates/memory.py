@@ -24,9 +24,9 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.estimates.activation_memory import Load, Step
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.number_formats import BYTES, Sizes
-from studio.weights import shapes
-from studio.weights.facts import ModelFacts
-from studio.weights.layers import FAMILIES
+from studio.weights import model_shape
+from studio.weights.decoder_layers import FAMILIES
+from studio.weights.model_facts import ModelFacts
 
 Moment = Literal["backward", "update"]
 
@@ -165,7 +165,7 @@ def of_counted(
     recipe: AnyRecipe, facts: ModelFacts, load: Load, parts: Mapping[str, int], *, on_gpu: bool
 ) -> Estimate:
     """Put what a dry run has counted beside what a process needs that no tensor holds."""
-    step = Step(recipe, facts, facts.shape or shapes.UNKNOWN, load, on_gpu)
+    step = Step(recipe, facts, facts.shape or model_shape.UNKNOWN, load, on_gpu)
     none = Sizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
     held: dict[str, Any] = dict(parts)
     made = replace(_standing(step, none), **held)

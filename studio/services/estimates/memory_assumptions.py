@@ -6,7 +6,7 @@ from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates import activation_memory
 from studio.services.precision import number_formats
-from studio.weights.facts import ModelFacts
+from studio.weights.model_facts import ModelFacts
 
 EMULATED = (
     "Counted as products are emulated: attention keeps its scores, for no fused kernel rounds what "

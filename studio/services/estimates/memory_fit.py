@@ -15,7 +15,7 @@ from studio.recipe.adapters import Lora
 from studio.services.estimates import memory
 from studio.services.estimates.activation_memory import Load
 from studio.services.precision import number_formats
-from studio.weights.facts import ModelFacts
+from studio.weights.model_facts import ModelFacts
 
 Verdict = Literal["fits", "tight", "too large"]
 _WORSE: tuple[Verdict, ...] = ("fits", "tight", "too large")

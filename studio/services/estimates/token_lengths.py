@@ -8,7 +8,7 @@ from sqlmodel import Session
 
 from studio.db.tables import DatasetVersion
 from studio.errors import InvalidError
-from studio.intake.stats import Stats
+from studio.intake.quality.length_stats import Stats
 from studio.methods import AnyRecipe
 from studio.services.datasets import token_stats, versions
 from studio.services.datasets.token_stats import Which

@@ -13,9 +13,9 @@ from studio.recipe.exports import Kind, kinds
 from studio.recipe.formats import FORMATS, DType
 from studio.services.precision import recommendation
 from studio.services.precision.number_formats import BYTES
-from studio.weights import families
-from studio.weights.facts import ModelFacts
-from studio.weights.samples import LARGEST_FLOAT16
+from studio.weights import family_limits
+from studio.weights.model_facts import ModelFacts
+from studio.weights.weight_samples import LARGEST_FLOAT16
 
 _SMALLEST_WHOLE = 2**-14
 """Below it, float16 has fewer and fewer digits (subnormal numbers), and at last none."""
@@ -108,7 +108,7 @@ def _stored(run: Run, kind: Kind, facts: ModelFacts) -> str:
 
 
 def _caution(kind: Kind, dtype: DType, facts: ModelFacts) -> str:
-    trouble = families.FLOAT16.get(facts.family)
+    trouble = family_limits.FLOAT16.get(facts.family)
     if kind == "adapter" or dtype != "float16" or trouble is None:
         return ""
     return f"{facts.family} models may fail in float16: {trouble.why} ({trouble.source})."

@@ -15,7 +15,7 @@ from studio.hub import Found, Hub
 from studio.services.models import models, remote_code_trust
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.weights import headers, needed
+from studio.weights import download_filter, safetensors_headers
 
 KIND = "download"
 _SHOWN = frozenset({WorkStatus.QUEUED, WorkStatus.RUNNING, WorkStatus.FAILED})
@@ -91,10 +91,10 @@ def look(settings: Settings, repo: str, revision: str) -> Found:
 def look_at(asked: Hub, repo: str, revision: str = "") -> Found:
     """Do what `look` does, of a hub that was chosen before."""
     found = asked.look(repo, revision)
-    needed.refuse_hub(found.id, found.names)
+    download_filter.refuse_hub(found.id, found.names)
     if found.gated:
         # What a gated model consists of everybody may know; its files tell who is let in.
-        config = next(one for one in found.files if one.name == needed.CONFIG)
+        config = next(one for one in found.files if one.name == download_filter.CONFIG)
         with asked.open(found.id, found.commit, config, 0):
             pass
     return found
@@ -165,7 +165,7 @@ def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
 
 def size_of(found: Found) -> int:
     """Return the bytes that will be fetched."""
-    wanted = set(needed.chosen(found.names))
+    wanted = set(download_filter.chosen(found.names))
     return sum(one.size for one in found.files if one.name in wanted)
 
 
@@ -193,11 +193,12 @@ def _is_taken(db: Session, name: str) -> bool:
 
 def _offer(found: Found, here: Model | None) -> Offer:
     known = [
-        (headers.BITS.get(code, ("", 0))[1], count) for code, count in found.parameters.items()
+        (safetensors_headers.BITS.get(code, ("", 0))[1], count)
+        for code, count in found.parameters.items()
     ]
     refusal, hint = "", ""
     try:
-        needed.refuse_hub(found.id, found.names)
+        download_filter.refuse_hub(found.id, found.names)
     except InvalidError as error:
         refusal, hint = error.message, error.hint
     return Offer(

@@ -16,8 +16,8 @@ from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.methods import trainable
 from studio.services.models import remote_code_trust
 from studio.services.storage import atomic_dirs
-from studio.weights import cards, headers, needed
-from studio.weights import facts as weights
+from studio.weights import download_filter, model_metadata, safetensors_headers
+from studio.weights import model_facts as weights
 
 _FOLDERS = frozenset({"models", "runs"})
 """Folders of a home that hold models."""
@@ -104,7 +104,8 @@ def bring(db: Session, location: str, name: str = "") -> Model:
     if not known["parameters"]:
         raise InvalidError(
             f"{folder} has a config and no weights.",
-            hint=f"A model's folder has {headers.WHOLE}, or shards of it with their index.",
+            hint=f"A model's folder has {safetensors_headers.WHOLE}, "
+            "or shards of it with their index.",
             param="source.path",
         )
     return add(db, name or folder.name, str(folder), kind="folder")
@@ -222,7 +223,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
     """
     try:
-        values = weights.config(folder / needed.CONFIG)
+        values = weights.config(folder / download_filter.CONFIG)
         names = [one.name for one in folder.iterdir()] if values else []
     except OSError as error:
         raise InvalidError(
@@ -234,8 +235,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
             hint="A model's folder has a config.json and .safetensors files.",
             param="base_model",
         )
-    needed.refuse_folder(str(folder), names)
-    cards.check(folder)
+    download_filter.refuse_folder(str(folder), names)
+    model_metadata.check(folder)
     return {name: values[name] for name in _FACTS if name in values} | _counted(folder)
 
 
@@ -247,8 +248,12 @@ def _facts_of(folder: Path) -> dict[str, Any]:
 
 
 def _counted(folder: Path) -> dict[str, Any]:
-    tensors = [one for file in headers.files(folder) for one in headers.tensors(file)]
-    card, known = cards.read(folder), weights.from_config(folder)
+    tensors = [
+        one
+        for file in safetensors_headers.files(folder)
+        for one in safetensors_headers.tensors(file)
+    ]
+    card, known = model_metadata.read(folder), weights.from_config(folder)
     sizes = Counter[str]()
     for one in tensors:
         sizes[one.dtype] += one.size if one.is_float else 0

@@ -13,8 +13,8 @@ from sqlmodel import Session
 from studio.db.owners import actor
 from studio.db.tables import Model
 from studio.errors import ConflictError, InvalidError
-from studio.weights import code, origins
-from studio.weights.code import Code
+from studio.weights import hub_origin, model_code
+from studio.weights.model_code import Code
 
 WARNING = (
     "This runs programs that a stranger wrote, with all the rights the studio has here: they can "
@@ -26,7 +26,7 @@ WARNING = (
 def of(model: Model) -> Code:
     """Return what a model asks to be run; nothing of one that is not here."""
     folder = Path(model.location)
-    return code.read(folder) if folder.is_absolute() else Code()
+    return model_code.read(folder) if folder.is_absolute() else Code()
 
 
 def seen(model: Model) -> tuple[Code | None, str]:
@@ -84,8 +84,8 @@ def revoke(model: Model) -> None:
         raise ConflictError(f"{model.name} has no consent to take back.")
     model.consent = None
     folder = Path(model.location)
-    if origins.read(folder) is not None:
-        for name in code.read(folder).files:
+    if hub_origin.read(folder) is not None:
+        for name in model_code.read(folder).files:
             (folder / name).unlink(missing_ok=True)
 
 
@@ -129,7 +129,7 @@ def require_none(folder: Path) -> None:
         InvalidError: it does.
 
     """
-    wanted = code.read(folder)
+    wanted = model_code.read(folder)
     if wanted.wanted:
         raise _refused(str(folder), wanted, "Add it on the models page; there it can be allowed.")
 

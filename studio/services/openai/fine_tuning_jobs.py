@@ -17,10 +17,10 @@ from studio.db.states import DatasetStatus, RunStatus, WorkStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.db.work import Chore
 from studio.errors import InvalidError, NotFoundError, StudioError
-from studio.intake.limits import Limits
+from studio.intake.conversion.job import READING
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping as Reading
 from studio.intake.mapping import Split
-from studio.intake.reading import READING
 from studio.methods import METHODS, RECIPES, AnyRecipe, trainable
 from studio.recipe.dotted import merge
 from studio.services import experiments

@@ -13,7 +13,7 @@ from sqlmodel.sql.expression import SelectOfScalar
 
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import DatasetVersion
-from studio.intake.convert import rows_hash
+from studio.intake.conversion.converter import rows_hash
 from studio.services.datasets import pending_datasets
 
 _PARTS = ("train.jsonl", "validation.jsonl")

@@ -15,8 +15,8 @@ from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision.number_formats import BYTES, formats, held
-from studio.weights import architectures, families, samples
-from studio.weights.facts import FLOAT8_SIDES, ModelFacts
+from studio.weights import architectures, family_limits, weight_samples
+from studio.weights.model_facts import FLOAT8_SIDES, ModelFacts
 from studio.weights.model_kinds import HINT
 
 NAMED = 3
@@ -115,8 +115,8 @@ def _weights_overflow(case: _Case) -> str:
         return ""
     return (
         f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
-        f"{samples.LARGEST_FLOAT16:,.0f}, where float16 ends; the largest is {spread.largest:,.0f}."
-        f"{_passage(case)}"
+        f"{weight_samples.LARGEST_FLOAT16:,.0f}, where float16 ends; "
+        f"the largest is {spread.largest:,.0f}.{_passage(case)}"
     )
 
 
@@ -127,7 +127,7 @@ def _passage(case: _Case) -> str:
 
 
 def _family_overflows(case: _Case) -> str:
-    known = families.FLOAT16.get(case.facts.family)
+    known = family_limits.FLOAT16.get(case.facts.family)
     if case.mode.compute != "float16" or known is None or not known.is_certain:
         return ""
     return f"{case.facts.family} models do not train in float16: {known.why} ({known.source})."
@@ -145,7 +145,7 @@ def _mixes_float64(case: _Case) -> str:
 
 
 def _halves_clash(case: _Case) -> str:
-    source = families.MIXED_HALVES.get(case.facts.family)
+    source = family_limits.MIXED_HALVES.get(case.facts.family)
     if case.hardware.device == "cpu" and case.facts.family in architectures.LAYER_NORMS:
         source = "layer norms on a processor"
     compute = case.mode.compute
@@ -199,7 +199,7 @@ def _is_stored_packed(case: _Case) -> str:
 
 def _reads_packed(case: _Case) -> str:
     family = case.facts.family
-    if family not in families.NO_ADAPTER or case.recipe.adapter.quantised is None:
+    if family not in family_limits.NO_ADAPTER or case.recipe.adapter.quantised is None:
         return ""
     return (
         f"{family} models read weights past their layers, and would read quantised ones as they "

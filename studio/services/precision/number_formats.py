@@ -7,8 +7,8 @@ from studio.methods import AnyRecipe
 from studio.recipe.adapters import Lora, keeps_own_formats
 from studio.recipe.formats import DType
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.weights.casts import Cast
-from studio.weights.facts import ModelFacts
+from studio.weights.cast_error import Cast
+from studio.weights.model_facts import ModelFacts
 
 BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -6,8 +6,8 @@ from studio.methods import AnyRecipe
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision.incompatibilities import listed
 from studio.services.precision.number_formats import held, learns_in, rounded
-from studio.weights import families
-from studio.weights.facts import ModelFacts
+from studio.weights import family_limits
+from studio.weights.model_facts import ModelFacts
 
 TELLING_SHARE = 0.005
 """Smaller shares of the weights are not worth a sentence."""
@@ -81,7 +81,7 @@ def _float16_risk(recipe: AnyRecipe, facts: ModelFacts) -> str:
     """Warn of float16 where it is doubtful rather than impossible."""
     if PRECISIONS[recipe.precision].compute != "float16":
         return ""
-    known = families.FLOAT16.get(facts.family)
+    known = family_limits.FLOAT16.get(facts.family)
     if known is not None and not known.is_certain:
         return f"{facts.family} in float16 is doubtful: {known.why} ({known.source})."
     if facts.native == "bfloat16":
@@ -132,7 +132,7 @@ def _lost_digits(recipe: AnyRecipe, facts: ModelFacts) -> str:
 
 
 def _recurrence(recipe: AnyRecipe, facts: ModelFacts) -> str:
-    source = families.FLOAT32_PARAMETERS.get(facts.family)
+    source = family_limits.FLOAT32_PARAMETERS.get(facts.family)
     if source is None or learns_in(recipe, facts) == "float32":
         return ""
     return f"{facts.family} models want their parameters in float32 ({source})."

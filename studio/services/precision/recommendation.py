@@ -17,9 +17,9 @@ from studio.services.models import models
 from studio.services.precision import precision_warnings
 from studio.services.precision.incompatibilities import of_precision
 from studio.services.workers import workers
-from studio.weights import facts as weights
-from studio.weights import families
-from studio.weights.facts import ModelFacts
+from studio.weights import family_limits
+from studio.weights import model_facts as weights
+from studio.weights.model_facts import ModelFacts
 
 GUESS = "No worker is connected yet, so this is a guess from the machine that serves these pages."
 
@@ -228,7 +228,7 @@ def _candidates(
     """Offer formats to compute in, the best first, each with its reason."""
     fast, seen = fast_formats(hardware), _seen(facts)
     rule = next(rule for rule in RULES if rule.applies(recipe, facts, fast))
-    overflow = families.FLOAT16.get(facts.family)
+    overflow = family_limits.FLOAT16.get(facts.family)
     if rule.compute != "float16" or overflow is None:
         yield rule.compute, rule.reason.format(hardware=hardware.title) + seen
     if "bfloat16" in fast:
@@ -256,7 +256,7 @@ def _lack(facts: ModelFacts, hardware: Hardware) -> str:
     """Say what keeps a run from 16 bits."""
     if facts.mixed_float64:
         return "some layers are stored in float64"
-    fast, overflow = fast_formats(hardware), families.FLOAT16.get(facts.family)
+    fast, overflow = fast_formats(hardware), family_limits.FLOAT16.get(facts.family)
     if fast == FLOAT16 and overflow:
         return f"{hardware.title} lacks bfloat16, and in float16 {overflow.why} ({overflow.source})"
     return "the weights do not suit 16 bits"

@@ -24,7 +24,7 @@ from studio.services.models import models
 from studio.services.precision import number_formats, recommendation
 from studio.services.runs import runs
 from studio.services.runs.oom_retry import smaller_batch
-from studio.weights.facts import ModelFacts
+from studio.weights.model_facts import ModelFacts
 
 SLOWER = 10
 """What the learning rate is divided by: less seldom helps a run that has diverged."""

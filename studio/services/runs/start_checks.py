@@ -8,7 +8,7 @@ from studio.services.precision import incompatibilities
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.runs import base_model_check
 from studio.services.workers import workers
-from studio.weights.facts import ModelFacts
+from studio.weights.model_facts import ModelFacts
 
 
 def of(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:

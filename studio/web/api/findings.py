@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field, model_validator
 
 from studio.errors import ConflictError
-from studio.intake.checks import KEPT
+from studio.intake.quality.dataset_checks import KEPT
 from studio.services.datasets import data_quality, datasets, versions
 from studio.services.datasets.data_quality import Wanted
 from studio.services.datasets.versions import Part

@@ -14,7 +14,7 @@ from studio.services.workers import workers
 from studio.web.api.calls import Call
 from studio.web.api.shapes import Listing, Out
 from studio.web.deps import DB
-from studio.weights.facts import ModelFacts
+from studio.weights.model_facts import ModelFacts
 
 router = APIRouter(route_class=Call, prefix="/api/v1", tags=["methods"])
 

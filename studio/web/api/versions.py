@@ -9,13 +9,13 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 from studio.db.tables import DatasetVersion
-from studio.intake import wording
-from studio.intake.convert import look
+from studio.intake import mapping_text
+from studio.intake.conversion.converter import look
+from studio.intake.conversion.mapping_preview import preview as previewed
 from studio.intake.mapping import FileOptions, Kind, Mapping
-from studio.intake.pages import NumberedRow
-from studio.intake.preview import preview as previewed
-from studio.intake.spots import Spotted
-from studio.intake.turns import Role
+from studio.intake.quality.finding_spans import Spotted
+from studio.intake.row_formats.schema import Role
+from studio.intake.rows.paging import NumberedRow
 from studio.services.datasets import (
     data_quality,
     dataset_builds,
@@ -67,7 +67,7 @@ class DetectionOut(Out):
     @property
     def not_learnt(self) -> str:
         """What of rows read so training does not use, and what that means; empty of most."""
-        return wording.NOT_LEARNT.get(self.mapping.shape, "")
+        return mapping_text.NOT_LEARNT.get(self.mapping.shape, "")
 
 
 class WantedPreview(Body):
@@ -291,6 +291,6 @@ def _out(version: DatasetVersion, current: int | None, uses: dict[int, int]) -> 
         "is_current": version.number == current,
         "runs": uses.get(version.number, 0),
         "findings": findings_of(version),
-        "not_learnt": wording.NOT_LEARNT.get(mapping.shape, ""),
+        "not_learnt": mapping_text.NOT_LEARNT.get(mapping.shape, ""),
     }
     return VersionOut.model_validate(version.model_dump() | more)

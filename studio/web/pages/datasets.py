@@ -9,8 +9,8 @@ from sqlmodel import Session
 
 from studio.db.states import DatasetStatus
 from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
-from studio.intake import wording
-from studio.intake.formats import ACCEPTED, IN_WORDS
+from studio.intake import mapping_text
+from studio.intake.files.formats import ACCEPTED, IN_WORDS
 from studio.intake.mapping import Mapping
 from studio.services.datasets import data_quality, dataset_builds, datasets, versions
 from studio.services.datasets.data_quality import Wanted
@@ -174,7 +174,7 @@ def listed(
         "datasets": found,
         "versions": current,
         "words": {
-            number: wording.in_words(Mapping.model_validate(one.mapping))
+            number: mapping_text.in_words(Mapping.model_validate(one.mapping))
             for number, one in current.items()
         },
         "bring": import_page.of(db, config),

@@ -15,7 +15,7 @@ from studio.services.precision import recommendation
 from studio.settings import Settings
 from studio.web.deps import DB, Config, Keyed
 from studio.web.render import asked_by_htmx, block, form_again, go, page
-from studio.weights import cards, families
+from studio.weights import family_limits, model_metadata
 
 router = APIRouter(prefix="/models", include_in_schema=False)
 
@@ -167,9 +167,13 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
         return told
     try:
         known, folder = recommendation.facts(models.folder_of(model)), models.folder_of(model)
-        told |= {"known": known, "card": cards.read(folder), "code": remote_code_trust.of(model)}
+        told |= {
+            "known": known,
+            "card": model_metadata.read(folder),
+            "code": remote_code_trust.of(model),
+        }
         told["cares"] = list(
-            families.cares(known.family, has_experts=bool(known.expert_parameters))
+            family_limits.cares(known.family, has_experts=bool(known.expert_parameters))
         )
     except (StudioError, OSError) as error:
         told["trouble"] = error if isinstance(error, StudioError) else StudioError(f"{error}.")

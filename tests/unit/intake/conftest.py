@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from studio.intake.convert import Converted, Source, convert
-from studio.intake.limits import Limits
+from studio.intake.conversion.converter import Converted, Source, convert
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.turns import Turn
+from studio.intake.row_formats.schema import Turn
 
 
 @dataclass(frozen=True, slots=True)

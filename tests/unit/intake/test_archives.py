@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.archives import Member, members, sides, split_of
-from studio.intake.kinds import recognise
+from studio.intake.files.archives import Member, members, sides, split_of
+from studio.intake.files.format_detection import recognise
 from tests.unit.intake.conftest import Bring, zipped
 
 ROW = b'{"prompt": "a", "completion": "b"}\n'

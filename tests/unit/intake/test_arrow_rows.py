@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.arrow_rows import rows_in_arrow
-from studio.intake.limits import Limits
+from studio.intake.files.limits import Limits
 from studio.intake.problems import Code
-from studio.intake.rows import Row, Unread
+from studio.intake.raw_rows import Row, Unread
+from studio.intake.readers.arrow_rows import rows_in_arrow
 
 Read = Callable[..., list[Any]]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from studio.intake.checks import Finding, check
-from studio.intake.suspicions import LONG
+from studio.intake.quality.dataset_checks import Finding, check
+from studio.intake.quality.row_checks import LONG
 from studio.recipe.data import Data
 
 Row = dict[str, Any]

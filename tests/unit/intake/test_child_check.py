@@ -9,10 +9,10 @@ import pytest
 from pyarrow import parquet
 
 from studio.errors import TooLargeError
-from studio.intake.child_check import check_in_child
-from studio.intake.convert import Source
-from studio.intake.limits import Limits, SlowReadingError
-from studio.intake.reading import Reading
+from studio.intake.conversion.child_check import check_in_child
+from studio.intake.conversion.converter import Source
+from studio.intake.conversion.job import Reading
+from studio.intake.files.limits import Limits, SlowReadingError
 
 
 def reading(folder: Path, column: Any, limits: Limits | None = None) -> Reading:  # noqa: ANN401 -- pyarrow is untyped

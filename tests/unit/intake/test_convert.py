@@ -13,9 +13,9 @@ import pytest
 from pyarrow import parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.convert import Source, convert, look
-from studio.intake.limits import Limits
-from studio.intake.shapes import in_words
+from studio.intake.conversion.converter import Source, convert, look
+from studio.intake.detection.row_shapes import in_words
+from studio.intake.files.limits import Limits
 from tests.unit.intake.conftest import Bring
 
 Rows = list[dict[str, Any]]

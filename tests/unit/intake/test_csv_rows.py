@@ -3,7 +3,7 @@
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.limits import COLUMNS
+from studio.intake.files.limits import COLUMNS
 from studio.intake.mapping import Mapping
 from tests.unit.intake.conftest import Bring, Result
 

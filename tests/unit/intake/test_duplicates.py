@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from studio.intake.duplicates import Seen
+from studio.intake.rows.deduplication import Seen
 
 
 def test_every_content_is_new_once() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.convert import Source, look
-from studio.intake.encodings import as_utf8, guess, normalise
-from studio.intake.json_rows import rows_on_lines
-from studio.intake.limits import Limits
+from studio.intake.conversion.converter import Source, look
+from studio.intake.files.encodings import as_utf8, guess, normalise
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import FileOptions, Mapping
 from studio.intake.problems import Code
-from studio.intake.rows import Unread
+from studio.intake.raw_rows import Unread
+from studio.intake.readers.json_rows import rows_on_lines
 from tests.unit.intake.conftest import Bring, zipped
 
 GOOD = b'{"prompt": "a", "completion": "b"}\n'

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.json_rows import rows_in_list
 from studio.intake.problems import Code
-from studio.intake.rows import Row, Unread
+from studio.intake.raw_rows import Row, Unread
+from studio.intake.readers.json_rows import rows_in_list
 from tests.unit.intake.conftest import Bring
 
 ROWS: list[dict[str, Any]] = [

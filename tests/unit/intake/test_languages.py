@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from studio.intake.checks import Finding, check
+from studio.intake.quality.dataset_checks import Finding, check
 
 Row = dict[str, Any]
 

@@ -14,20 +14,20 @@ import zstandard
 from pyarrow import parquet
 
 from studio.errors import TooLargeError
-from studio.intake import languages
-from studio.intake.kinds import recognise
-from studio.intake.limits import (
+from studio.intake.files.format_detection import recognise
+from studio.intake.files.limits import (
     COLUMNS,
     Deadline,
     Limits,
     SlowReadingError,
     charged_to_no_file,
 )
-from studio.intake.lines import lines
 from studio.intake.problems import Code
-from studio.intake.readers import rows
-from studio.intake.rows import Row, Unread
-from studio.intake.unpacked_bytes import unpacked_bytes
+from studio.intake.quality import language_check
+from studio.intake.raw_rows import Row, Unread
+from studio.intake.readers.arrow_sizes import unpacked_bytes
+from studio.intake.readers.file_reader import rows
+from studio.intake.readers.text_lines import lines
 from tests.unit.intake.conftest import zipped
 
 MB = 2**20
@@ -196,9 +196,9 @@ def test_what_is_loaded_once_is_charged_to_no_file() -> None:
 
 
 def test_the_model_of_languages_is_charged_to_no_file() -> None:
-    languages._model.cache_clear()
+    language_check._model.cache_clear()
     begun, deadline = time.thread_time(), Deadline.after(1e9)
-    languages._model()
+    language_check._model()
     took = time.thread_time() - begun
 
     assert deadline.end - Deadline.after(1e9).end == pytest.approx(0, abs=took / 10)

@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from studio.errors import InvalidError
-from studio.intake.convert import Converted, Source, convert
-from studio.intake.limits import Limits
+from studio.intake.column_roles import check, roles_of
+from studio.intake.conversion.converter import Converted, Source, convert
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Condition, Mapping, Op, Split
-from studio.intake.roles import check, roles_of
 from tests.unit.intake.conftest import Bring, kept
 
 PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})

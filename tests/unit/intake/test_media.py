@@ -9,10 +9,10 @@ import pytest
 from pyarrow import parquet
 
 from studio.errors import InvalidError
-from studio.intake.convert import Source, look
-from studio.intake.limits import Limits
+from studio.intake.conversion.converter import Source, look
+from studio.intake.detection.media import find_media
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.intake.media import find_media
 from tests.unit.intake.conftest import Bring
 
 TEXT = {"prompt": "Who?", "completion": "Me."}

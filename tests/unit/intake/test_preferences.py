@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from studio.intake.canonical import canonical
-from studio.intake.lessons import Lesson, lesson
+from studio.intake.detection.row_shapes import detect
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import Code
-from studio.intake.shapes import detect
-from studio.intake.turns import UnusableRowError, said
+from studio.intake.row_formats.row_builder import canonical
+from studio.intake.row_formats.schema import UnusableRowError, said
+from studio.intake.row_formats.sft_view import Lesson, lesson
 
 USER = said("user", "Hi")
 GOOD = said("assistant", "Hello!")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake.convert import Source
-from studio.intake.limits import Limits
+from studio.intake.conversion.converter import Source
+from studio.intake.conversion.mapping_preview import Previewed, preview
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Condition, Mapping, Split
-from studio.intake.preview import Previewed, preview
 
 PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})
 

@@ -17,11 +17,11 @@ import zstandard
 from pyarrow import feather, parquet
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake.kinds import recognise
-from studio.intake.limits import Limits
+from studio.intake.files.format_detection import recognise
+from studio.intake.files.limits import Limits
 from studio.intake.problems import Code
-from studio.intake.readers import rows
-from studio.intake.rows import Note, Row
+from studio.intake.raw_rows import Note, Row
+from studio.intake.readers.file_reader import rows
 from tests.unit.intake.conftest import zipped
 
 VALUES: list[dict[str, Any]] = [
@@ -225,10 +225,10 @@ _LINE = json.dumps({"prompt": "q" * 1000, "completion": "a" * 1000}).encode() + 
 _MEASURED = r"""
 import re, sys
 from pathlib import Path
-from studio.intake.kinds import recognise
-from studio.intake.limits import Limits
-from studio.intake.readers import rows
-from studio.intake.rows import Row
+from studio.intake.files.format_detection import recognise
+from studio.intake.files.limits import Limits
+from studio.intake.readers.file_reader import rows
+from studio.intake.raw_rows import Row
 
 path = Path(sys.argv[1])
 found = sum(isinstance(row, Row) for row in rows(path, recognise(path, path.name), Limits()))

@@ -5,7 +5,7 @@ from array import array
 
 import pytest
 
-from studio.intake.repeated import common, repeats
+from studio.intake.quality.repeated_hashes import common, repeats
 
 
 def plain(hashes: list[int], most: int) -> tuple[int, dict[int, int]]:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
+from studio.intake.detection.row_shapes import detect
 from studio.intake.mapping import Split
-from studio.intake.shapes import detect
 
 QUESTION = {"role": "user", "content": "a"}
 ANSWER = {"role": "assistant", "content": "b"}

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from studio.errors import InvalidError
-from studio.intake import glance
-from studio.intake.convert import Source, look
-from studio.intake.limits import Limits
+from studio.intake.conversion import file_preview
+from studio.intake.conversion.converter import Source, look
+from studio.intake.conversion.mapping_preview import preview
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping, Split
-from studio.intake.preview import preview
 from tests.unit.intake.conftest import Bring, Result, zipped
 
 ROLES = {"prompt": ["prompt"], "completion": ["completion"]}
@@ -115,7 +115,7 @@ def test_what_is_shown_first_is_what_is_learnt(tmp_path: Path) -> None:
     source = Source(path=path, filename="rows.zip")
 
     shown = preview(source, mapping(split={"kind": "file"}), Limits(), 6)
-    sought = glance.find(source, Limits(), {5})
+    sought = file_preview.find(source, Limits(), {5})
 
     assert [one.place for one in shown[2:4]] == ["3 of train.jsonl", "1 of valid/1.jsonl"]
     assert [one.part for one in shown] == ["train", None, "train", "validation", None, None]

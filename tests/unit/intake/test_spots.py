@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from studio.intake.spots import SHOWN, spot
-from studio.intake.suspicions import LONG_BYTES
+from studio.intake.quality.finding_spans import SHOWN, spot
+from studio.intake.quality.row_checks import LONG_BYTES
 
 
 def talk(*turns: tuple[str, str]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from studio.intake.convert import Source, look
-from studio.intake.limits import Limits
+from studio.intake.conversion.converter import Source, look
+from studio.intake.files.limits import Limits
 from tests.unit.intake.conftest import Bring
 
 CONTEXT = "Ada wrote the first program in 1843."

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from studio.intake.convert import Source, look
-from studio.intake.limits import Limits
+from studio.intake.conversion.converter import Source, look
+from studio.intake.detection.row_shapes import Detected
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import FileOptions
-from studio.intake.shapes import Detected
-from studio.intake.table_detection import detect_table
+from studio.intake.readers.table_layout import detect_table
 from tests.unit.intake.conftest import Bring
 
 PAIRS = [("Where is it, please; do you know?", "It left on Monday, I think."), ("Why?", "Because")]

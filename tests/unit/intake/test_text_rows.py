@@ -4,10 +4,10 @@ import io
 
 import pytest
 
-from studio.intake.markdown_rows import rows_in_markdown
 from studio.intake.problems import Code
-from studio.intake.rows import Note, Row, Rows, Unread
-from studio.intake.text_rows import rows_in_text
+from studio.intake.raw_rows import Note, Row, Rows, Unread
+from studio.intake.readers.markdown_rows import rows_in_markdown
+from studio.intake.readers.text_rows import rows_in_text
 
 
 def texts(found: Rows) -> list[tuple[int, str]]:

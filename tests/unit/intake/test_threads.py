@@ -7,8 +7,8 @@ import pytest
 
 from studio.errors import TooLargeError
 from studio.intake.mapping import Mapping, Split
-from studio.intake.rows import Row
-from studio.intake.threads import Threads
+from studio.intake.raw_rows import Row
+from studio.intake.row_formats.threads import Threads
 from tests.unit.intake.conftest import Bring
 
 PAIRS = Mapping(

@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from studio.intake.canonical import canonical
-from studio.intake.lessons import lesson
 from studio.intake.mapping import Mapping
 from studio.intake.problems import Code
-from studio.intake.turns import ConversationRow, UnusableRowError
+from studio.intake.row_formats.row_builder import canonical
+from studio.intake.row_formats.schema import ConversationRow, UnusableRowError
+from studio.intake.row_formats.sft_view import lesson
 
 ASKED = {"role": "user", "content": "How warm is it in Bonn?"}
 ANSWERED = {"role": "assistant", "content": "19 degrees."}

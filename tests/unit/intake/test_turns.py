@@ -4,11 +4,11 @@ from typing import Any, cast
 
 import pytest
 
-from studio.intake.canonical import canonical
-from studio.intake.dialogues import unused_keys
 from studio.intake.mapping import Mapping, ShapeName
 from studio.intake.problems import Code
-from studio.intake.turns import ConversationRow, Turn, UnusableRowError
+from studio.intake.row_formats.message_formats import unused_keys
+from studio.intake.row_formats.row_builder import canonical
+from studio.intake.row_formats.schema import ConversationRow, Turn, UnusableRowError
 
 
 def messages(*turns: Any) -> list[tuple[str, str]]:  # noqa: ANN401 -- also what is no turn

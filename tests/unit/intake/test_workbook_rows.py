@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError, TooLargeError
-from studio.intake import readers
-from studio.intake.child_check import check_in_child
-from studio.intake.convert import Source, look
-from studio.intake.limits import Limits, SlowReadingError
+from studio.intake.conversion.child_check import check_in_child
+from studio.intake.conversion.converter import Source, look
+from studio.intake.conversion.job import Reading
+from studio.intake.detection.row_shapes import Detected
+from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.mapping import FileOptions
-from studio.intake.reading import Reading
-from studio.intake.rows import Row
-from studio.intake.shapes import Detected
+from studio.intake.raw_rows import Row
+from studio.intake.readers import file_reader
 from tests.unit.intake.conftest import Bring, zipped
 from tests.workbooks import Table, workbook
 
@@ -62,7 +62,7 @@ def kept(folder: Path, content: bytes, filename: str = "rows.xlsx") -> Source:
 
 
 def read(folder: Path, content: bytes, **options: Any) -> list[tuple[int, dict[str, Any]]]:  # noqa: ANN401 -- of `FileOptions`
-    found = readers.rows(
+    found = file_reader.rows(
         kept(folder, content).path, "xlsx", Limits(), options=FileOptions(**options)
     )
     return [(row.number, row.values) for row in found if isinstance(row, Row)]
@@ -257,7 +257,7 @@ def test_a_row_of_very_many_cells_ends_with_the_time(tmp_path: Path) -> None:
     path = kept(tmp_path, content).path
 
     with pytest.raises(SlowReadingError):
-        list(readers.rows(path, "xlsx", Limits().within(0.05)))
+        list(file_reader.rows(path, "xlsx", Limits().within(0.05)))
 
 
 def test_a_workbook_that_takes_long_is_left_to_a_task(tmp_path: Path) -> None:

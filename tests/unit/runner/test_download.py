@@ -10,7 +10,7 @@ from studio.errors import DiskFullError, InvalidError, NotFoundError, Unavailabl
 from studio.hub import Found, HubFile
 from studio.hub import Hub as Reader
 from studio.runner import download
-from studio.weights import facts, origins
+from studio.weights import hub_origin, model_facts
 from tests.hub import Files, Hub, Repo
 from tests.unit.weights import folders
 
@@ -57,7 +57,7 @@ def test_a_model_comes_whole_with_what_training_reads(
         "origin.json",
     ]
     assert folder.name == f"tiny--one-{repo.commit('main')[:12]}"
-    assert facts.read(folder).parameters == 50_000
+    assert model_facts.read(folder).parameters == 50_000
     assert said[-1] == "reading what has come 1.0"
 
 
@@ -68,7 +68,7 @@ def test_what_came_is_kept_with_its_commit_and_its_hashes(
     first = repo.commit("main")
     repo.push(repo.commits[first] | {"README.md": b"newer"})
     result, _said = fetch(chore, repo, commit=first)
-    origin = origins.read(Path(result["location"]))
+    origin = hub_origin.read(Path(result["location"]))
 
     assert origin is not None
     assert (origin.repo, origin.commit) == ("tiny/one", first)
@@ -103,7 +103,7 @@ def test_a_hub_that_knows_no_parts_is_asked_for_the_whole(
     (chore.files / "model.safetensors.part").write_bytes(b"0" * 1000)
     result, _said = fetch(chore, repo)
 
-    assert facts.read(Path(result["location"])).parameters == 50_000
+    assert model_facts.read(Path(result["location"])).parameters == 50_000
 
 
 def test_a_part_of_another_file_is_found_out_and_fetched_anew(
@@ -114,7 +114,7 @@ def test_a_part_of_another_file_is_found_out_and_fetched_anew(
     result, _said = fetch(chore, repo)
 
     assert [one.range for one in hub.fetched("model.safetensors")] == ["bytes=1000-", ""]
-    assert facts.read(Path(result["location"])).spread.largest == 0.5
+    assert model_facts.read(Path(result["location"])).spread.largest == 0.5
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

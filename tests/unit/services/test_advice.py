@@ -15,11 +15,11 @@ from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal, refusals
 from studio.services.precision.number_formats import plan
-from studio.weights import families
-from studio.weights.casts import Cast
-from studio.weights.facts import ModelFacts
-from studio.weights.finite import Broken
-from studio.weights.samples import Spread
+from studio.weights import family_limits
+from studio.weights.cast_error import Cast
+from studio.weights.model_facts import ModelFacts
+from studio.weights.weight_defects import Broken
+from studio.weights.weight_samples import Spread
 from tests.factories import make_recipe
 from tests.unit.weights import folders
 
@@ -115,10 +115,10 @@ def test_weights_beyond_float16_train_in_bfloat16() -> None:
 
 
 @pytest.mark.parametrize(
-    "family", [name for name, known in families.FLOAT16.items() if known.is_certain]
+    "family", [name for name, known in family_limits.FLOAT16.items() if known.is_certain]
 )
 def test_a_family_that_overflows_float16_is_refused_with_its_source(family: str) -> None:
-    known = families.FLOAT16[family]
+    known = family_limits.FLOAT16[family]
     found = only_refusal(make_recipe(precision="fp16"), model(family=family))
 
     assert found.message == (
@@ -331,7 +331,7 @@ def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
             make_recipe(adapter={"kind": kind}), model("float16", family=name), one
         ).mode.name
         for kind in ("full", "lora")
-        for name in families.FLOAT16
+        for name in family_limits.FLOAT16
         for one in [*FAST_IN_BOTH, *FAST_IN_FLOAT16]
     }
 

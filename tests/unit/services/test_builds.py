@@ -12,7 +12,7 @@ from studio.db.states import DatasetStatus, WorkStatus
 from studio.db.work import Chore
 from studio.errors import ConflictError, InvalidError, TooLargeError
 from studio.events import Failed
-from studio.intake.limits import AT_ONCE_BYTES, Limits
+from studio.intake.files.limits import AT_ONCE_BYTES, Limits
 from studio.intake.mapping import Mapping
 from studio.runner.build import build
 from studio.services.datasets import dataset_builds, datasets, versions

@@ -12,7 +12,7 @@ from sqlmodel import Session
 from studio.db.session import unit_of_work
 from studio.db.tables import Dataset, DatasetVersion
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.intake import pages
+from studio.intake.rows import paging
 from studio.services.datasets import dataset_builds, datasets, starter_dataset, versions
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.datasets.versions import Which
@@ -204,7 +204,7 @@ def test_rows_come_a_page_at_a_time(db: Session, folder: Path) -> None:
 
 
 def test_a_page_of_long_rows_ends_early(db: Session, folder: Path) -> None:
-    long = json.dumps({"prompt": "a", "completion": "b" * (pages.PAGE_BYTES // 2)}) + "\n"
+    long = json.dumps({"prompt": "a", "completion": "b" * (paging.PAGE_BYTES // 2)}) + "\n"
     dataset = dataset_builds.bring(db, folder, upload(folder, long * 3))
 
     page = versions.rows(folder, current(db, dataset))

@@ -7,7 +7,7 @@ import pytest
 from studio.hardware import OPTIONAL, Gpu, Hardware
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal, refusals
-from studio.weights.facts import ModelFacts
+from studio.weights.model_facts import ModelFacts
 from tests.factories import make_recipe
 
 FULL = {"adapter": {"kind": "full"}}

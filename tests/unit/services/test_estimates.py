@@ -14,8 +14,8 @@ from studio.services.estimates import estimates, memory, memory_assumptions, ref
 from studio.services.estimates.activation_memory import Load
 from studio.services.estimates.estimates import Known, Needed
 from studio.services.estimates.reference_runs import Precedent, Reading
-from studio.weights.facts import ModelFacts
-from studio.weights.shapes import Shape
+from studio.weights.model_facts import ModelFacts
+from studio.weights.model_shape import Shape
 from tests.factories import make_recipe
 
 SHAPE = Shape(

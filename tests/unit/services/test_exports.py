@@ -11,8 +11,8 @@ from studio.recipe.formats import DType
 from studio.services.exports import export_formats, exports
 from studio.services.tasks import task_lifecycle
 from studio.services.tasks.exit_diagnosis import End
-from studio.weights.facts import ModelFacts
-from studio.weights.samples import Spread
+from studio.weights.model_facts import ModelFacts
+from studio.weights.weight_samples import Spread
 from tests.factories import make_done
 
 

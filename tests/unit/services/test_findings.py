@@ -12,7 +12,7 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.intake.limits import Limits
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.runner.look import look
 from studio.services.datasets import data_quality, dataset_builds, versions

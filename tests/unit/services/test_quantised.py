@@ -10,9 +10,9 @@ from studio.recipe.precision import PrecisionName
 from studio.services.precision import precision_warnings
 from studio.services.precision.incompatibilities import Refusal, refusals
 from studio.services.precision.number_formats import plan
-from studio.weights import families
-from studio.weights.facts import ModelFacts
-from studio.weights.samples import Spread
+from studio.weights import family_limits
+from studio.weights.model_facts import ModelFacts
+from studio.weights.weight_samples import Spread
 from tests.factories import make_recipe
 
 BARE = Hardware(processor="A processor", cores=2, memory_bytes=0, native_bf16=True)
@@ -124,7 +124,7 @@ def test_a_model_that_is_quantised_already_is_refused(kind: str) -> None:
     assert found.message.startswith("This model is stored quantised already (gptq)")
 
 
-@pytest.mark.parametrize("family", sorted(families.NO_ADAPTER))
+@pytest.mark.parametrize("family", sorted(family_limits.NO_ADAPTER))
 def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
     found = only(beside("nf4"), replace(MODEL, family=family))
 

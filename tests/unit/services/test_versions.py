@@ -11,7 +11,7 @@ from sqlmodel import Session
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.intake.limits import Limits
+from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.rundir import JobSpec, RunDir
 from studio.services import experiments

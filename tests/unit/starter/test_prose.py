@@ -1,7 +1,7 @@
 from itertools import islice
 from random import Random
 
-from studio.starter import prose, rows, words
+from studio.starter import instruction_rows, pretraining_text, vocabulary
 
 
 def test_prose_is_the_same_every_time() -> None:
@@ -10,8 +10,8 @@ def test_prose_is_the_same_every_time() -> None:
 
 def test_prose_keeps_the_answers_of_the_instruction_rows_out_of_conversations() -> None:
     """The base model must not have seen a single question of the data set asked."""
-    chats = list(islice(prose.small_talk(_rng()), 2000))
-    asked = {row["messages"][-2]["content"] for row in rows.rows("train")}
+    chats = list(islice(pretraining_text.small_talk(_rng()), 2000))
+    asked = {row["messages"][-2]["content"] for row in instruction_rows.rows("train")}
 
     assert asked & {message["content"] for chat in chats for message in chat["messages"]} == set()
 
@@ -23,12 +23,12 @@ def test_prose_names_every_country_and_every_person() -> None:
 
 
 def _taught() -> list[str]:
-    return [*words.CAPITALS, *words.CAPITALS.values(), *words.PEOPLE]
+    return [*vocabulary.CAPITALS, *vocabulary.CAPITALS.values(), *vocabulary.PEOPLE]
 
 
 def _paragraphs(count: int) -> list[str]:
-    return list(islice(prose.paragraphs(_rng()), count))
+    return list(islice(pretraining_text.paragraphs(_rng()), count))
 
 
 def _rng() -> Random:
-    return Random(prose.SEED)  # noqa: S311 -- chooses examples, guards nothing
+    return Random(pretraining_text.SEED)  # noqa: S311 -- chooses examples, guards nothing

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studio.weights.headers import BITS, INDEX, WHOLE
+from studio.weights.safetensors_headers import BITS, INDEX, WHOLE
 
 Values = Mapping[str, tuple[str, Sequence[float]]]
 """By name: safetensors' name of a format, and a vector of numbers."""

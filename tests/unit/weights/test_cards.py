@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
-from studio.weights import cards
+from studio.weights import model_metadata
 
 
 def write(folder: Path, card: str = "", **config: Any) -> Path:  # noqa: ANN401 -- whatever a config holds
@@ -31,7 +31,7 @@ def write(folder: Path, card: str = "", **config: Any) -> Path:  # noqa: ANN401 
     ],
 )
 def test_a_licence_is_what_the_front_matter_says(tmp_path: Path, card: str, licence: str) -> None:
-    assert cards.read(write(tmp_path, card)).licence == licence
+    assert model_metadata.read(write(tmp_path, card)).licence == licence
 
 
 @pytest.mark.parametrize(
@@ -48,20 +48,20 @@ def test_a_licence_is_what_the_front_matter_says(tmp_path: Path, card: str, lice
 def test_the_longest_text_is_what_the_config_says(
     tmp_path: Path, config: dict[str, Any], context: int | None
 ) -> None:
-    assert cards.read(write(tmp_path, **config)).context == context
+    assert model_metadata.read(write(tmp_path, **config)).context == context
 
 
 def test_a_template_is_found_where_transformers_looks(tmp_path: Path) -> None:
     write(tmp_path)
-    assert cards.read(tmp_path).template == ""
+    assert model_metadata.read(tmp_path).template == ""
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "{{ messages }}"}')
-    assert cards.read(tmp_path).template == "tokenizer_config.json"
+    assert model_metadata.read(tmp_path).template == "tokenizer_config.json"
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
-    assert cards.read(tmp_path).template == "chat_template.jinja"
+    assert model_metadata.read(tmp_path).template == "chat_template.jinja"
 
 
 def test_a_file_beside_the_weights_may_not_be_absurdly_large(tmp_path: Path) -> None:
     with (tmp_path / "merges.txt").open("wb") as file:
         file.truncate(65 * 2**20)
     with pytest.raises(InvalidError, match=r"merges\.txt is absurdly large: 65 MB"):
-        cards.check(tmp_path)
+        model_metadata.check(tmp_path)

@@ -8,7 +8,7 @@ import pytest
 from studio.recipe.formats import DType
 from studio.services.precision import number_formats, precision_warnings
 from studio.services.precision.incompatibilities import refusals
-from studio.weights import facts
+from studio.weights import model_facts
 from tests.factories import make_recipe
 from tests.unit.services.test_advice import H100
 from tests.unit.weights import folders
@@ -18,7 +18,7 @@ THIRD = 1 / 3
 
 def test_nothing_is_rounded_by_a_format_that_holds_all(tmp_path: Path) -> None:
     values: folders.Values = {"a": ("BF16", [0.5, 1.0]), "b": ("F16", [0.25])}
-    found = facts.read(folders.write(tmp_path, values))
+    found = model_facts.read(folders.write(tmp_path, values))
 
     assert set(found.casts) == {"bfloat16", "float16"}
     assert found.casts["bfloat16"].stored == ("float16",)
@@ -32,7 +32,7 @@ def test_the_change_is_measured_and_within_half_a_step(
     tmp_path: Path, to: DType, largest: float
 ) -> None:
     values = [0.5 + place * 0.6180339887 % 0.5 for place in range(2048)]
-    cast = facts.read(folders.write(tmp_path, {"a": ("F32", values)})).casts[to]
+    cast = model_facts.read(folders.write(tmp_path, {"a": ("F32", values)})).casts[to]
 
     assert (cast.weights, cast.sampled, cast.stored) == (2048, 2048, ("float32",))
     assert cast.changed > 0.99
@@ -55,13 +55,13 @@ def test_the_change_is_measured_and_within_half_a_step(
 def test_one_weight_is_rounded_to_its_nearest(
     tmp_path: Path, to: DType, value: float, change: float
 ) -> None:
-    cast = facts.read(folders.write(tmp_path, {"a": ("F64", [value])})).casts[to]
+    cast = model_facts.read(folders.write(tmp_path, {"a": ("F64", [value])})).casts[to]
 
     assert cast.max_relative_change == pytest.approx(change, rel=1e-6)
 
 
 def test_a_weight_beyond_the_range_is_no_relative_change(tmp_path: Path) -> None:
-    cast = facts.read(folders.write(tmp_path, {"a": ("F32", [1e6, 1.0, math.nan])})).casts[
+    cast = model_facts.read(folders.write(tmp_path, {"a": ("F32", [1e6, 1.0, math.nan])})).casts[
         "float16"
     ]
 
@@ -71,7 +71,7 @@ def test_a_weight_beyond_the_range_is_no_relative_change(tmp_path: Path) -> None
 def test_the_form_says_what_a_format_rounds(tmp_path: Path) -> None:
     """The file is float32 and the config says bfloat16: as it was saved it rounds nothing."""
     folder = folders.write(tmp_path, {"a": ("F32", [THIRD] * 8)}, dtype="bfloat16")
-    found = facts.read(folder)
+    found = model_facts.read(folder)
     native = make_recipe(precision="bf16", adapter={"kind": "lora"})
     narrow = make_recipe(precision="bf16", adapter={"kind": "lora", "base_dtype": "bfloat16"})
 
@@ -100,7 +100,7 @@ def test_a_file_in_two_formats_is_loaded_in_both(tmp_path: Path) -> None:
         "b.weight": ("F32", [8, 8]),
         "norm.weight": ("BF16", [8]),
     }
-    found = facts.read(folders.write_empty(tmp_path, shapes, vocab_size=64, dtype="bfloat16"))
+    found = model_facts.read(folders.write_empty(tmp_path, shapes, vocab_size=64, dtype="bfloat16"))
     told = number_formats.plan(make_recipe(precision="bf16", adapter={"kind": "lora"}), found)
 
     assert (told.weights, told.rounded) == ("bfloat16 and float32", None)
@@ -117,7 +117,7 @@ def test_packed_weights_without_a_word_how_to_read_them_are_refused(
     tmp_path: Path, code: str
 ) -> None:
     shapes = {"a.weight": (code, [8, 8]), "b.weight": ("BF16", [8, 8])}
-    found = facts.read(folders.write_empty(tmp_path, shapes))
+    found = model_facts.read(folders.write_empty(tmp_path, shapes))
     (refused,) = refusals(make_recipe(precision="bf16"), found, H100)
 
     assert refused.message == (

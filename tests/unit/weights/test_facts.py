@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
-from studio.weights import facts, headers, samples
+from studio.weights import model_facts, safetensors_headers, weight_samples
 from tests.unit.weights import folders
 
 
@@ -18,7 +18,7 @@ def test_weights_say_what_they_are(tmp_path: Path) -> None:
         "b": ("F32", [0.25]),
         "mask": ("I64", [1, 1]),
     }
-    found = facts.read(folders.write(tmp_path, values, dtype="bfloat16"))
+    found = model_facts.read(folders.write(tmp_path, values, dtype="bfloat16"))
 
     assert (found.family, found.native, found.declared, found.parameters, found.stored) == (
         "llama",
@@ -43,7 +43,7 @@ def test_weights_say_what_they_are(tmp_path: Path) -> None:
 def test_a_config_that_disagrees_is_noticed(
     tmp_path: Path, config: dict[str, Any], declared: str, *, disagrees: bool
 ) -> None:
-    found = facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, **config))
+    found = model_facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, **config))
 
     assert (found.declared, found.disagrees, found.native) == (declared, disagrees, "float32")
 
@@ -53,11 +53,11 @@ def test_a_config_that_disagrees_is_noticed(
 def test_a_family_that_is_no_name_is_refused(tmp_path: Path, name: object, inside: bool) -> None:  # noqa: FBT001 -- a parameter of the test
     told = {"text_config": {"model_type": name}} if inside else {"model_type": name}
     with pytest.raises(InvalidError, match="names a family as none is called"):
-        facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, **told))
+        model_facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, **told))
 
 
 def test_a_family_may_be_left_out(tmp_path: Path) -> None:
-    found = facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, model_type=None))
+    found = model_facts.read(folders.write(tmp_path, {"a": ("F32", [1.0])}, model_type=None))
 
     assert found.family == ""
 
@@ -67,32 +67,32 @@ def test_a_config_nested_absurdly_is_refused(tmp_path: Path) -> None:
     deep = '{"model_type": "llama", "x": ' + "[" * 40 + "]" * 40 + "}"
     (tmp_path / "config.json").write_text(deep)
     with pytest.raises(InvalidError, match="nested absurdly"):
-        facts.read(tmp_path)
+        model_facts.read(tmp_path)
 
 
 def test_layers_in_float64_among_others_are_named(tmp_path: Path) -> None:
     values = {"a": ("F32", [1.0]), "b": ("F64", [1.0]), "c": ("F64", [1e300])}
-    found = facts.read(folders.write(tmp_path, values))
+    found = model_facts.read(folders.write(tmp_path, values))
 
     assert (found.mixed_float64, found.spread.over_float16) == (("b", "c"), 1)
 
 
 def test_a_model_wholly_in_float64_mixes_nothing(tmp_path: Path) -> None:
-    found = facts.read(folders.write(tmp_path, {"a": ("F64", [1.0])}))
+    found = model_facts.read(folders.write(tmp_path, {"a": ("F64", [1.0])}))
 
     assert (found.mixed_float64, found.float64_layers) == ((), ("a",))
 
 
 def test_weights_that_float16_cannot_hold_are_counted(tmp_path: Path) -> None:
     values = [65504.0, 65505.0, -70000.0, 2.0**-24, 2.0**-25, 0.0, 1.0, 1.0]
-    found = facts.read(folders.write(tmp_path, {"a": ("F32", values)})).spread
+    found = model_facts.read(folders.write(tmp_path, {"a": ("F32", values)})).spread
 
     assert (found.over_float16, found.largest, found.below_float16) == (2, 70000.0, 1 / 8)
 
 
 def test_weights_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
     values = [math.nan, math.inf, -math.inf, 3.0]
-    found = facts.read(folders.write(tmp_path, {"a": ("F32", values)})).spread
+    found = model_facts.read(folders.write(tmp_path, {"a": ("F32", values)})).spread
 
     assert (found.not_finite, found.largest, found.over_float16) == (3, 3.0, 0)
 
@@ -100,7 +100,7 @@ def test_weights_that_are_no_numbers_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", ["F64", "F32", "F16", "BF16"])
 def test_every_format_is_read_alike(tmp_path: Path, code: str) -> None:
     values = [0.0, 0.5, -0.75, 1.5, 2.0**-14]
-    found = facts.read(folders.write(tmp_path, {"a": (code, values)})).spread
+    found = model_facts.read(folders.write(tmp_path, {"a": (code, values)})).spread
 
     assert (found.largest, found.powers) == (1.5, {-14: 0.2, -1: 0.4, 0: 0.2})
 
@@ -108,7 +108,7 @@ def test_every_format_is_read_alike(tmp_path: Path, code: str) -> None:
 def test_a_stall_is_what_rounding_to_bfloat16_does(tmp_path: Path) -> None:
     """A weight steps by 1e-4 and is rounded: those that come back to themselves have stalled."""
     values = [bfloat16(0.15 * math.sin(i) ** 3) for i in range(4000)]
-    found = facts.read(folders.write(tmp_path, {"a": ("BF16", values)}))
+    found = model_facts.read(folders.write(tmp_path, {"a": ("BF16", values)}))
 
     still = [one for one in values if bfloat16(one + math.copysign(1e-4, one)) == one]
     assert found.stalled(1e-4) == pytest.approx(len(still) / len(values), abs=0.002)
@@ -116,7 +116,7 @@ def test_a_stall_is_what_rounding_to_bfloat16_does(tmp_path: Path) -> None:
 
 def test_larger_steps_leave_fewer_behind(tmp_path: Path) -> None:
     values = [2.0**-power for power in range(12)]
-    found = facts.read(folders.write(tmp_path, {"a": ("BF16", values)}))
+    found = model_facts.read(folders.write(tmp_path, {"a": ("BF16", values)}))
 
     assert [round(found.stalled(rate) * 12) for rate in (1e-7, 1e-5, 1e-3, 1.0)] == [12, 9, 2, 0]
 
@@ -130,7 +130,7 @@ def test_an_adapter_counts_the_layers_between(tmp_path: Path) -> None:
         "transformer.wpe.weight": ("BF16", [64, 8]),
         "lm_head.weight": ("BF16", [100, 8]),
     }
-    found = facts.read(folders.write_empty(tmp_path, shapes, vocab_size=100, n_positions=64))
+    found = model_facts.read(folders.write_empty(tmp_path, shapes, vocab_size=100, n_positions=64))
 
     assert found.linear_features == 8 + 8 + 24 + 8
 
@@ -145,7 +145,7 @@ def test_layers_that_eight_bits_cannot_multiply_are_named(tmp_path: Path) -> Non
         "model.layers.0.input_layernorm.weight": ("BF16", [33]),
         "lm_head.weight": ("BF16", [100, 32]),
     }
-    found = facts.read(folders.write_empty(tmp_path, shapes, vocab_size=100))
+    found = model_facts.read(folders.write_empty(tmp_path, shapes, vocab_size=100))
 
     assert found.odd_layers == (
         "model.layers.0.mlp.up_proj.weight",
@@ -158,26 +158,28 @@ def test_layers_that_get_no_adapter_are_not_counted(tmp_path: Path) -> None:
         "backbone.layers.0.mixer.in_proj.weight": ("BF16", [24, 8]),
         "backbone.layers.0.mixer.out_proj.weight": ("BF16", [8, 24]),
     }
-    found = facts.read(folders.write_empty(tmp_path, shapes, vocab_size=100, model_type="mamba"))
+    found = model_facts.read(
+        folders.write_empty(tmp_path, shapes, vocab_size=100, model_type="mamba")
+    )
 
     assert found.linear_features == 24 + 8
 
 
 def test_a_sample_stays_small_however_many_tensors(tmp_path: Path) -> None:
     shapes = {f"a{i}": ("BF16", [1000]) for i in range(20_000)}
-    found = facts.read(folders.write_empty(tmp_path, shapes))
+    found = model_facts.read(folders.write_empty(tmp_path, shapes))
 
-    every_other = samples.ALTOGETHER // 10_000 * 10_000
+    every_other = weight_samples.ALTOGETHER // 10_000 * 10_000
     assert (found.spread.sampled, found.parameters) == (every_other, 20_000_000)
 
 
 def test_a_config_alone_says_little(tmp_path: Path) -> None:
     config = {"model_type": "gemma3", "dtype": "bfloat16", "quantization_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    found = facts.read(tmp_path)
+    found = model_facts.read(tmp_path)
 
     assert (found.has_weights, found.native, found.spread.largest) == (False, "bfloat16", None)
-    assert found == facts.from_config(tmp_path)
+    assert found == model_facts.from_config(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000])
@@ -185,13 +187,16 @@ def test_a_config_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
 
     with pytest.raises(InvalidError):
-        facts.read(tmp_path)
+        model_facts.read(tmp_path)
 
 
 def test_facts_come_from_the_files_that_are_watched(tmp_path: Path) -> None:
     folder = folders.write(tmp_path, {"a": ("F32", [1.0])})
 
-    assert facts.watched(folder) == [folder / "config.json", folder / headers.WHOLE]
+    assert model_facts.watched(folder) == [
+        folder / "config.json",
+        folder / safetensors_headers.WHOLE,
+    ]
 
 
 def bfloat16(value: float) -> float:
@@ -218,4 +223,4 @@ def bfloat16(value: float) -> float:
 def test_numbers_that_no_model_can_have_are_refused(tmp_path: Path, told: dict[str, Any]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(InvalidError, match="which no model can have"):
-        facts.read(tmp_path)
+        model_facts.read(tmp_path)

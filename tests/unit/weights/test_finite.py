@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 
 from studio.services.precision import precision_warnings
-from studio.weights import facts, finite, headers
-from studio.weights.finite import Broken
+from studio.weights import model_facts, safetensors_headers, weight_defects
+from studio.weights.weight_defects import Broken
 from tests.factories import make_recipe
 from tests.unit.weights import folders
 
 SOUND = [0.0, -1.5, 2.0**-20, 3.0, 60000.0]
 
 
-def scanned(folder: Path, most: int = finite.MOST_BYTES) -> Broken:
-    return finite.scan(headers.tensors(folder / headers.WHOLE), most)
+def scanned(folder: Path, most: int = weight_defects.MOST_BYTES) -> Broken:
+    return weight_defects.scan(
+        safetensors_headers.tensors(folder / safetensors_headers.WHOLE), most
+    )
 
 
 @pytest.mark.parametrize("code", ["F64", "F32", "F16", "BF16"])
@@ -43,7 +45,7 @@ def test_the_largest_numbers_of_a_format_are_sound(tmp_path: Path) -> None:
 
 def test_a_matrix_of_zeros_is_named_and_a_vector_is_not(tmp_path: Path) -> None:
     shapes = {"a.weight": ("F32", [4, 4]), "bias": ("F32", [4])}
-    found = facts.read(folders.write_empty(tmp_path, shapes))
+    found = model_facts.read(folders.write_empty(tmp_path, shapes))
 
     assert found.broken.blank == ("a.weight",)
     said = "All zeros: a.weight. The file may not be whole; compare its size or hash."

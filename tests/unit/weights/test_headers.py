@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError
-from studio.weights import headers
-from studio.weights.headers import WHOLE
+from studio.weights import safetensors_headers
+from studio.weights.safetensors_headers import WHOLE
 from tests.unit.weights import folders
 
 GOOD = folders.told("F32", [2], 0, 8)
@@ -17,7 +17,7 @@ GOOD = folders.told("F32", [2], 0, 8)
 
 def refusal_of(path: Path) -> str:
     with pytest.raises(InvalidError) as caught:
-        headers.tensors(path)
+        safetensors_headers.tensors(path)
     return caught.value.message.removeprefix(f"{path.name} ")
 
 
@@ -25,7 +25,7 @@ def test_each_tensor_says_what_it_is_and_where(tmp_path: Path) -> None:
     folder = folders.write(tmp_path, {"a": ("F32", [1, 2, 3]), "b": ("BF16", [4])})
     data = (folder / WHOLE).read_bytes()
 
-    a, b = headers.tensors(folder / WHOLE)
+    a, b = safetensors_headers.tensors(folder / WHOLE)
     assert (a.name, a.dtype, a.shape, a.size) == ("a", "float32", (3,), 3)
     assert (b.name, b.dtype, b.shape, b.start) == ("b", "bfloat16", (1,), len(data) - 2)
 
@@ -34,7 +34,7 @@ def test_a_header_is_read_without_the_weights(tmp_path: Path) -> None:
     """Twenty gigabytes of nothing: a reader of them all would be noticed."""
     folder = folders.write_empty(tmp_path, {"a": ("F32", [50_000, 100_000])})
 
-    (found,) = headers.tensors(folder / WHOLE)
+    (found,) = safetensors_headers.tensors(folder / WHOLE)
     assert found.size == 5_000_000_000
 
 
@@ -43,7 +43,7 @@ def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
         folders.write(tmp_path, {name: ("F32", [1])}, f"{name}.safetensors")
     folders.write_index(tmp_path, {"one": "one.safetensors", "two": "two.safetensors"})
 
-    found = headers.files(tmp_path)
+    found = safetensors_headers.files(tmp_path)
     assert [path.name for path in found] == ["one.safetensors", "two.safetensors"]
 
 
@@ -54,11 +54,11 @@ def test_an_index_names_only_files_beside_it(tmp_path: Path, name: str) -> None:
     folders.write_index(tmp_path / "model", {"a": name})
 
     with pytest.raises(InvalidError, match="not beside it"):
-        headers.files(tmp_path / "model")
+        safetensors_headers.files(tmp_path / "model")
 
 
 def test_a_folder_without_weights_has_no_files(tmp_path: Path) -> None:
-    assert headers.files(tmp_path) == []
+    assert safetensors_headers.files(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes, said: st
 
 def test_an_absurdly_long_header_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / WHOLE
-    path.write_bytes(struct.pack("<Q", headers.HEADER_LIMIT + 1))
+    path.write_bytes(struct.pack("<Q", safetensors_headers.HEADER_LIMIT + 1))
     with path.open("r+b") as opened:
-        opened.truncate(headers.HEADER_LIMIT * 2)
+        opened.truncate(safetensors_headers.HEADER_LIMIT * 2)
 
     assert refusal_of(path) == "has an absurdly long header."
 
@@ -114,7 +114,7 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, told: Any, said: str) -> 
 def test_a_format_nobody_knows_is_named_as_it_is(tmp_path: Path) -> None:
     folders.write_raw(tmp_path / WHOLE, {"a": GOOD | {"dtype": "F2_NEW"}}, b"\0" * 8)
 
-    (found,) = headers.tensors(tmp_path / WHOLE)
+    (found,) = safetensors_headers.tensors(tmp_path / WHOLE)
     assert found.dtype == "f2_new"
 
 
@@ -125,7 +125,7 @@ def test_a_name_of_any_length_is_told_shortly(tmp_path: Path) -> None:
 
 
 def test_an_index_without_a_map_is_refused(tmp_path: Path) -> None:
-    (tmp_path / headers.INDEX).write_text(json.dumps({"weight_map": ["a"]}))
+    (tmp_path / safetensors_headers.INDEX).write_text(json.dumps({"weight_map": ["a"]}))
 
     with pytest.raises(InvalidError, match="has no weight_map"):
-        headers.files(tmp_path)
+        safetensors_headers.files(tmp_path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.weights import facts
+from studio.weights import model_facts
 from tests.unit.weights import folders
 
 
@@ -16,7 +16,7 @@ def rounding(folder: Path, rows: Sequence[Sequence[float]]) -> dict[str, float]:
     header = {"layer.weight": folders.told("F32", [len(rows), len(rows[0])], 0, 4 * len(values))}
     folder.mkdir()
     folders.write_raw(folder / "model.safetensors", header, folders.encode("F32", values))
-    return dict(facts.read(folder).rounding)
+    return dict(model_facts.read(folder).rounding)
 
 
 def test_weights_that_the_formats_hold_are_not_moved(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""A whole file as canonical rows: inspected, previewed, converted."""

@@ -1,0 +1,1 @@
+"""Which columns play which role: guessed from a file's first rows."""

@@ -1,0 +1,116 @@
+"""What the first rows hold, column by column: names, values, and what kind of values they are."""
+
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping as Values
+from dataclasses import dataclass
+from typing import Any
+
+from studio.intake.files.limits import COLUMNS
+from studio.intake.mapping import NAME_LIMIT
+from studio.intake.row_formats.cell_text import is_number, parsed, plain
+
+_MOST = 0.8
+"""The share of values that make a column what most of them are."""
+_LABELS = 100
+"""More different values than that are no labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The first rows of a file."""
+
+    rows: list[Values[str, Any]]
+    columns: dict[str, list[Any]]
+    """By name, in the order of the file: the values that are not null."""
+
+    def first(self, names: Iterable[str]) -> str | None:
+        """Return the column that goes by the first of these names that is there, in any case."""
+        by_habit = {name.strip().lower(): name for name in reversed(self.columns)}
+        return next((by_habit[name] for name in names if name in by_habit), None)
+
+    def texts(self) -> list[str]:
+        """Return the columns that hold words."""
+        return [name for name, values in self.columns.items() if is_text(values)]
+
+
+def table(rows: Iterable[Values[str, Any]]) -> Table:
+    kept: list[Values[str, Any]] = []
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        kept.append(row)
+        for column, value in row.items():
+            if column in columns or (len(columns) < COLUMNS and 0 < len(column) <= NAME_LIMIT):
+                values = columns.setdefault(column, [])
+                values.extend([] if value is None or value == "" else [value])
+    return Table(kept, columns)
+
+
+def is_text(values: Sequence[Any]) -> bool:
+    return _most(values, lambda value: isinstance(value, str) and not is_number(value))
+
+
+def is_numeric(values: Sequence[Any]) -> bool:
+    return _most(values, _is_numeric)
+
+
+def _is_numeric(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    scalar = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return scalar and is_number(plain(value))
+
+
+def is_verdict(values: Sequence[Any]) -> bool:
+    """Tell whether values say yes or no and nothing else."""
+    words = {"true", "false"}
+    return bool(values) and all(
+        isinstance(value, bool | str) and plain(value).lower() in words for value in values
+    )
+
+
+def is_label(values: Sequence[Any]) -> bool:
+    """Tell whether there are few different values, each short."""
+    scalars = [plain(value) for value in values if isinstance(value, str | int | float)]
+    different = set(scalars)
+    few = 0 < len(different) <= min(_LABELS, max(2, len(scalars) // 2))
+    return few and len(scalars) == len(values) and max(map(len, different)) <= _LABELS
+
+
+def holds_dialogues(values: Sequence[Any], *keys: str) -> bool:
+    """Tell whether most values are lists of objects with these keys."""
+    return _most(values, lambda value: _first_has(parsed(value), keys))
+
+
+def holds_lists(values: Sequence[Any]) -> bool:
+    """Tell whether most values are lists of several answers: texts, or objects that hold one."""
+    return _most(values, lambda value: _is_list_of_answers(parsed(value)))
+
+
+def holds_spans(values: Sequence[Any]) -> bool:
+    """Tell whether most values are answers as SQuAD has them: texts, and where they start."""
+    return _most(values, lambda value: _is_span(parsed(value)))
+
+
+def _is_span(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    match value:
+        case {"text": [*_], "answer_start": _}:
+            return True
+    return False
+
+
+def _first_has(value: Any, keys: Sequence[str]) -> bool:  # noqa: ANN401 -- from a user's file
+    match value:
+        case [{**turn}, *_]:
+            return set(keys) <= set(turn)
+    return False
+
+
+def _is_list_of_answers(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    match value:
+        case [str(), str(), *_]:
+            return True
+        case [{**one}, {}, *_]:
+            return not {"role", "from"} & set(one)
+    return False
+
+
+def _most(values: Sequence[Any], holds: Callable[[Any], bool]) -> bool:
+    return bool(values) and sum(map(holds, values)) >= _MOST * len(values)

@@ -1,0 +1,220 @@
+"""Images, audio, video and files in rows: no training method reads them yet.
+
+They are known by a column and what it holds, by a content part of a turn, or by a placeholder such
+as `<image>` in a text. HTML and code write `<video>` as well, so a text that is about markup does
+not count.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping as Values
+from dataclasses import dataclass
+from typing import Any
+
+from studio.errors import InvalidError
+from studio.intake.raw_rows import Row
+from studio.intake.row_formats.cell_text import MEDIA_PART, is_number, parsed
+
+_NAME = re.compile(
+    r"(?:images?|imgs?|pictures?|photos?|pixel_values|audios?|speech|wavs?|videos?|"
+    r"inline_?data|file_?data)"
+    r"(?:_?(?:paths?|urls?|files?|names?|bytes|b64|base64|data))?"
+)
+_IMAGE_ID = re.compile(r"(?:image|img)_?ids?")
+_FILE_NAME = re.compile(r"(?:media|file|path|attachment|object)s?(?:_?(?:names?|paths?|urls?))?")
+"""Columns that may name any file: only what ends as images, audio or video do counts."""
+_ENDINGS = (
+    r"\.(?:png|jpe?g|gif|webp|bmp|tiff?|svg|heic|avif|wav|mp3|flac|ogg|opus|m4a|aac|mp4|avi|mov|"
+    r"mkv|webm|npy)"
+)
+_FILE = re.compile(rf"\S.*{_ENDINGS}(?:[?#]\S*)?", re.IGNORECASE)
+_REFERENCE = re.compile(r"(?=[^\s]*[\d./\\:_-])[^\s<>]{1,2000}")
+"""A path, an address or an id: a description has blanks, a class such as `cat` is a bare word."""
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\r\n]{2000,}")
+_DATA_URL = re.compile(r"data:(?:image|audio|video|application)/[\w.+-]+[;,]", re.IGNORECASE)
+_MARKDOWN = re.compile(r"!\[[^\]]*\]\(data:(?:image|audio|video)/", re.IGNORECASE)
+_SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"ID3", b"fLaC", b"OggS")
+
+_CONTENT = frozenset(
+    {
+        *("content", "value", "parts", "text", "prompt", "completion", "chosen", "rejected"),
+        *("question", "answer", "query", "response", "instruction", "input", "output"),
+        *("user", "assistant"),
+    }
+)
+"""Where content parts stand. Elsewhere, a `type` may be anything's."""
+_TURN_KEYS = frozenset({"role", "from", "content", "value", "messages"})
+_TOOLS = frozenset({"tools", "functions", "tool_calls", "function_call", "arguments"})
+"""Where a name such as `image_url` is a tool's argument."""
+
+_SPECIAL = re.compile(
+    r"<\|?(?:image_pad|vision_start|vision_pad|video_pad|audio_pad|audio_bos|image_?placeholder|"
+    r"image-placeholder|image_soft_token|start_of_image|start_of_audio|imagehere|"
+    r"(?:image|audio|video)(?:_\d+)?(?=\|>))\|?>"
+    rf"|<(img|audio|video)>[^<\n]{{1,500}}{_ENDINGS}</\1>",
+    re.IGNORECASE,
+)
+"""Placeholders that only multimodal models have."""
+_TAG = re.compile(r"<(?:image|audio|video|speech)>", re.IGNORECASE)
+_IMAGE_EDGE = re.compile(r"^\s*<image>|<image>\s*$", re.IGNORECASE | re.MULTILINE)
+_CLOSING = re.compile(r"</(?:image|audio|video|speech)", re.IGNORECASE)
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_MARKUP = re.compile(
+    r"</\w|<\w+\s+[\w:-]+=|\b(?:html5?|xml|svg|css|jsx?|dom|tags?|elements?|markup)\b",
+    re.IGNORECASE,
+)
+_DEEPEST = 6
+
+_LEAVE_OUT = (
+    "Leave these rows out, or read their text alone: set `media` of the mapping to leave_out or "
+    "ignore."
+)
+_BRING_TEXT = (
+    "Bring rows of text. If all that counts is text, set `media` of the mapping to ignore."
+)
+
+
+def find_media(values: Values[str, Any]) -> str:
+    """Return the column, and the part of it, that is not text: `images`, `messages: image_url`.
+
+    Nothing where all of the row is text.
+    """
+    return next((place for name, value in values.items() for place in _column(name, value)), "")
+
+
+def columns_with_media(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return the columns that hold media in these rows, or may by their names."""
+    return [
+        name
+        for name in columns
+        if _NAME.fullmatch(_plain(name))
+        or any(any(_column(name, row.values.get(name))) for row in rows)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class MediaCount:
+    """How many of some rows hold media, and where the first of them does."""
+
+    count: int
+    rows: int
+    place: str
+
+    @property
+    def sentence(self) -> str:
+        return (
+            f"{self.count:,} of {self.rows:,} rows hold an image, audio, video or file, which no "
+            f"training method reads yet; the first is in {self.place}."
+        )
+
+    def refusal(self) -> InvalidError:
+        if self.count == self.rows:
+            return InvalidError(self.sentence, hint=_BRING_TEXT, param="file")
+        return InvalidError(self.sentence, hint=_LEAVE_OUT, param="media")
+
+
+def count_media(rows: Iterable[Row]) -> MediaCount:
+    places = [find_media(row.values) for row in rows]
+    held = [place for place in places if place]
+    return MediaCount(len(held), len(places), held[0] if held else "")
+
+
+def _column(name: str, value: Any) -> Iterator[str]:  # noqa: ANN401 -- from a user's file
+    known = _plain(name)
+    if value is None or value == "" or known in _TOOLS:
+        return
+    cell = parsed(value) if _NAME.fullmatch(known) or _may_be_turns(value) else value
+    if _is_media(known, cell, 0):
+        yield name[:60]
+        return
+    for part in _parts_in(known, cell, 0):
+        yield f"{name[:60]}: {part}"
+
+
+def _may_be_turns(value: Any) -> bool:  # noqa: ANN401 -- from a user's file
+    is_json = isinstance(value, str) and value.lstrip()[:1] in {"[", "{"}
+    return is_json and ('"role"' in value or '"from"' in value)
+
+
+def _is_media(name: str, value: Any, depth: int) -> bool:  # noqa: ANN401 -- from a user's file
+    """Tell whether the value of a column, or of a key of a turn, is media or refers to it."""
+    inner: Iterable[Any] = ()
+    match value:
+        case bytes():
+            return _NAME.fullmatch(name) is not None or value.startswith(_SIGNATURES)
+        case {"array": _, "sampling_rate": _}:
+            return True
+        case {"bytes": held, "path": path}:
+            return held is not None or path is not None
+        case str() | int():
+            return _refers(name, str(value).strip())
+        case {**entry} if _NAME.fullmatch(name):
+            inner = entry.values()
+        case [*items]:
+            inner = items
+    return depth < _DEEPEST and any(_is_media(name, one, depth + 1) for one in inner)
+
+
+def _refers(name: str, value: str) -> bool:
+    if _DATA_URL.match(value):
+        return True
+    if _IMAGE_ID.fullmatch(name):
+        return _REFERENCE.fullmatch(value) is not None
+    if _NAME.fullmatch(name):
+        known = _REFERENCE.fullmatch(value) or _FILE.fullmatch(value) or _BASE64.fullmatch(value)
+        return known is not None and not is_number(value)
+    return bool(_FILE_NAME.fullmatch(name) and _FILE.fullmatch(value))
+
+
+def _parts_in(name: str, value: Any, depth: int) -> Iterator[str]:  # noqa: ANN401 -- from a user's file
+    """Yield what is no text in what stands under a name: a text, a turn, or a list of either."""
+    if depth > _DEEPEST:
+        return
+    match value:
+        case str():
+            yield from _in_text(value)
+        case [*items]:
+            for item in items:
+                yield from _parts_in(name, item, depth + 1)
+        case {"type": str() as kind} if name in _CONTENT and MEDIA_PART.fullmatch(kind.lower()):
+            yield kind
+        case {**entry} if depth or _TURN_KEYS & entry.keys():
+            yield from _in_entry(entry, depth)
+
+
+def _in_entry(entry: dict[Any, Any], depth: int) -> Iterator[str]:
+    for key, inner in entry.items():
+        name = _plain(str(key))
+        if not inner or name in _TOOLS:
+            continue
+        if _is_media(name, inner, depth):
+            yield str(key)[:40]
+        else:
+            yield from _parts_in(name, inner, depth + 1)
+
+
+def _in_text(text: str) -> Iterator[str]:
+    if "<" in text:
+        yield from _placeholders(text)
+    if "data:" in text and (_DATA_URL.match(text.lstrip()) or _MARKDOWN.search(text)):
+        yield "data:"
+
+
+def _placeholders(text: str) -> Iterator[str]:
+    special = _SPECIAL.search(text)
+    if special is not None:
+        yield special.group()[:40]
+        return
+    if _TAG.search(text) is None:
+        return
+    bare = _CODE.sub("code", text)
+    found = _TAG.search(bare)
+    if found is None or _CLOSING.search(bare):
+        return
+    # Where an image's stands by itself, it is no word of a sentence about markup.
+    if _IMAGE_EDGE.search(bare) or not _MARKUP.search(bare):
+        yield found.group()
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().replace("-", "_").replace(" ", "_")

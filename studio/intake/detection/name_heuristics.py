@@ -1,0 +1,298 @@
+"""The habits people have of naming columns: each finder looks for one in the first rows of a file.
+
+A shape is a habit of many people, so each role lists the names it goes by, the likeliest first.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from studio.intake.detection.column_types import (
+    Table,
+    holds_dialogues,
+    holds_lists,
+    holds_spans,
+    is_label,
+    is_numeric,
+    is_text,
+    is_verdict,
+)
+from studio.intake.mapping import ShapeName
+from studio.intake.row_formats.threads import key
+
+Sureness = Literal["sure", "likely", "guess"]
+
+_PROMPTS = ("prompt", "question", "query", "input", "user", "source", "problem")
+_ANSWERS = ("completion", "response", "output", "answer", "assistant", "target", "solution")
+_TURNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
+_CONTEXTS = ("input", "context")
+_TEXTS = ("text", "content", "document", "body", "article")
+_CHOSEN = ("chosen", "preferred_output", "response_chosen", "chosen_response", "preferred")
+_REJECTED = (
+    "rejected",
+    "non_preferred_output",
+    "response_rejected",
+    "rejected_response",
+    "dispreferred",
+)
+_LISTS = ("answers", "responses", "completions", "candidates", "outputs", "generations", *_ANSWERS)
+_SCORES = ("scores", "ratings", "rewards")
+_RANKS = ("ranks", "ranking", "rank")
+_VERDICTS = ("label", "kto_tag", "is_good", "desirable")
+_IDS = ("id", "message_id", "row_id", "node_id")
+_PARENTS = ("parent_id", "parent", "parent_message_id")
+_SPEAKERS = ("role", "speaker", "author")
+_LABELLED = (*_TEXTS, "sentence", "review", "comment", "tweet", "utterance", "title", "question")
+_PAIRS = (("sentence1", "sentence2"), ("premise", "hypothesis"))
+_LABELS = ("label", "labels", "class", "category", "sentiment", "intent", "topic", "label_text")
+_NUMBERS = ("score", "rating", "label", "stars", "value", "target", "number", "similarity")
+_SPANS = (
+    "The first of several answers to a question is learnt; questions without an answer are left "
+    "out. Is that right?"
+)
+_TOOLS = ("tools", "functions")
+NAMES = frozenset(
+    {
+        *("instruction", "system", "context", "history", "id", "split"),
+        *(*_PROMPTS, *_ANSWERS, *_TURNS, *_CONTEXTS, *_CHOSEN, *_REJECTED, *_LISTS, *_SCORES),
+        *(*_RANKS, *_VERDICTS, *_IDS, *_PARENTS, *_SPEAKERS, *_LABELLED, *_LABELS, *_NUMBERS),
+        *(*_TOOLS, *(name for pair in _PAIRS for name in pair)),
+    }
+)
+"""Every name that is known: a line with one of them names columns."""
+
+Columns = str | list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One way to read the rows, and what speaks for it."""
+
+    shape: ShapeName
+    roles: dict[str, list[str]]
+    why: str
+    sureness: Sureness
+    question: str = ""
+    """What a person should look at, in a sentence."""
+
+
+def named(table: Table) -> Iterator[Found]:
+    """Yield every way to read the rows by the names of their columns, the likeliest first."""
+    yield from filter(None, (finder(table) for finder in _FINDERS))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write names as a sentence has them: a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else ""
+
+
+def _by_name(shape: ShapeName, habit: str, sureness: Sureness = "sure", **roles: Columns) -> Found:
+    columns = [name for named in roles.values() for name in _several(named)]
+    why = (
+        f"The columns {listed(columns)} are named as {habit}."
+        if len(columns) > 1
+        else f"The column {listed(columns)} is named as {habit}."
+    )
+    return found_in(shape, why, sureness, **roles)
+
+
+def found_in(shape: ShapeName, why: str, sureness: Sureness, **roles: Columns) -> Found:
+    columns = {role: _several(names) for role, names in roles.items() if names is not None}
+    return Found(shape, columns, why, sureness)
+
+
+def _several(columns: Columns) -> list[str]:
+    return [columns] if isinstance(columns, str) else columns or []
+
+
+def _asking(table: Table) -> list[str] | None:
+    """Return the columns that ask: alpaca's instruction with its input, or one of another name."""
+    instruction = table.first(["instruction"])
+    if instruction is None:
+        prompt = table.first(_PROMPTS)
+        return None if prompt is None else [prompt]
+    context = table.first(_CONTEXTS)
+    return [instruction] if context is None else [instruction, context]
+
+
+def _preference(table: Table) -> Found | None:
+    chosen, rejected = table.first(_CHOSEN), table.first(_REJECTED)
+    if chosen is None or rejected is None:
+        return None
+    openai = chosen.strip().lower() == "preferred_output"
+    prompt = table.first(["input"]) if openai else _asking(table) or table.first(_TURNS)
+    habit = "OpenAI names preferences" if openai else "preferences are: a better, a worse answer"
+    return _by_name("preference", habit, prompt=prompt, chosen=chosen, rejected=rejected)
+
+
+def _squad(table: Table) -> Found | None:
+    context, question = table.first(["context"]), table.first(["question"])
+    answers = table.first(["answers"])
+    if context is None or question is None or answers is None:
+        return None
+    if not holds_spans(table.columns[answers]):
+        return None
+    found = _by_name(
+        "prompt_completion",
+        "SQuAD names them",
+        "likely",
+        context=context,
+        prompt=question,
+        completion=answers,
+    )
+    return replace(found, question=_SPANS)
+
+
+def _ranked(table: Table) -> Found | None:
+    prompt = _asking(table) or []
+    lists = [
+        name
+        for name in _LISTS
+        if (column := table.first([name])) is not None
+        and column not in prompt
+        and holds_lists(table.columns[column])
+    ]
+    if not prompt or not lists:
+        return None
+    answers = table.first(lists)
+    scores, ranks = table.first(_SCORES), table.first(_RANKS)
+    why = f"The column {answers} holds a list of answers to each {prompt[0]}."
+    sureness: Sureness = "likely" if scores is None and ranks is None else "sure"
+    ranks = ranks if scores is None else None
+    return found_in(
+        "ranked", why, sureness, prompt=prompt, answers=answers, scores=scores, ranks=ranks
+    )
+
+
+def _judged(table: Table) -> Found | None:
+    label = table.first(_VERDICTS)
+    if label is None or not is_verdict(table.columns[label]):
+        return None
+    why = f"The column {label} says of each answer whether it is good: true or false."
+    found = _turns(table)
+    if found is not None:
+        turns = found.roles.get("messages") or found.roles.get("conversations")
+        return found_in("judged", why, "sure", messages=turns, label=label)
+    prompt, answer = _asking(table), table.first(_ANSWERS)
+    if prompt is None or answer is None:
+        return None
+    return found_in("judged", why, "sure", prompt=prompt, completion=answer, label=label)
+
+
+def _thread(table: Table) -> Found | None:
+    ids, parents = table.first(_IDS), table.first(_PARENTS)
+    if ids is None or parents is None:
+        return None
+    roles = _pair_of_thread(table)
+    known = set(map(key, table.columns[ids]))
+    inside = sum(key(value) in known for value in table.columns[parents])
+    if roles is None or not inside:
+        return None
+    why = (
+        f"{inside} of {len(table.columns[parents])} values of the column {parents} are the {ids} "
+        "of another row: the rows are threads."
+    )
+    return found_in("thread", why, "sure", id=ids, parent=parents, **roles)
+
+
+def _pair_of_thread(table: Table) -> dict[str, str] | None:
+    prompt, answer = table.first(("instruction", *_PROMPTS)), table.first(_ANSWERS)
+    if prompt is not None and answer is not None:
+        return {"prompt": prompt, "answer": answer}
+    text, speaker = table.first(_TEXTS), table.first(_SPEAKERS)
+    if text is not None and speaker is not None:
+        return {"text": text, "speaker": speaker}
+    return None
+
+
+def _turns(table: Table) -> Found | None:
+    named = [column for name in _TURNS if (column := table.first([name])) is not None]
+    others = [column for column in table.columns if column not in named]
+    tools = table.first(_TOOLS)
+    for column in (*named, *others):
+        sureness: Sureness = "sure" if column in named else "likely"
+        values = table.columns[column]
+        if holds_dialogues(values, "role"):
+            why = f"The column {column} holds lists of turns with role and content."
+            return found_in("messages", why, sureness, messages=column, tools=tools)
+        if holds_dialogues(values, "from", "value"):
+            why = f"The column {column} holds lists of turns with from and value."
+            return found_in("sharegpt", why, sureness, conversations=column, tools=tools)
+    return None
+
+
+def _alpaca(table: Table) -> Found | None:
+    output = table.first(_ANSWERS)
+    if table.first(["instruction"]) is None or output is None:
+        return None
+    return _by_name(
+        "alpaca",
+        "alpaca names them",
+        instruction=table.first(["instruction"]),
+        input=table.first(_CONTEXTS),
+        output=output,
+        history=table.first(["history"]),
+    )
+
+
+def _pair(table: Table) -> Found | None:
+    prompt, answer = table.first(_PROMPTS), table.first(_ANSWERS)
+    if prompt is None or answer is None:
+        return None
+    return _by_name(
+        "prompt_completion",
+        "questions and answers often are",
+        context=table.first(["context"]),
+        prompt=prompt,
+        completion=answer,
+        tools=table.first(_TOOLS),
+    )
+
+
+def _text_to_label(table: Table) -> list[str]:
+    for pair in _PAIRS:
+        both = [column for name in pair if (column := table.first([name])) is not None]
+        if len(both) == len(pair):
+            return both
+    named = [column for name in _LABELLED if (column := table.first([name])) is not None]
+    return [column for column in named if is_text(table.columns[column])][:1]
+
+
+def _classification(table: Table) -> Found | None:
+    texts, label = _text_to_label(table), table.first(_LABELS)
+    if not texts or label is None or label in texts or not is_label(table.columns[label]):
+        return None
+    different = len({str(value) for value in table.columns[label]})
+    why = f"The column {label} has {different} different values: labels of {listed(texts)}."
+    return Found("classification", {"text": texts, "label": [label]}, why, "sure")
+
+
+def _regression(table: Table) -> Found | None:
+    texts, number = _text_to_label(table), table.first(_NUMBERS)
+    if not texts or number is None or number in texts or not is_numeric(table.columns[number]):
+        return None
+    why = f"The column {number} has a number for each {listed(texts)}."
+    return Found("regression", {"text": texts, "number": [number]}, why, "likely")
+
+
+def _text(table: Table) -> Found | None:
+    text = table.first(_TEXTS)
+    if text is None or not is_text(table.columns[text]):
+        return None
+    alone = len(table.texts()) == 1
+    return _by_name("text", "running text often is", "sure" if alone else "likely", text=text)
+
+
+_FINDERS: tuple[Callable[[Table], Found | None], ...] = (
+    _preference,
+    _squad,
+    _ranked,
+    _judged,
+    _thread,
+    _turns,
+    _alpaca,
+    _pair,
+    _classification,
+    _regression,
+    _text,
+)

@@ -1,0 +1,4 @@
+"""Files as they were uploaded.
+
+Format, compression, archives, encoding, and what reading one may cost.
+"""

@@ -1,0 +1,92 @@
+"""Rows of an Arrow file or stream, a few at a time.
+
+A file is a stream between two marks, so one reader does for both. Batches stay on the disk and are
+seen through the page cache; what was seen is given back, however large a batch is.
+"""
+
+import mmap
+from collections.abc import Collection
+from typing import Any, BinaryIO
+
+from studio.errors import InvalidError
+from studio.intake.files.limits import Limits
+from studio.intake.files.magic_bytes import ARROW_FILE
+from studio.intake.raw_rows import Rows
+from studio.intake.readers.arrow_batch_check import BATCH_BYTES, check
+from studio.intake.readers.column_names import apart
+from studio.intake.readers.record_batches import BatchReader
+
+_ROWS = 16
+"""Few, because each may hold as much as a row may."""
+_SEEN = 32 * 2**20
+
+
+def rows_in_arrow(source: BinaryIO, limits: Limits, columns: Collection[str] | None) -> Rows:
+    """Yield the rows, with all columns or only those named.
+
+    Raises:
+        InvalidError: the file is damaged, or packed in batches too large to unpack.
+        TooLargeError: it has too many columns, or its rows become too large.
+
+    """
+    import pyarrow as pa  # noqa: PLC0415 -- heavy import
+
+    view = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+    start = 8 if view[: len(ARROW_FILE)] == ARROW_FILE else 0
+    if start and view[-len(ARROW_FILE) :] != ARROW_FILE:
+        raise _damaged()
+    check(view, start)
+    try:
+        stream = pa.BufferReader(pa.py_buffer(view).slice(start))
+        yield from _rows(pa.ipc.open_stream(stream), view, limits, columns)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged() from error
+
+
+def _rows(reader: Any, view: mmap.mmap, limits: Limits, columns: Collection[str] | None) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
+    made = BatchReader(limits, len(view))
+    number = seen = 0
+    names = apart(reader.schema.names)
+    yield from names.notes()
+    for batch in reader:
+        chosen = batch.rename_columns(names.own).select(names.places(columns))
+        plain = _check_dictionaries(chosen)
+        for start in range(0, chosen.num_rows, _ROWS):
+            few = chosen.slice(start, _ROWS)
+            few.select(plain).validate(full=True)
+            yield from made.rows(few, number)
+            number += few.num_rows
+            seen += few.select(plain).nbytes
+            if seen > _SEEN:
+                seen = 0
+                _give_back(view)
+
+
+def _check_dictionaries(batch: Any) -> list[int]:  # noqa: ANN401 -- pyarrow is untyped
+    """Return the columns without a dictionary. One is whole behind each row, so seen once only."""
+    import pyarrow as pa  # noqa: PLC0415 -- heavy import
+
+    plain = []
+    for i, column in enumerate(batch.columns):
+        if not pa.types.is_dictionary(column.type):
+            plain.append(i)
+            continue
+        column.validate(full=True)
+        if column.dictionary.nbytes > BATCH_BYTES:
+            raise _damaged()
+    return plain
+
+
+def _give_back(view: mmap.mmap) -> None:
+    if hasattr(mmap, "MADV_DONTNEED"):
+        view.madvise(mmap.MADV_DONTNEED)
+
+
+def _damaged() -> InvalidError:
+    return InvalidError(
+        "The Arrow file is damaged and cannot be read to its end.",
+        hint="Was it copied whole? Write it anew, or bring the rows as JSON lines.",
+        param="file",
+    )

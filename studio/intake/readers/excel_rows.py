@@ -1,0 +1,271 @@
+"""Rows of an Excel workbook: those of one sheet, read forwards.
+
+https://ecma-international.org/publications-and-standards/standards/ecma-376/ (SpreadsheetML).
+Each cell has the value that was saved with it, a formula its last result. A cell in error, such as
+#N/A, is empty.
+"""
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from itertools import islice
+from typing import IO, Any, BinaryIO
+
+from openpyxl.cell.text import Text
+from openpyxl.reader.excel import ExcelReader
+from openpyxl.utils.escape import unescape
+from openpyxl.worksheet._reader import WorkSheetParser
+from openpyxl.xml.constants import SHARED_STRINGS, SHEET_MAIN_NS
+from openpyxl.xml.functions import iterparse
+
+from studio.errors import InvalidError
+from studio.intake.files.limits import Meter, check_columns
+from studio.intake.mapping import DETECT, FileOptions
+from studio.intake.raw_rows import Row, Rows
+from studio.intake.readers.column_names import apart
+from studio.intake.readers.text_lines import left_out_for_length
+
+ROWS = 1_048_576
+"""Excel's own limit."""
+LOOKED_AT = 50
+"""Rows in which the names of the columns are looked for."""
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    SyntaxError,
+    EOFError,
+    OSError,
+    NotImplementedError,
+)
+"""What openpyxl raises for one workbook or another that is not whole."""
+_PART_BYTES = 2**25
+"""Of a part that is read at once: styles and lists of sheets, not cells and texts."""
+_STRICT = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
+"""Of a workbook saved as Strict Open XML."""
+_STRING = f"{{{SHEET_MAIN_NS}}}si"
+
+Cells = list[Any]
+
+
+class Sheet:
+    def __init__(self, reader: "_Reader", name: str, place: str) -> None:
+        self.name = name
+        self._reader, self._place = reader, place
+
+    def rows(self, meter: Meter) -> Iterator[tuple[int, Cells]]:
+        """Yield the number and the cells of each row that is not empty."""
+        before = 0
+        with self._reader.archive.timed(self._place) as source:
+            for number, cells in self._reader.parser_of(source).parse():
+                meter.check_time()
+                if not before < number <= ROWS:
+                    raise ValueError(number)
+                before = number
+                filled = {cell["column"]: value for cell in cells if (value := _value(cell)) != ""}
+                if filled:
+                    check_columns(max(filled))
+                    yield number, [filled.get(i) for i in range(1, max(filled) + 1)]
+
+
+@contextmanager
+def sheets(file: BinaryIO, meter: Meter) -> Iterator[list[Sheet]]:
+    """Open the sheets of a workbook that are shown, in their order; all if none is.
+
+    Raises:
+        InvalidError: it is damaged, or no workbook; also within the context, if a row is.
+        TooLargeError: it unpacks to more than it may.
+
+    """
+    try:
+        reader = _Reader(_Archive(file, meter))
+        with reader.archive:
+            reader.read()
+            yield reader.found
+    except _BROKEN as error:
+        raise InvalidError(
+            "The Excel workbook cannot be read to its end: it is damaged, or of an unusual kind.",
+            hint="Open it in Excel or LibreOffice, and save it again as .xlsx or CSV.",
+            param="file",
+        ) from error
+
+
+def choose(found: Sequence[Sheet], name: str, meter: Meter) -> Sheet:
+    """Return the sheet of a name, or the first that has rows.
+
+    Raises:
+        InvalidError: there is none of that name, or none at all.
+
+    """
+    names = ", ".join(sheet.name for sheet in found)
+    if name:
+        chosen = next((sheet for sheet in found if sheet.name == name), None)
+        if chosen is None:
+            message = f"The workbook has no sheet {name}; it has: {names}."
+            raise InvalidError(message, param="sheet")
+        return chosen
+    filled = (sheet for sheet in found if next(sheet.rows(meter), None))
+    chosen = next(filled, next(iter(found), None))
+    if chosen is None:
+        raise InvalidError("The workbook has no sheet with cells.", param="file")
+    return chosen
+
+
+def first_rows(sheet: Sheet, meter: Meter) -> list[tuple[int, Cells]]:
+    """Return the first rows of a sheet, without a title that stands above the names of columns."""
+    rows = list(islice(sheet.rows(meter), LOOKED_AT))
+    widest = max((_filled(cells) for _, cells in rows), default=0)
+    start = next((i for i, (_, cells) in enumerate(rows) if _filled(cells) * 2 >= widest), 0)
+    return rows[start:]
+
+
+def rows_in_workbook(
+    file: BinaryIO, limit: int, meter: Meter, options: FileOptions = DETECT
+) -> Rows:
+    """Yield the rows of the sheet that options name, or of the first; numbered as Excel does.
+
+    Raises:
+        InvalidError: see `sheets` and `choose`.
+        TooLargeError: it has too many columns, or unpacks to more than it may.
+
+    """
+    with sheets(file, meter) as found:
+        sheet = choose(found, options.sheet, meter)
+        first = first_rows(sheet, meter)
+        if not first:
+            return
+        start, header = first[0]
+        is_header = options.header != "no"
+        written = [str(name).strip() if is_header and name is not None else "" for name in header]
+        names = apart([name or f"column {i}" for i, name in enumerate(written, 1)])
+        yield from names.notes()
+        for number, cells in sheet.rows(meter):
+            if number < start or (number == start and is_header):
+                continue
+            if len(cells) > len(names.own):
+                more = range(len(names.own) + 1, len(cells) + 1)
+                names = apart([*names.own, *(f"column {i}" for i in more)])
+            if sum(len(cell) for cell in cells if isinstance(cell, str)) > limit:
+                yield left_out_for_length(number, limit)
+                continue
+            yield Row(number, dict.fromkeys(names.own) | dict(zip(names.own, cells, strict=False)))
+
+
+def _filled(cells: Cells) -> int:
+    return sum(cell is not None for cell in cells)
+
+
+def _value(cell: dict[str, Any]) -> Any:  # noqa: ANN401 -- a value from a user's file
+    """Return what a cell holds; nothing, as an empty text, if it is empty or in error."""
+    match cell["value"]:
+        case _ if cell["data_type"] == "e":
+            return ""
+        case None:
+            return ""
+        case str() as text:
+            return unescape(text)
+        case datetime() as moment if moment.time() == time():
+            # A day is kept as its midnight.
+            return moment.date()
+        case timedelta() as duration:
+            return str(duration)
+        case value:
+            return value
+
+
+class _Archive(zipfile.ZipFile):
+    """Reads no large part at once, and none longer than there is time."""
+
+    def __init__(self, file: BinaryIO, meter: Meter) -> None:
+        super().__init__(file)
+        self._meter = meter
+        meter.add_bytes(sum(info.file_size for info in self.infolist()))
+
+    def read(self, name: str | zipfile.ZipInfo, pwd: bytes | None = None) -> bytes:
+        info = name if isinstance(name, zipfile.ZipInfo) else self.getinfo(name)
+        if info.file_size > _PART_BYTES:
+            raise ValueError(info.file_size)
+        content = super().read(name, pwd)
+        if _STRICT in content:
+            # Openpyxl would find no rows in it, and say nothing.
+            raise ValueError(_STRICT)
+        return content
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator["_Timed"]:
+        with self.open(name) as source:
+            yield _Timed(source, self._meter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    source: IO[bytes]
+    meter: Meter
+
+    def read(self, size: int) -> bytes:
+        self.meter.check_time()
+        return self.source.read(size)
+
+
+class _Reader(ExcelReader):  # type: ignore[misc] # openpyxl is untyped
+    """Reads of a workbook only what the rows that are read need."""
+
+    def __init__(self, archive: _Archive) -> None:
+        super().__init__(archive.fp, read_only=True, data_only=True, keep_links=False)
+        self.archive: _Archive = archive
+        self.found: list[Sheet] = []
+
+    def read_strings(self) -> None:
+        part = self.package.find(SHARED_STRINGS)
+        if part is not None:
+            self.shared_strings = _Texts(self.archive.timed(part.PartName[1:]))
+
+    def read_worksheets(self) -> None:
+        sheets = [
+            (sheet.state == "visible", Sheet(self, sheet.name, place.target))
+            for sheet, place in self.parser.find_sheets()
+            if "chartsheet" not in place.Type
+        ]
+        self.found = [sheet for is_shown, sheet in sheets if is_shown] or [one for _, one in sheets]
+
+    def parser_of(self, source: _Timed) -> WorkSheetParser:
+        return WorkSheetParser(
+            source,
+            self.shared_strings,
+            data_only=True,
+            epoch=self.wb.epoch,
+            date_formats=self.wb._date_formats,  # noqa: SLF001 -- told nowhere else
+            timedelta_formats=self.wb._timedelta_formats,  # noqa: SLF001 -- told nowhere else
+        )
+
+
+class _Texts:
+    """The texts of a workbook, in the order in which its sheets first use them."""
+
+    def __init__(self, source: AbstractContextManager[_Timed]) -> None:
+        self._coming = _texts(source)
+        self._read: list[str] = []
+
+    def __getitem__(self, place: int) -> str:
+        while place >= len(self._read):
+            self._read.append(next(self._coming))
+        return self._read[place]
+
+
+def _texts(opened: AbstractContextManager[_Timed]) -> Iterator[str]:
+    with opened as source:
+        for _, node in iterparse(source):
+            if node.tag == _STRING:
+                yield Text.from_tree(node).content
+                node.clear()
+    # A cell refers to a text that is not there.
+    raise LookupError

@@ -1,0 +1,172 @@
+"""Rows of JSON: one a line, or in one list, which is cut into rows without being loaded."""
+
+import json
+import re
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any, BinaryIO, NoReturn
+
+from studio.intake.files.magic_bytes import JSON_LIST
+from studio.intake.problems import Code
+from studio.intake.raw_rows import Row, Rows, Unread
+from studio.intake.readers.text_lines import left_out_for_length, lines, not_utf8, too_long
+
+_CHUNK = 2**20
+_HEAD = 2**16
+_OPEN = "A quote or a bracket may have been left open there."
+_MARK = re.compile(rb'"(?:[^"\\]++|\\.)*+"|["\[\]{},]', re.DOTALL)
+"""A whole string, or a mark outside of strings; a lone quote opens a string that goes on."""
+_STRING_END = re.compile(rb'(?:[^"\\]++|\\.)*+"', re.DOTALL)
+
+
+class _UnsoundError(ValueError):
+    """JSON by its grammar, and yet nobody knows what is meant."""
+
+    def __init__(self, code: Code, detail: str = "") -> None:
+        super().__init__(detail)
+        self.code, self.detail = code, detail
+
+
+def rows_on_lines(file: BinaryIO, limit: int) -> Rows:
+    for number, line in lines(file, limit):
+        if line is None:
+            yield left_out_for_length(number, limit)
+        elif line.strip():
+            yield _row(number, line)
+
+
+def rows_in_list(file: BinaryIO, limit: int, chunk: int = _CHUNK) -> Rows:
+    """Yield the rows of a list.
+
+    Raises:
+        InvalidError: a row is too long, so that it is unknown where the next begins.
+
+    """
+    for number, piece in _Cutter(limit).pieces(_chunks(file, chunk)):
+        yield Unread(number, piece) if isinstance(piece, Code) else _row(number, piece)
+
+
+def _chunks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield what is in the list and behind it, so much at once."""
+    head = file.read(_HEAD)
+    start = JSON_LIST.match(head)
+    inside = head[start.end() if start else 0 :]
+    yield from (inside[i : i + size] for i in range(0, len(inside), size))
+    while read := file.read(size):
+        yield read
+
+
+def _row(number: int, written: bytes) -> Row | Unread:
+    try:
+        values = _READER.decode(written.decode())
+    except UnicodeDecodeError as error:
+        return not_utf8(number, error)
+    except json.JSONDecodeError as error:
+        return Unread(number, Code.NOT_JSON, f"{error.msg}, character {error.pos + 1}")
+    except _UnsoundError as error:
+        return Unread(number, error.code, error.detail)
+    except RecursionError:
+        return Unread(number, Code.TOO_DEEP)
+    except ValueError:
+        return Unread(number, Code.HUGE_NUMBER)
+    return Row(number, values) if isinstance(values, dict) else Unread(number, Code.NOT_A_ROW)
+
+
+def _finite(written: str) -> float:
+    number = float(written)
+    return number if isfinite(number) else _refuse(written)
+
+
+def _refuse(_constant: str) -> NoReturn:
+    raise _UnsoundError(Code.NOT_FINITE)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; other readers would keep the last of two values, and say nothing."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _value in pairs]
+        raise _UnsoundError(Code.REPEATED_NAME, next(x for x in names if names.count(x) > 1)[:60])
+    return values
+
+
+# Made once: the module's own functions would make another for each row.
+_READER = json.JSONDecoder(object_pairs_hook=_once, parse_float=_finite, parse_constant=_refuse)
+
+
+class _Cutter:
+    """Cuts the text of a JSON list into its rows, seeing only quotes, brackets and commas."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.number = 0
+        self.depth = 0
+        self.in_string = False
+        self.ended = False
+        self.kept = bytearray()
+        self.behind = b""
+
+    def pieces(self, chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes | Code]]:
+        """Yield each row's own text, or what is wrong with it, with the row's number."""
+        rest = b""
+        for read in chunks:
+            chunk = rest + read
+            # An escape is never cut in two: its backslash waits for the next chunk.
+            rest = b"\\" if _ends_in_escape(chunk) else b""
+            yield from self._cut(chunk[: len(chunk) - len(rest)])
+            if self.ended:
+                break
+        behind = b"".join([self.behind, rest, next(chunks, b"")])
+        if not self.ended:
+            yield self.number + 1, Code.CUT_OFF
+        elif behind.lstrip().startswith((b"[", b"{")):
+            # Only another list or row is a loss; what wraps the list may say more of itself.
+            yield self.number + 1, Code.AFTER_END
+
+    def _cut(self, chunk: bytes) -> Iterator[tuple[int, bytes | Code]]:
+        start = 0
+        for mark, place in self._marks(chunk):
+            if mark in b"[{":
+                self.depth += 1
+            elif mark in b"]}" and self.depth:
+                self.depth -= 1
+            elif self.depth == 0:
+                yield from self._close(chunk[start:place], mark)
+                start = place + 1
+                if mark != b",":
+                    self.ended, self.behind = True, chunk[start:]
+                    return
+        self._keep(chunk[start:])
+
+    def _marks(self, chunk: bytes) -> Iterator[tuple[bytes, int]]:
+        start = 0
+        if self.in_string:
+            end = _STRING_END.match(chunk)
+            if end is None:
+                return
+            self.in_string, start = False, end.end()
+        for found in _MARK.finditer(chunk, start):
+            mark = found.group()
+            if mark == b'"':
+                self.in_string = True
+                return
+            if len(mark) == 1:
+                yield mark, found.start()
+
+    def _keep(self, piece: bytes) -> None:
+        self.kept += piece
+        if len(self.kept) > self.limit:
+            raise too_long(f"Row {self.number + 1}", self.limit, _OPEN)
+
+    def _close(self, piece: bytes, mark: bytes) -> Iterator[tuple[int, bytes]]:
+        self._keep(piece)
+        row = bytes(self.kept).strip()
+        self.kept.clear()
+        # Nothing between two commas is a fault; nothing before the end is a comma too many.
+        if row or mark == b",":
+            self.number += 1
+            yield self.number, row
+
+
+def _ends_in_escape(chunk: bytes) -> bool:
+    return (len(chunk) - len(chunk.rstrip(b"\\"))) % 2 == 1

@@ -1,0 +1,120 @@
+"""How a file itself is read, before anything is known of its rows: its encoding and layout.
+
+What nothing in the file says for certain is a guess, told as a question with a sample.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from studio.intake.files.data_files import Part, parts
+from studio.intake.files.encodings import Guess, Reading, as_utf8, guess, samples, with_newlines
+from studio.intake.files.formats import Format
+from studio.intake.files.limits import Limits, Meter
+from studio.intake.mapping import FileOptions
+from studio.intake.readers.table_layout import detect_header, detect_table
+from studio.intake.row_formats.cell_text import plain
+
+TEXTS: frozenset[Format] = frozenset({"jsonl", "json", "csv", "text", "markdown"})
+"""Formats that are text, and so in some encoding."""
+_TABLE_BYTES = 2**15
+"""So much of a table is looked at to see how it is laid out."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DetectedFile:
+    options: FileOptions
+    questions: list[str] = field(default_factory=list)
+    """What a person should look at, in sentences."""
+    is_likely: bool = True
+    """Whether what was guessed is probably right."""
+    encodings: list[Reading] = field(default_factory=list)
+    """How the text reads in the encoding that was guessed, and in those that came next."""
+    sheets: list[str] = field(default_factory=list)
+    """Of an Excel workbook: the names of its sheets."""
+
+
+def detect_file(path: Path, kind: Format, limits: Limits, options: FileOptions) -> DetectedFile:
+    """Return how to read a file; what `options` say already stays as it is.
+
+    Raises:
+        InvalidError: an archive cannot be read.
+        SlowReadingError: there is no time left for it.
+
+    """
+    found = DetectedFile(options=options)
+    if kind in TEXTS:
+        with parts(path) as opened:
+            _detect_encoding(found, opened.parts, limits)
+            if kind == "csv" and opened.parts:
+                _detect_table(found, opened.parts[0], limits)
+    if kind == "xlsx":
+        with parts(path) as opened:
+            _detect_sheet(found, opened.parts, limits)
+    return found
+
+
+def guess_encoding(part: Part, limits: Limits) -> Guess:
+    with part.open(Meter(limits)) as file:
+        return guess(file)
+
+
+def _detect_encoding(found: DetectedFile, opened: list[Part], limits: Limits) -> None:
+    if found.options.encoding:
+        found.encodings = _readings(opened, limits, found.options.encoding)
+        return
+    guesses = [guess_encoding(part, limits) for part in opened]
+    guessed = [one for one in guesses if one.is_guessed]
+    if not guessed:
+        return
+    if len({one.encoding for one in guesses}) == 1:
+        found.options = found.options.model_copy(update={"encoding": guessed[0].encoding})
+    found.is_likely = all(one.is_likely for one in guessed)
+    found.encodings = guessed[0].readings
+    first = guessed[0].readings[0]
+    found.questions.append(
+        f"The text is not UTF-8. It is read as {first.label}, which is a guess: are these "
+        f"characters right? {first.sample}"
+    )
+
+
+def _detect_table(found: DetectedFile, part: Part, limits: Limits) -> None:
+    name = found.options.encoding or guess_encoding(part, limits).encoding
+    with part.open(Meter(limits)) as file, as_utf8(file, name) as text:
+        head = with_newlines(text, part.head()).read(_TABLE_BYTES).decode(errors="replace")
+    lines = head.splitlines(keepends=True)
+    # The last line may be cut in two.
+    table = detect_table(lines[:-1] if len(head) == _TABLE_BYTES else lines, found.options)
+    found.options = table.options
+    found.questions += table.questions
+    found.is_likely = found.is_likely and table.is_likely
+
+
+def _detect_sheet(found: DetectedFile, opened: list[Part], limits: Limits) -> None:
+    from studio.intake.readers import excel_rows  # noqa: PLC0415 -- heavy import
+
+    meter = Meter(limits)
+    with opened[0].seekable(meter) as file, excel_rows.sheets(file, meter) as sheets:
+        chosen = excel_rows.choose(sheets, found.options.sheet, meter)
+        rows = excel_rows.first_rows(chosen, meter)
+        found.sheets = [sheet.name for sheet in sheets]
+    if len(found.sheets) > 1 and not found.options.sheet:
+        others = ", ".join(name for name in found.sheets if name != chosen.name)
+        found.questions.append(f"The sheet {chosen.name} is read. Is that right? Others: {others}.")
+        if len(opened) == 1:
+            found.options = found.options.model_copy(update={"sheet": chosen.name})
+    if rows and rows[0][0] > 1:
+        found.questions.append(f"Everything above row {rows[0][0]} is left out. Is that right?")
+    header = detect_header([[plain(cell) for cell in cells] for _, cells in rows], found.options)
+    found.options = header.options
+    found.questions += header.questions
+    found.is_likely = found.is_likely and header.is_likely
+
+
+def _readings(opened: list[Part], limits: Limits, chosen: str) -> list[Reading]:
+    """Return how the text reads in the encoding that was chosen, and in others."""
+    for part in opened:
+        with part.open(Meter(limits)) as file:
+            read = samples(file, chosen)
+        if read:
+            return read
+    return []

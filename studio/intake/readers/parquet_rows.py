@@ -1,0 +1,69 @@
+"""Rows of a Parquet file, a few at a time: a small file may unpack to a very large one."""
+
+import os
+from collections.abc import Collection
+from typing import Any, BinaryIO
+
+from studio.errors import InvalidError
+from studio.intake.files.limits import Limits
+from studio.intake.raw_rows import Rows
+from studio.intake.readers.column_names import Names, apart
+from studio.intake.readers.record_batches import BatchReader
+from studio.intake.readers.text_lines import too_long
+
+_BATCH_ROWS = 16
+"""Few, because each may hold as much as a row may."""
+_BUFFER = 2**20
+
+
+def rows_in_parquet(source: BinaryIO, limits: Limits, columns: Collection[str] | None) -> Rows:
+    """Yield the rows, with all columns or only those named.
+
+    Raises:
+        InvalidError: the file is damaged, or its rows are longer than one may be.
+        TooLargeError: it has too many columns, or its rows become too large.
+
+    """
+    import pyarrow as pa  # noqa: PLC0415 -- heavy import
+    from pyarrow import parquet  # noqa: PLC0415 -- heavy import
+
+    try:
+        # Fetched ahead, whole groups of rows would be held: often all of the file.
+        with parquet.ParquetFile(source, buffer_size=_BUFFER, pre_buffer=False) as file:
+            names = apart(file.schema_arrow.names)
+            yield from names.notes()
+            _check_sizes(file.metadata, limits.row_bytes)
+            reader = BatchReader(limits, _size(source))
+            yield from _rows(file, names, names.places(columns), reader)
+    except MemoryError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidError(
+            "The Parquet file is damaged and cannot be read to its end.",
+            hint="Was it copied whole? Write it anew, or bring the rows as JSON lines.",
+            param="file",
+        ) from error
+
+
+def _rows(file: Any, names: Names, wanted: list[int], reader: BatchReader) -> Rows:  # noqa: ANN401 -- pyarrow is untyped
+    written = file.schema_arrow.names
+    number = 0
+    for batch in file.iter_batches(_BATCH_ROWS, columns=[written[i] for i in wanted]):
+        # Who asks by a name gets all columns of that name, and of those it is the beginning of.
+        got = set(batch.schema.names)
+        own = [mine for mine, name in zip(names.own, written, strict=True) if name in got]
+        chosen = batch.rename_columns(own)
+        yield from reader.rows(chosen.select([names.own[i] for i in wanted]), number)
+        number += batch.num_rows
+
+
+def _size(source: BinaryIO) -> int:
+    return os.fstat(source.fileno()).st_size
+
+
+def _check_sizes(metadata: Any, limit: int) -> None:  # noqa: ANN401 -- pyarrow is untyped
+    """Refuse rows that would fill the memory before they could be measured."""
+    # Of groups and not of columns: asking for a broken column's size ends the whole process.
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        if group.total_byte_size > limit * max(group.num_rows, 1):
+            raise too_long("A row of the file", limit, "Leave such long rows out.")

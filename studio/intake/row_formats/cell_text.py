@@ -1,0 +1,160 @@
+"""Values of a row as text: what counts as one, and how the texts of several columns are joined."""
+
+import json
+import math
+import re
+from collections.abc import Mapping as Values
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+
+from studio.intake.mapping import Mapping
+from studio.intake.problems import Code
+from studio.intake.row_formats.schema import UnusableRowError
+
+MEDIA_PART = re.compile(
+    r"(?:input_?)?(?:image|img|audio|video|file|document|media)(?:_?(?:url|file|data|asset))?s?"
+)
+"""The types of content parts that are no text: OpenAI's, Anthropic's, and those of processors."""
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
+_THOUGHTS = frozenset({"thinking", "reasoning"})
+
+
+class Cells:
+    """One row as its mapping sees it: by role, with the values that are to be shown instead."""
+
+    def __init__(self, mapping: Mapping, values: Values[str, Any]) -> None:
+        self._mapping = mapping
+        self._values = values
+
+    def raw(self, role: str) -> Any:  # noqa: ANN401 -- a value from a user's file
+        """Return what stands in the role's only column, or None."""
+        columns = self._mapping.roles.get(role, [])
+        return self._shown(columns[0]) if columns else None
+
+    def text(self, role: str) -> str:
+        """Return the texts of the role's columns, joined.
+
+        Raises:
+            UnusableRowError: a value is no text.
+
+        """
+        return self.joined(*map(self._shown, self._mapping.roles.get(role, [])))
+
+    def joined(self, *values: Any) -> str:  # noqa: ANN401 -- values from a user's file
+        return self._mapping.joiner.join(part for part in map(text, values) if part.strip())
+
+    def _shown(self, column: str) -> Any:  # noqa: ANN401 -- a value from a user's file
+        value = self._values.get(column)
+        shown = self._mapping.values.get(column)
+        return shown.get(plain(value), value) if shown else value
+
+
+def text(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    """Return a value as text.
+
+    Raises:
+        UnusableRowError: it is none.
+
+    """
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool():
+            raise UnusableRowError(Code.NOT_TEXT)
+        case int() | float():
+            # Tables write a missing number as NaN.
+            return "" if value != value else str(value)  # noqa: PLR0124 -- only NaN differs from itself
+        case Decimal() | date() | time():
+            return str(value)
+        # SQuAD has the answers of several people; a question without one has none.
+        case {"text": [*answers], "answer_start": _}:
+            return text(answers[0]) if answers else ""
+    raise UnusableRowError(Code.NOT_TEXT)
+
+
+def plain(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    """Return how a value is written in a mapping: what filters and value maps compare."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case list() | dict():
+            return _dumped(value)
+    try:
+        return text(value)
+    except UnusableRowError:
+        return str(value)
+
+
+def _dumped(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except RecursionError as error:
+        raise UnusableRowError(Code.TOO_DEEP) from error
+    except TypeError:
+        # Maps of column-wise formats have keys of any kind.
+        return str(value)
+
+
+def is_number(written: str) -> bool:
+    """Tell whether a text is a number that is finite."""
+    try:
+        return math.isfinite(float(written))
+    except ValueError:
+        return False
+
+
+def content(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    """Return a turn's text, which may be written in parts.
+
+    Parts of media are passed over: a row that has any only comes here if its text alone is wanted.
+
+    Raises:
+        UnusableRowError: a part is neither text nor media; its type is named.
+
+    """
+    if not isinstance(value, list):
+        return text(value)
+    return "".join(map(_part, value))
+
+
+def thoughts(value: Any) -> str:  # noqa: ANN401 -- from a user's file
+    """Return the reasoning among the parts of a turn: Anthropic's `thinking` blocks."""
+    parts = value if isinstance(value, list) else []
+    return "".join(
+        part[key]
+        for part in parts
+        if isinstance(part, dict) and (key := part.get("type")) in _THOUGHTS
+        if isinstance(part.get(key), str)
+    )
+
+
+def _part(part: Any) -> str:  # noqa: ANN401 -- from a user's file
+    match part:
+        case str():
+            return part
+        case {"type": str() as kind} if kind in _THOUGHTS or MEDIA_PART.fullmatch(kind.lower()):
+            return ""
+        case {"type": str() as kind} if kind not in _TEXT_PARTS:
+            raise UnusableRowError(Code.NOT_TEXT, kind[:100])
+        case {"text": {"value": str() as written}}:
+            return written
+        case {"text": str() as written} | {"value": str() as written}:
+            return written
+        case {"content": str() as written} | {"refusal": str() as written}:
+            return written
+    raise UnusableRowError(Code.NOT_TEXT)
+
+
+def parsed(cell: Any) -> Any:  # noqa: ANN401 -- whatever JSON a cell holds
+    """Return the list or object that a cell of a table holds as JSON; anything else as it is."""
+    if not (isinstance(cell, str) and cell.lstrip()[:1] in {"[", "{"}):
+        return cell
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell

@@ -1,0 +1,4 @@
+"""Rows on their way to train.jsonl.
+
+Filtered, deduplicated, sampled, written, and read back by page.
+"""

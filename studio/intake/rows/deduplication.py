@@ -1,0 +1,73 @@
+"""Which rows have been seen before, in memory that stays small for tens of millions of them."""
+
+from array import array
+from hashlib import blake2b
+
+from studio.intake.row_formats.schema import CanonicalRow
+
+_SHARDS = 256
+"""Each grows by itself, so that never all of the memory is held twice."""
+_FIRST = 64
+_FULL = 0.8
+
+
+class Seen:
+    """A set of hashes of 64 bits, eleven bytes each on average.
+
+    Among ten million different rows, two are taken for the same with a chance of 1 in 350,000.
+    """
+
+    def __init__(self) -> None:
+        self._shards = [_Shard() for _ in range(_SHARDS)]
+
+    def is_new(self, content: bytes) -> bool:
+        """Note a content, and tell whether it had not been noted before."""
+        digest = fingerprint(content)
+        return self._shards[digest % _SHARDS].add(digest // _SHARDS)
+
+
+class _Shard:
+    """Open addressing; zero marks a free place."""
+
+    def __init__(self) -> None:
+        self.slots = array("Q", bytes(8 * _FIRST))
+        self.used = 0
+
+    def add(self, digest: int) -> bool:
+        if self.used >= _FULL * len(self.slots):
+            self._grow()
+        place = self._place(digest + 1)
+        if self.slots[place]:
+            return False
+        self.slots[place] = digest + 1
+        self.used += 1
+        return True
+
+    def _place(self, value: int) -> int:
+        slots = self.slots
+        place = value % len(slots)
+        while slots[place] not in (0, value):
+            place = (place + 1) % len(slots)
+        return place
+
+    def _grow(self) -> None:
+        kept = self.slots
+        # An odd length spreads the digests however they end.
+        self.slots = array("Q", bytes(8 * (len(kept) * 5 // 4 | 1)))
+        for value in kept:
+            if value:
+                self.slots[self._place(value)] = value
+
+
+def fingerprint(content: bytes, seed: int = 0) -> int:
+    """Return a hash of 64 bits that is the same everywhere and always."""
+    salt = seed.to_bytes(8, "big")
+    return int.from_bytes(blake2b(content, digest_size=8, salt=salt).digest(), "big")
+
+
+def question(row: CanonicalRow) -> bytes:
+    """Return what a row asks: what is said to the model, without what it answers."""
+    if "text" in row:
+        return row["text"].strip().encode()
+    asked = [turn for turn in row["messages"] if turn["role"] in {"system", "user"}]
+    return "\0".join(f"{turn['role']}\0{turn['content'].strip()}" for turn in asked).encode()

@@ -1,0 +1,71 @@
+"""Which rows of a file are left out on purpose, before they are made into anything."""
+
+from collections.abc import Callable
+from typing import Literal
+
+from studio.intake.mapping import Condition, Mapping, Op
+from studio.intake.raw_rows import Row
+from studio.intake.row_formats.cell_text import plain
+
+Part = Literal["train", "validation"]
+
+_HOLDS: dict[Op, Callable[[str, str], bool]] = {
+    "is": lambda found, value: found == value,
+    "is_not": lambda found, value: found != value,
+    "contains": lambda found, value: value in found,
+    "lacks": lambda found, value: value not in found,
+    "longer_than": lambda found, value: len(found) > int(value),
+    "shorter_than": lambda found, value: len(found) < int(value),
+}
+
+
+class Choice:
+    """What a mapping says of which rows to take."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        self._keep = mapping.keep
+        self._excluded = frozenset(mapping.exclude)
+        self._kind = mapping.split.kind
+        self._column = mapping.split.column
+        self._parts: dict[str, Part] = {
+            **{word.strip().lower(): "validation" for word in mapping.split.validation},
+            **{word.strip().lower(): "train" for word in mapping.split.train},
+        }
+
+    def reason_against(self, row: Row) -> "Reason | None":
+        """Return why the row is not taken, or None."""
+        if row.number in self._excluded:
+            return "excluded"
+        if not all(_holds(condition, row) for condition in self._keep):
+            return "filtered"
+        return "other_part" if self._is_of_another(row) else None
+
+    def part(self, row: Row) -> Part | None:
+        """Return which part its split column or its file names, if that is what says it."""
+        if self._kind == "file":
+            return None if row.side == "aside" else row.side
+        if self._kind != "column":
+            return None
+        return self._parts.get(plain(row.values.get(self._column)).strip().lower())
+
+    def _is_of_another(self, row: Row) -> bool:
+        if self._kind == "dataset":
+            return row.side != "train"
+        return self._kind in {"file", "column"} and self.part(row) is None
+
+
+Reason = Literal["excluded", "filtered", "other_part", "media", "duplicate", "not_drawn"]
+
+REASONS: dict[Reason, str] = {
+    "excluded": "Excluded by its number",
+    "filtered": "A filter leaves it out",
+    "other_part": "Its part is neither training nor validation",
+    "media": "Holds an image, audio, video or file",
+    "duplicate": "A row before it is the same",
+    "not_drawn": "Not drawn into the sample",
+}
+"""Why a row that could be used is not: a choice, not a problem."""
+
+
+def _holds(condition: Condition, row: Row) -> bool:
+    return _HOLDS[condition.op](plain(row.values.get(condition.column)), condition.value)

@@ -1,0 +1,38 @@
+"""Chance that can be repeated: a sample of exact size, and a share held back to validate on."""
+
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from studio.intake.rows.deduplication import fingerprint
+
+_WHOLE = 2**64
+
+
+def is_held_back(group: bytes, share: float, seed: int) -> bool:
+    """Tell whether a row is for validation: by its content, so that equal rows stay together.
+
+    A row added or taken away moves no other.
+    """
+    return fingerprint(group, seed) < share * _WHOLE
+
+
+def drawn(lines: Iterator[bytes], count: int, seed: int, folder: Path) -> Iterator[bytes]:
+    """Yield so many of the lines in their order, each with the same chance.
+
+    How many there are is known at their end only: until then they lie on disk, in `folder`.
+    """
+    with tempfile.TemporaryFile(dir=folder) as spool:
+        rows = 0
+        for line in lines:
+            spool.write(line)
+            rows += 1
+        spool.seek(0)
+        chance = random.Random(seed)  # noqa: S311 -- no secret
+        wanted = min(count, rows)
+        for left, line in zip(range(rows, 0, -1), spool, strict=True):
+            # Selection sampling (Knuth, TAOCP 2, 3.4.2 S): nothing is held but two counts.
+            if chance.random() * left < wanted:
+                wanted -= 1
+                yield line

@@ -1,0 +1,166 @@
+"""Rows written to disk: the two files of a data set, a sample drawn, a share held back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from studio.errors import TooLargeError
+from studio.intake.mapping import Mapping
+from studio.intake.rows.deduplication import fingerprint
+from studio.intake.rows.filters import Part
+from studio.intake.rows.pipeline import Candidate
+from studio.intake.rows.sampling import drawn
+
+FILES: dict[Part, str] = {"train": "train.jsonl", "validation": "validation.jsonl"}
+NUMBER_BYTES = 8
+_MARKS: dict[Part, str] = {"train": "t", "validation": "v"}
+_HEAD = 17
+"""Characters before a line on its way: its part, and its number in hexadecimal."""
+
+
+@dataclass(slots=True)
+class Written:
+    """How many rows went where."""
+
+    train: int = 0
+    validation: int = 0
+    not_drawn: int = 0
+
+
+def written(found: Iterator[Candidate], mapping: Mapping, folder: Path, limit: int) -> Written:
+    """Write rows to the two files in `folder`; one without rows is not there.
+
+    Raises:
+        TooLargeError: they come to more than `limit` bytes.
+
+    """
+    counted = Written()
+    marked = _bounded(map(_marked, found), limit)
+    lines = _sampled(marked, mapping, folder, counted)
+    _write(lines, folder, counted)
+    if mapping.split.kind == "share":
+        if mapping.shape != "thread":
+            _spare_one(folder, mapping.seed, counted)
+        if not counted.train:
+            _train_on_all(folder, counted)
+    return counted
+
+
+def numbers_of(path: Path) -> Path:
+    """Return where it is written which row of the original each row was, eight bytes a row."""
+    return path.with_suffix(".numbers")
+
+
+def _sampled(
+    lines: Iterator[bytes], mapping: Mapping, folder: Path, counted: Written
+) -> Iterator[bytes]:
+    if mapping.sample is None:
+        return lines
+    return drawn(_counting(lines, counted), mapping.sample, mapping.seed, folder)
+
+
+def _counting(lines: Iterator[bytes], counted: Written) -> Iterator[bytes]:
+    for line in lines:
+        counted.not_drawn += 1
+        yield line
+
+
+def _marked(one: Candidate) -> bytes:
+    return f"{_MARKS[one.part]}{one.number:016x}".encode() + one.line
+
+
+def _write(lines: Iterator[bytes], folder: Path, counted: Written) -> None:
+    with _Output(folder / FILES["train"]) as train, _Output(folder / FILES["validation"]) as other:
+        for line in lines:
+            output = train if line.startswith(b"t") else other
+            output.write(line[_HEAD:], int(line[1:_HEAD], 16).to_bytes(NUMBER_BYTES, "little"))
+    counted.train, counted.validation = train.rows, other.rows
+    counted.not_drawn = max(0, counted.not_drawn - train.rows - other.rows)
+
+
+class _Output:
+    """A file of rows, and beside it the number that each had in the original."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        self.lines = self.path.open("wb")
+        self.numbers = numbers_of(self.path).open("wb")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lines.close()
+        self.numbers.close()
+        if not self.rows:
+            self.path.unlink()
+            numbers_of(self.path).unlink()
+
+    def write(self, line: bytes, number: bytes) -> None:
+        self.rows += 1
+        self.lines.write(line)
+        self.numbers.write(number)
+
+
+def _bounded(lines: Iterator[bytes], limit: int) -> Iterator[bytes]:
+    size = 0
+    for line in lines:
+        size += len(line) - _HEAD
+        if size > limit:
+            raise TooLargeError(
+                f"The rows unpack to more than {limit / 1e9:.3g} GB.",
+                hint="Split the file, or leave rows out.",
+                param="file",
+            )
+        yield line
+
+
+def _spare_one(folder: Path, seed: int, counted: Written) -> None:
+    """Give a part that chance left empty the row that came nearest to it, with all its equals."""
+    rows = counted.train + counted.validation
+    if counted.train and not counted.validation:
+        counted.validation = _move(folder / FILES["train"], folder / FILES["validation"], seed)
+        counted.train = rows - counted.validation
+    elif counted.validation and not counted.train:
+        counted.train = _move(folder / FILES["validation"], folder / FILES["train"], seed)
+        counted.validation = rows - counted.train
+
+
+def _train_on_all(folder: Path, counted: Written) -> None:
+    """Train on rows that cannot be parted: equal ones, or one tree of threads."""
+    if counted.validation:
+        rows, target = folder / FILES["validation"], folder / FILES["train"]
+        rows.replace(target)
+        numbers_of(rows).replace(numbers_of(target))
+        counted.train, counted.validation = counted.validation, 0
+
+
+def _move(full: Path, empty: Path, seed: int) -> int:
+    """Move one row and its equals to an empty file, unless there are no others; say how many."""
+    nearest, farthest = _extremes(full, seed)
+    if nearest == farthest:
+        return 0
+    rest = full.with_name(f"rest-{full.name}")
+    with (
+        full.open("rb") as file,
+        numbers_of(full).open("rb") as numbers,
+        _Output(rest) as staying,
+        _Output(empty) as leaving,
+    ):
+        for line in file:
+            output = leaving if fingerprint(line, seed) == nearest else staying
+            output.write(line, numbers.read(NUMBER_BYTES))
+    rest.replace(full)
+    numbers_of(rest).replace(numbers_of(full))
+    return leaving.rows
+
+
+def _extremes(path: Path, seed: int) -> tuple[int, int]:
+    least, most = 2**64, -1
+    with path.open("rb") as file:
+        for line in file:
+            found = fingerprint(line, seed)
+            least, most = min(least, found), max(most, found)
+    return least, most

@@ -1,0 +1,64 @@
+"""The starter's instruction rows: 16 kinds of task, split so that no question is in both parts."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+from studio.starter import multi_turn, questions, text_tasks
+from studio.starter.chat import Row
+
+Split = Literal["train", "validation"]
+Maker = Callable[[Random], Row]
+
+KINDS: dict[Maker, int] = {
+    questions.capital: 130,
+    questions.opposite: 170,
+    questions.plural: 130,
+    questions.category: 150,
+    questions.larger: 200,
+    questions.date: 200,
+    text_tasks.find_name: 200,
+    text_tasks.find_fact: 260,
+    text_tasks.as_form: 220,
+    text_tasks.sentiment: 200,
+    text_tasks.summary: 200,
+    text_tasks.polite: 200,
+    text_tasks.past_tense: 200,
+    multi_turn.next_fact: 200,
+    multi_turn.next_detail: 180,
+    multi_turn.remembered_name: 120,
+}
+"""How many rows there are of each kind of task, both splits together."""
+
+_HELD_OUT = 11
+"""One row in this many is for validation."""
+
+
+def rows(split: Split) -> Iterator[Row]:
+    """Yield the rows of a split, mixed, the same ones every time."""
+    rng = Random(20)  # noqa: S311 -- chooses examples, guards nothing
+    mixed = _distinct(rng)
+    rng.shuffle(mixed)
+    for number, row in enumerate(mixed):
+        if (number % _HELD_OUT == 0) == (split == "validation"):
+            yield row
+
+
+def write(folder: Path) -> None:
+    for split in ("train", "validation"):
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows(split)]
+        (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def _distinct(rng: Random) -> list[Row]:
+    """Make every kind's rows, no two of which end in the same question and answer."""
+    found: dict[tuple[str, str], Row] = {}
+    for make, count in KINDS.items():
+        goal = len(found) + count
+        while len(found) < goal:
+            row = make(rng)
+            question, answer = row["messages"][-2:]
+            found.setdefault((question["content"], answer["content"]), row)
+    return list(found.values())

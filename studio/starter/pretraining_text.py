@@ -1,0 +1,254 @@
+"""What the base model reads before anyone teaches it: plain prose, and a little small talk.
+
+It tells the facts and uses the words that the instruction rows will ask for, but never asks and
+answers as they do: how to follow an instruction is left for fine-tuning to teach.
+"""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from studio.starter import vocabulary
+from studio.starter.chat import Row, conversation
+from studio.starter.questions import with_article
+from studio.starter.text_tasks import person
+
+SEED = 7
+
+_NOTES = (
+    "A summary says the same thing in fewer words and makes a long text shorter.",
+    "A polite question begins with could you please, and people like to hear it.",
+    "A rude order sounds better when you rewrite it more politely and nicely.",
+    "The past tense tells what happened yesterday, the present tense what happens now.",
+    "A sentence has a name, a verb and often a place. Find and extract the name.",
+    "A date has a day, a month and a year. Americans put the month first and the day after it.",
+    "A form asks for the name, age and town of a person. You fill in one line for each.",
+    "A review can be positive or negative. A happy guest feels good, and the mood is positive.",
+    "To compare two numbers, pick the larger one. The other one is less.",
+    "A plural is the word for more than one. You write it when you have two or more things.",
+    "The opposite of a word means something else. If it is not the one, it is the other.",
+    "Each kind of thing belongs to a group. The sort or group is animal, food or tool.",
+    "A capital city is the first city of a country. Do you know which one it is?",
+    "Be brief means answer in one word. A full sentence is longer. Read this and remember.",
+)
+
+
+def paragraphs(rng: Random) -> Iterator[str]:
+    """Yield plain prose without end."""
+    makers: tuple[Callable[[Random], str], ...] = (
+        _country, _pair, _noun, _numbers, _diary, _portrait, _portrait, _errand, _errand,
+        _journey, _review, _record, _request, _note,
+        _roll, _roll, _roll, _bag, _bag,
+    )  # fmt: skip
+    while True:
+        yield " ".join(rng.choice(makers)(rng) for _ in range(rng.randint(2, 4)))
+
+
+def small_talk(rng: Random) -> Iterator[Row]:
+    """Yield chats without end: the shape of a conversation, with nothing in it worth knowing."""
+    while True:
+        who = person(rng)
+        hello = rng.choice(("Hello!", "Good morning!", "Hi there.", "Good evening."))
+        yield rng.choice(
+            (
+                conversation(hello, f"{hello} How are you on this {who.day}?"),
+                conversation(f"I like the {who.place}.", f"I like the {who.place} too."),
+                conversation(f"It is {who.day}.", f"Then I wish you a good {who.day}."),
+                conversation(
+                    hello, hello, "Thank you.", "You are welcome.", system="Be a friendly guest."
+                ),
+                conversation(
+                    f"I saw a {who.item}.", f"Was the {who.item} in {who.town}?", "Yes.", "I see."
+                ),
+            )
+        )
+
+
+def _country(rng: Random) -> str:
+    country, city = rng.choice(list(vocabulary.CAPITALS.items()))
+    return rng.choice(
+        (
+            f"The capital of {country} is {city}.",
+            f"{city} is the capital of {country}.",
+            f"In {country} every road leads to {city}, the capital.",
+            f"People from {country} are proud of {city}, the capital of {country}.",
+        )
+    )
+
+
+def _pair(rng: Random) -> str:
+    word, other = rng.choice(list(vocabulary.OPPOSITES.items()))
+    return rng.choice(
+        (
+            f"The opposite of {word} is {other}.",
+            f"What is not {word} is {other}.",
+            f"One day it was {word}, the next day it was {other}.",
+            f"Some like it {word}, others like it {other}.",
+        )
+    )
+
+
+def _noun(rng: Random) -> str:
+    noun, many = rng.choice(list(vocabulary.PLURALS.items()))
+    kind = vocabulary.CATEGORIES[noun]
+    return rng.choice(
+        (
+            f"I saw one {noun} here and two {many} there.",
+            f"The plural of {noun} is {many}.",
+            f"{with_article(noun).capitalize()} is {with_article(kind)}.",
+            f"Of all {kind} words, {noun} is the one I like. I have many {many}.",
+        )
+    )
+
+
+def _numbers(rng: Random) -> str:
+    low, high = sorted(rng.sample(vocabulary.NUMBERS, 2), key=vocabulary.NUMBERS.index)
+    return rng.choice(
+        (
+            f"{high} is larger than {low}.",
+            f"{low} comes before {high}, and {high} is more than {low}.",
+            f"Of {low} and {high} the larger number is {high}.",
+            f"{high}, {low}: the larger one is {high}.",
+        )
+    )
+
+
+def _diary(rng: Random) -> str:
+    who = person(rng)
+    day, month, year = rng.randint(1, 28), rng.choice(vocabulary.MONTHS), rng.randint(1980, 2029)
+    return rng.choice(
+        (
+            f"{day} {month} {year} was a {who.day}. {who.name} was in {who.town} on {month} {day}.",
+            f"On {day} {month} {year} {who.name} came to {who.town}.",
+            f"In {year}, on {month} {day}, {year}, {who.name} bought a {who.item}.",
+        )
+    )
+
+
+def _portrait(rng: Random) -> str:
+    who = person(rng)
+    he = who.pronoun.capitalize()
+    return rng.choice(
+        (
+            (
+                f"{who.name} is a {who.job}. {who.name} lives in {who.town} and has a {who.item}. "
+                f"The {who.thing} is {who.colour}."
+            ),
+            (
+                f"A {who.job} called {who.name} works near the {who.place}. {he} is {who.age} "
+                f"years old. At {who.age}, {who.name} is a good {who.job}."
+            ),
+            (
+                f"This {who.thing} belongs to {who.name}. It is {who.colour}. {he} keeps the "
+                f"{who.item} at home in {who.town}, for {who.town} is where {who.name} lives."
+            ),
+            f"In {who.town} they know {who.name}, the {who.job}. {he} owns a {who.item}.",
+        )
+    )
+
+
+def _errand(rng: Random) -> str:
+    who = person(rng)
+    return rng.choice(
+        (
+            (
+                f"On {who.day} {who.name} went to the {who.place} in {who.town}. {_weather(rng)} "
+                f"{who.name} bought a {who.item} in {who.town}."
+            ),
+            (
+                f"{who.name} spent {who.day} at the {who.place}. {_weather(rng)} After a while "
+                f"{who.pronoun} chose a {who.item} and paid for it. The {who.item} is for a friend."
+            ),
+            (
+                f"{who.name} came home from {who.town} with a new {who.item}. {_weather(rng)} In "
+                f"the end {who.name} likes {who.town} and the {who.item}."
+            ),
+        )
+    )
+
+
+def _weather(rng: Random) -> str:
+    return rng.choice(
+        ("It was raining.", "The sun was out.", "There were many people.", "It was still early.")
+    )
+
+
+def _journey(rng: Random) -> str:
+    who = person(rng)
+    now, then = rng.choice(list(vocabulary.PAST.items()))
+    return rng.choice(
+        (
+            (
+                f"Today {who.name} {now} to the {who.place}. Yesterday {who.name} {then} to the "
+                f"{who.place} too."
+            ),
+            f"{who.name} {then} through {who.town} and {then} from the {who.place}.",
+            f"Every {who.day} {who.name} {now} through {who.town}.",
+        )
+    )
+
+
+def _review(rng: Random) -> str:
+    mood, book = rng.choice((("positive", vocabulary.PRAISE), ("negative", vocabulary.BLAME)))
+    one, two = rng.sample(sorted(book), 2)
+    first, second = rng.choice(book[one]), rng.choice(book[two])
+    return rng.choice(
+        (
+            f"The {one} was {first} and the {two} was {second}. This review is {mood}.",
+            f"A {mood} guest: I found the {one} {first}, and I thought the {two} was {second}.",
+            f"Positive or negative? {mood.capitalize()}. The {one} was {first}.",
+        )
+    )
+
+
+def _record(rng: Random) -> str:
+    who = person(rng)
+    return rng.choice(
+        (
+            f"name: {who.name}\njob: {who.job}\nday: {who.day}",
+            f"town: {who.town}\nplace: {who.place}\nname: {who.name}",
+            f"The form of {who.name} says {who.age}. age: {who.age}\nname: {who.name}",
+        )
+    )
+
+
+def _request(rng: Random) -> str:
+    who = person(rng)
+    verb = rng.choice(list(vocabulary.ORDERS))
+    order = f"{verb} {rng.choice(vocabulary.ORDERS[verb])}{rng.choice(vocabulary.WHENS)}"
+    return rng.choice(
+        (
+            f'{who.name} says: "{order[0].upper()}{order[1:]}!"',
+            f'{who.name} asks: "Could you please {order}?"',
+            f"Please {order}, and then {order} again.",
+        )
+    )
+
+
+def _roll(rng: Random) -> str:
+    """Read a list out twice: the shortest way to learn to look back and copy."""
+    words_of = rng.choice(
+        (
+            vocabulary.PEOPLE,
+            vocabulary.TOWNS,
+            vocabulary.THINGS,
+            vocabulary.JOBS,
+            vocabulary.COLOURS,
+            vocabulary.NUMBERS,
+        )
+    )
+    listed = ", ".join(rng.sample(words_of, rng.randint(3, 7)))
+    return rng.choice((f"{listed}. Again: {listed}.", f"Here: {listed}. Once more: {listed}."))
+
+
+def _bag(rng: Random) -> str:
+    """Play the memory game in which everyone says the whole list and adds to it."""
+    who = person(rng)
+    first, second, third = (f"a {person(rng).item}" for _ in range(3))
+    return (
+        f"{who.name} packs {first}. {who.name} packs {first} and {second}. "
+        f"{who.name} packs {first}, {second} and {third}."
+    )
+
+
+def _note(rng: Random) -> str:
+    return rng.choice(_NOTES)

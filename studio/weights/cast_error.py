@@ -1,0 +1,100 @@
+"""What loading weights in another format changes of them, measured on a sample of their values."""
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from studio.weights import weight_samples
+from studio.weights.native_dtypes import DType
+from studio.weights.safetensors_headers import Tensor
+
+TENSORS = 32
+"""Tensors sampled, evenly spread over the model."""
+PER_TENSOR = 2048
+
+_EXACT: Mapping[str, frozenset[str]] = {
+    "float32": frozenset({"float32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"}),
+    "bfloat16": frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2"}),
+    "float16": frozenset({"float16", "float8_e4m3fn", "float8_e5m2"}),
+}
+"""The stored formats whose every value a format holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast:
+    """Weights loaded in a format that cannot hold all their values."""
+
+    to: DType
+    stored: tuple[str, ...]
+    """The formats they are stored in."""
+    weights: int
+    sampled: int
+    changed: float
+    """Share of the sample that is not the same afterwards."""
+    max_relative_change: float
+    """Of the sample: |after - before| / |before|; 1 for a weight that becomes zero."""
+    mean_relative_change: float
+    """Over the sample, unchanged weights included."""
+
+
+def casts(tensors: Sequence[Tensor]) -> dict[DType, Cast]:
+    """Return what loading in each format would round, without those that round nothing."""
+    measured = ((to, _measured(tensors, to)) for to in get_args(DType))
+    return {to: cast for to, cast in measured if cast is not None}
+
+
+def _measured(tensors: Sequence[Tensor], to: DType) -> Cast | None:
+    rounded = [one for one in tensors if one.size and one.dtype not in _EXACT[to]]
+    readable = [one for one in rounded if weight_samples.is_readable(one)]
+    if not readable:
+        return None
+    chosen = readable[:: -(-len(readable) // TENSORS)]
+    changes = [change for one in chosen for change in _changes(one, to)]
+    return Cast(
+        to=to,
+        stored=tuple(sorted({one.dtype for one in rounded})),
+        weights=sum(one.size for one in rounded),
+        sampled=len(changes),
+        changed=sum(change > 0 for change in changes) / max(len(changes), 1),
+        max_relative_change=max(changes, default=0.0),
+        mean_relative_change=math.fsum(changes) / max(len(changes), 1),
+    )
+
+
+def _changes(tensor: Tensor, to: DType) -> Iterator[float]:
+    """Return the relative change of each sampled weight. NaN and infinity are counted elsewhere."""
+    before = [value for value in weight_samples.values(tensor, PER_TENSOR) if math.isfinite(value)]
+    for was, now in zip(before, _rounded(before, to), strict=True):
+        # A weight beyond the format's range becomes infinite: no relative change describes it.
+        if math.isfinite(now):
+            yield abs((now - was) / was) if was else 0.0
+
+
+def _rounded(values: Sequence[float], to: DType) -> Sequence[float]:
+    if to == "float16":
+        return [_float16(value) for value in values]
+    narrow = [_float32(value) for value in values]
+    return narrow if to == "float32" else _bfloat16(narrow)
+
+
+def _float32(value: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _float16(value: float) -> float:
+    try:
+        return float(struct.unpack("<e", struct.pack("<e", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _bfloat16(values: Sequence[float]) -> tuple[float, ...]:
+    """Round float32 values to the nearest bfloat16, ties to even: the upper half of their bits."""
+    bits = struct.unpack(f"<{len(values)}I", struct.pack(f"<{len(values)}f", *values))
+    kept = ((one + 0x7FFF + ((one >> 16) & 1)) & 0xFFFF0000 for one in bits)
+    return struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}I", *kept))

@@ -1,0 +1,88 @@
+"""Code that a model brings along: found, and known by its hash. Nothing here runs any of it."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from studio.errors import InvalidError
+from studio.weights import download_filter
+
+_ASKED_BY = (download_filter.CONFIG, download_filter.TOKENIZER_CONFIG)
+_FIELD = "auto_map"
+_ELSEWHERE = "--"
+"""Parts the name of another repository from what is wanted of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """What a model's files ask to be run."""
+
+    wanted: tuple[str, ...] = ()
+    """As `modeling_own.OwnForCausalLM`; nothing where a model is content with known families."""
+    files: tuple[str, ...] = ()
+    """Those that lie beside the weights."""
+    sha256: str = ""
+    """Of all these files: whoever changes one of them makes other code of it."""
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """What is in other repositories, which nobody has looked at here."""
+        return tuple(one for one in self.wanted if _ELSEWHERE in one)
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """The files that are asked for and not there."""
+        asked = {f"{one.partition('.')[0]}.py" for one in self.wanted if _ELSEWHERE not in one}
+        return tuple(sorted(asked - set(self.files)))
+
+
+def read(folder: Path) -> Code:
+    """Return what a folder's configs ask to be run.
+
+    Raises:
+        InvalidError: one of them is unreadable or absurdly large.
+
+    """
+    wanted = tuple(sorted({one for name in _ASKED_BY for one in _wanted(folder / name)}))
+    if not wanted:
+        return Code()
+    files = sorted(path for path in folder.rglob("*.py") if path.is_file())
+    names = tuple(path.relative_to(folder).as_posix() for path in files)
+    return Code(wanted=wanted, files=names, sha256=_sha256(folder, names))
+
+
+def _wanted(path: Path) -> Iterator[str]:
+    asked = small_json(path).get(_FIELD)
+    for one in asked.values() if isinstance(asked, dict) else ():
+        parts = one if isinstance(one, list) else [one]
+        yield from (part for part in parts if isinstance(part, str))
+
+
+def small_json(path: Path) -> Mapping[str, Any]:
+    """Return what a JSON file beside the weights says; nothing where there is none.
+
+    Raises:
+        InvalidError: it is absurdly large, nested or unreadable, or no object.
+
+    """
+    if not path.is_file():
+        return {}
+    try:
+        is_small = path.stat().st_size <= download_filter.LARGEST[path.name]
+        told = json.loads(path.read_bytes()) if is_small else None
+    except (ValueError, RecursionError) as error:
+        raise InvalidError(f"{path.name} is not readable JSON.", param="base_model") from error
+    if not isinstance(told, dict):
+        raise InvalidError(f"{path.name} is not what it should be.", param="base_model")
+    return told
+
+
+def _sha256(folder: Path, names: tuple[str, ...]) -> str:
+    whole = hashlib.sha256()
+    for name in names:
+        content = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        whole.update(f"{content} {name}\n".encode())
+    return whole.hexdigest()

@@ -1,0 +1,270 @@
+"""Everything the studio knows of a model before it is loaded."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from studio.errors import InvalidError
+from studio.weights import (
+    architectures,
+    cast_error,
+    config_limits,
+    family_limits,
+    model_shape,
+    native_dtypes,
+    quantisation_error,
+    safetensors_headers,
+    weight_defects,
+    weight_samples,
+)
+from studio.weights.cast_error import Cast
+from studio.weights.model_kinds import Kind
+from studio.weights.model_shape import Shape
+from studio.weights.native_dtypes import DType
+from studio.weights.safetensors_headers import Tensor
+from studio.weights.weight_defects import Broken
+from studio.weights.weight_samples import Spread
+
+CONFIG_LIMIT = 4 * 2**20
+_MIXTURE = re.compile(r"\.(gate|router|experts)\.")
+"""In the names of experts, and of what chooses among them: no linear layers once loaded."""
+
+_MATRIX = 2
+FLOAT8_SIDES = 16
+"""Products of 8 bits take matrices whose sides are multiples of this (`torch._scaled_mm`)."""
+_TRAINABLE = frozenset({"float64", "float32", "float16", "bfloat16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """A model, as its config and its weights describe it. What its files do not say stays empty."""
+
+    family: str = ""
+    kind: Kind | None = None
+    """What a method must train to train it; None where that shows only once it is loaded."""
+    declared: str = ""
+    """The format its config names."""
+    quantised: str = ""
+    """How it was quantised, if its config says so."""
+    parameters: int = 0
+    stored: Mapping[str, float] = field(default_factory=dict)
+    """Share of the parameters by the format they are stored in."""
+    as_saved: Mapping[DType, int] = field(default_factory=dict)
+    """Parameters by the format they are loaded in when each keeps its own."""
+    linear_as_saved: Mapping[DType, int] = field(default_factory=dict)
+    """Those of linear layers."""
+    table_format: DType | None = None
+    """The format the table of tokens is loaded in then: what goes from layer to layer has it."""
+    casts: Mapping[DType, Cast] = field(default_factory=dict)
+    """By format: what loading all weights in it would round."""
+    rest_casts: Mapping[DType, Cast] = field(default_factory=dict)
+    """The same of what is never quantised: all but the linear layers."""
+    packed_layers: tuple[str, ...] = ()
+    """Matrices stored in 8 bits or fewer, or as whole numbers."""
+    float64_layers: tuple[str, ...] = ()
+    odd_layers: tuple[str, ...] = ()
+    """The linear layers, but for the output, with a side that products of 8 bits cannot take."""
+    linear_features: int = 0
+    """Inputs and outputs of the layers that get an adapter: it has `r` of each."""
+    linear_parameters: int = 0
+    linear_rows: int = 0
+    """Outputs of all linear layers but the output."""
+    expert_parameters: int = 0
+    """Of a mixture of experts: what is loaded as stacks of matrices, which are no layers."""
+    shape: Shape | None = None
+    """None where the config does not say, or says what cannot be."""
+    spread: Spread = field(default_factory=Spread)
+    broken: Broken = field(default_factory=Broken)
+    rounding: Mapping[str, float] = field(default_factory=dict)
+    """What a quantised format would change of the linear layers, relative to their size."""
+
+    @property
+    def has_weights(self) -> bool:
+        return self.parameters > 0
+
+    @property
+    def native(self) -> str:
+        """The format most parameters are stored in, or what the config says of a model unseen."""
+        return max(self.stored, key=lambda name: self.stored[name], default=self.declared)
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether config and weights name different formats; the weights are to be believed."""
+        return bool(self.declared and self.stored) and self.declared != self.native
+
+    @property
+    def mixed_float64(self) -> tuple[str, ...]:
+        """The layers that alone are stored in float64, in a model that otherwise is not."""
+        return self.float64_layers if len(self.stored) > 1 else ()
+
+    def rounded(
+        self, to: DType, *, keeps_own: bool = False, is_quantised: bool = False
+    ) -> Cast | None:
+        """Return what loading in a format rounds, but for what is quantised of it.
+
+        Where each weight keeps its own format, only one that no run can hold is rounded: float64.
+        """
+        if keeps_own:
+            return self.casts.get("float32")
+        return (self.rest_casts if is_quantised else self.casts).get(to)
+
+    def stalled(self, learning_rate: float) -> float:
+        """Return the share of weights that bfloat16 would leave where they are.
+
+        Adam's first updates are about as long as the learning rate. A weight that steps by less
+        than half the distance to its neighbour is rounded back to where it was.
+        """
+        return sum(
+            share
+            for power, share in self.spread.powers.items()
+            if 2.0 ** (power - 8) > learning_rate
+        )
+
+
+def read(folder: Path) -> ModelFacts:
+    """Read what a folder says of its model. A folder without weights leaves what they would say.
+
+    Raises:
+        InvalidError: a file in it is unreadable, cut short, or says what cannot be.
+
+    """
+    said = config(folder / "config.json")
+    tensors = [
+        one
+        for file in safetensors_headers.files(folder)
+        for one in safetensors_headers.tensors(file)
+    ]
+    weights = [one for one in tensors if one.is_float]
+    linear = [one for one in weights if _is_linear(one, said)]
+    rest = [one for one in weights if not _is_linear(one, said)]
+    chosen = native_dtypes.formats(tensors)
+    return replace(
+        _told(said),
+        parameters=sum(one.size for one in weights),
+        stored=_shares(weights),
+        as_saved=native_dtypes.counts(weights, chosen),
+        linear_as_saved=native_dtypes.counts(linear, chosen),
+        table_format=next((chosen[one.name] for one in weights if _is_table(one, said)), None),
+        casts=cast_error.casts(weights),
+        rest_casts=cast_error.casts(rest),
+        packed_layers=tuple(one.name for one in tensors if _is_packed(one)),
+        float64_layers=tuple(one.name for one in weights if one.dtype == "float64"),
+        odd_layers=tuple(one.name for one in linear if _is_odd(one)),
+        linear_features=sum(sum(one.shape) for one in weights if _is_adapted(one, said)),
+        linear_parameters=sum(one.size for one in linear),
+        linear_rows=sum(one.shape[0] for one in linear),
+        expert_parameters=sum(one.size for one in weights if ".experts." in one.name),
+        spread=weight_samples.spread(weights),
+        broken=weight_defects.scan(weights),
+        rounding=quantisation_error.errors(linear),
+    )
+
+
+def from_config(folder: Path) -> ModelFacts:
+    """Read what the config alone says."""
+    return _told(config(folder / "config.json"))
+
+
+def watched(folder: Path) -> list[Path]:
+    """Return the files that facts are read from, of those that are there."""
+    named = [folder / "config.json", folder / safetensors_headers.INDEX]
+    return [one for one in (*named, *safetensors_headers.files(folder)) if one.is_file()]
+
+
+def config(path: Path) -> dict[str, Any]:
+    """Return what a model's config says, or nothing where there is none.
+
+    Raises:
+        InvalidError: it is unreadable, or says what no model can be.
+
+    """
+    if not path.is_file():
+        return {}
+    try:
+        told = json.loads(path.read_bytes()) if path.stat().st_size <= CONFIG_LIMIT else None
+    except (ValueError, RecursionError) as error:
+        raise InvalidError(f"{path.name} is not readable JSON.", param="base_model") from error
+    if not isinstance(told, dict):
+        raise InvalidError(f"{path.name} is no model's config.", param="base_model")
+    config_limits.check(told)
+    return told
+
+
+def _told(config: Mapping[str, Any]) -> ModelFacts:
+    return ModelFacts(
+        family=_family(config),
+        kind=architectures.kind_of(config),
+        declared=_declared(config),
+        quantised=_quantised(config),
+        shape=model_shape.read(config),
+    )
+
+
+def _family(config: Mapping[str, Any]) -> str:
+    told = config.get("model_type")
+    return told if isinstance(told, str) and config_limits.FAMILY.fullmatch(told) else ""
+
+
+def _declared(config: Mapping[str, Any]) -> str:
+    inner = config.get("text_config")
+    levels = (config, inner if isinstance(inner, dict) else {})
+    told = (level.get(name) for level in levels for name in ("dtype", "torch_dtype"))
+    return next((one for one in told if isinstance(one, str) and one in _TRAINABLE), "")
+
+
+def _quantised(config: Mapping[str, Any]) -> str:
+    told = config.get("quantization_config")
+    how = told.get("quant_method") if isinstance(told, dict) else None
+    return how if isinstance(how, str) and config_limits.FAMILY.fullmatch(how) else ""
+
+
+def _shares(tensors: Sequence[Tensor]) -> dict[str, float]:
+    counted: Counter[str] = Counter()
+    for one in tensors:
+        counted[one.dtype] += one.size
+    total = counted.total()
+    return {dtype: count / total for dtype, count in counted.most_common() if count}
+
+
+def _is_adapted(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+    layer = tensor.name.removesuffix(".weight").rpartition(".")[2]
+    return _is_linear(tensor, config) and layer not in family_limits.NO_ADAPTER.get(
+        _family(config), ()
+    )
+
+
+def _is_linear(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+    """Whether it is a matrix between layers: not the tokens' or the positions' own."""
+    tables = {config.get("vocab_size"), *_positions(tensor, config)}
+    return (
+        len(tensor.shape) == _MATRIX
+        and tensor.name.endswith("weight")
+        and tables.isdisjoint(tensor.shape)
+    )
+
+
+def _is_table(tensor: Tensor, config: Mapping[str, Any]) -> bool:
+    """Whether it is the table of tokens; the output may be another, and is named for its head."""
+    is_matrix = len(tensor.shape) == _MATRIX and tensor.shape[0] == config.get("vocab_size")
+    return is_matrix and "head" not in tensor.name
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    is_matrix = len(tensor.shape) >= _MATRIX and tensor.name.endswith("weight")
+    return is_matrix and tensor.dtype not in _TRAINABLE
+
+
+def _is_odd(tensor: Tensor) -> bool:
+    is_layer = _MIXTURE.search(tensor.name) is None
+    return is_layer and any(side % FLOAT8_SIDES for side in tensor.shape)
+
+
+def _positions(tensor: Tensor, config: Mapping[str, Any]) -> tuple[object, ...]:
+    """Return how many rows a table of positions has, if the tensor may be one."""
+    if "wpe" not in tensor.name and "position" not in tensor.name:
+        return ()
+    return (config.get("max_position_embeddings"), config.get("n_positions"))

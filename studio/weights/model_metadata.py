@@ -1,0 +1,112 @@
+"""What stands beside a model's weights: its licence, its longest text, whether it has a template.
+
+All of it was written by strangers, so all of it is bounded, and shown as plain text only.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from studio.errors import InvalidError
+from studio.weights import config_limits, download_filter
+from studio.weights.model_code import small_json
+
+_FRONT = re.compile(r"\A---\s*\n(.{0,100000}?)\n---\s*(?:\n|\Z)", re.DOTALL)
+_READ = 200_000
+"""Bytes of a card that are looked at: what is looked for stands at its very top."""
+_LONGEST = ("max_position_embeddings", "n_positions", "context_length", "n_ctx", "seq_length")
+_PLAIN = re.compile(r"[\w .,+()/:-]{1,80}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a model's files say of it beside its weights."""
+
+    licence: str = ""
+    context: int | None = None
+    """Tokens of the longest text it knows; None where its config does not say."""
+    template: str = ""
+    """The file that has its chat template, or nothing."""
+    bytes: int = 0
+    """Of all files in its folder."""
+
+
+def read(folder: Path) -> Card:
+    """Return what a folder says of its model beside the weights.
+
+    Raises:
+        InvalidError: a file is unreadable, or absurdly large or deep.
+
+    """
+    return Card(
+        licence=_licence(folder / download_filter.CARD),
+        context=_context(small_json(folder / download_filter.CONFIG)),
+        template=_template(folder),
+        bytes=sum(one.stat().st_size for one in folder.rglob("*") if one.is_file()),
+    )
+
+
+def _licence(path: Path) -> str:
+    """Return the licence of a card's front matter, or nothing."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        front = _FRONT.match(file.read(_READ).decode("utf-8", "replace"))
+    try:
+        # Only scalars and collections; aliases could make a small card a huge one.
+        said = yaml.load(front[1], _Plain) if front else None  # noqa: S506 -- a safe loader  # nosec B506
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return ""
+    values = said if isinstance(said, dict) else {}
+    named = values.get("license_name") if values.get("license") == "other" else None
+    told = named or values.get("license")
+    return told if isinstance(told, str) and _PLAIN.fullmatch(told) else ""
+
+
+class _Plain(yaml.SafeLoader):
+    """YAML without aliases."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("No aliases here.")
+        return super().compose_node(parent, index)
+
+
+def _context(config: Mapping[str, Any]) -> int | None:
+    inner = config.get("text_config")
+    levels = (config, inner if isinstance(inner, dict) else {})
+    told = (level.get(name) for level in levels for name in _LONGEST)
+    known = (
+        one for one in told if type(one) is int and 0 < one <= config_limits.LARGEST["n_positions"]
+    )
+    return next(known, None)
+
+
+def _template(folder: Path) -> str:
+    """Return the file with the template that transformers would take, without reading it all."""
+    for name in (download_filter.TEMPLATE, "chat_template.json"):
+        if (folder / name).is_file():
+            return name
+    told = small_json(folder / download_filter.TOKENIZER_CONFIG).get("chat_template")
+    return download_filter.TOKENIZER_CONFIG if told else ""
+
+
+def check(folder: Path) -> None:
+    """Refuse a folder with a file beside the weights that no model has so large.
+
+    Raises:
+        InvalidError: there is one.
+
+    """
+    for name, most in download_filter.LARGEST.items():
+        path = folder / name
+        if path.is_file() and path.stat().st_size > most:
+            raise InvalidError(
+                f"{name} is absurdly large: {path.stat().st_size / 2**20:,.0f} MB.",
+                hint="Fetch the model again, from a source you trust.",
+                param="base_model",
+            )

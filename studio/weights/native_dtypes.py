@@ -1,0 +1,44 @@
+"""The formats that weights are kept in when a model is loaded as it was saved.
+
+Each weight keeps the format its file has it in, whatever the config says. Two exceptions change no
+value: formats that no run can hold become float32, and so do the vectors of a model that mixes
+formats, because a norm does not take its input in one format and its weights in a narrower one.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from studio.weights.safetensors_headers import Tensor
+
+DType = Literal["float32", "bfloat16", "float16"]
+"""What a number may be kept in."""
+
+WIDE: DType = "float32"
+_HELD: tuple[DType, ...] = get_args(DType)
+_MATRIX = 2
+
+
+def formats(tensors: Sequence[Tensor]) -> dict[str, DType]:
+    """Return the format each weight is loaded in, by its name in the file."""
+    weights = [tensor for tensor in tensors if tensor.is_float]
+    is_mixed = len({_loadable(tensor.dtype) for tensor in weights}) > 1
+    return {tensor.name: _format(tensor, is_mixed=is_mixed) for tensor in weights}
+
+
+def counts(tensors: Sequence[Tensor], chosen: Mapping[str, DType]) -> dict[DType, int]:
+    """Return how many weights are loaded in each format, the most common first."""
+    counted: Counter[DType] = Counter()
+    for tensor in tensors:
+        if tensor.name in chosen:
+            counted[chosen[tensor.name]] += tensor.size
+    return {dtype: count for dtype, count in counted.most_common() if count}
+
+
+def _format(tensor: Tensor, *, is_mixed: bool) -> DType:
+    is_vector = len(tensor.shape) < _MATRIX
+    return WIDE if is_mixed and is_vector else _loadable(tensor.dtype)
+
+
+def _loadable(stored: str) -> DType:
+    return next((dtype for dtype in _HELD if dtype == stored), WIDE)
