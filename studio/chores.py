@@ -37,23 +37,28 @@ class Kind:
 
 
 KINDS = {
-    "build": Kind("studio.runner.build:build", "Reading a data set"),
+    "build": Kind("studio.runner.tasks.build_dataset:build", "Reading a data set"),
     "calibrate": Kind(
-        "studio.runner.calibrate:calibrate", "Training a few steps", needs_device=True
+        "studio.runner.tasks.calibrate:calibrate", "Training a few steps", needs_device=True
     ),
-    "look": Kind("studio.runner.look:look", "Looking through a data set"),
-    "measure": Kind("studio.runner.measure:measure", "Going through a step"),
+    "look": Kind("studio.runner.tasks.scan_dataset:look", "Looking through a data set"),
+    "measure": Kind("studio.runner.tasks.memory_dry_run:measure", "Going through a step"),
     "fetch": Kind(
-        "studio.runner.fetch:fetch",
+        "studio.runner.tasks.fetch_dataset:fetch",
         "Fetching a file",
         secrets={"hub": ("hub_token",), "s3": ("s3_key", "s3_secret")},
     ),
     "probe": Kind(
-        "studio.runner.probe:probe", "Measuring this machine", needs_device=True, is_kept=True
+        "studio.runner.tasks.measure_speed:probe",
+        "Measuring this machine",
+        needs_device=True,
+        is_kept=True,
     ),
-    "stats": Kind("studio.runner.stats:count", "Counting tokens", is_kept=True),
+    "stats": Kind("studio.runner.tasks.count_tokens:count", "Counting tokens", is_kept=True),
     "download": Kind(
-        "studio.runner.download:download", "Downloading a model", secrets={"": ("hub_token",)}
+        "studio.runner.tasks.download_model:download",
+        "Downloading a model",
+        secrets={"": ("hub_token",)},
     ),
 }
 """Every kind there is. What its end means to others: `studio.services.queue.task_results`."""

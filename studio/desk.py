@@ -1,7 +1,8 @@
 """What is asked of the desk, and what it answers: one line of JSON each, over a unix socket.
 
-The desk is a process of the worker's side (`python -m studio.runner.desk`) that keeps tokenizers
-loaded, so that a page can show a row as a model will see it, and need not load any itself.
+The desk is a process of the worker's side (`python -m studio.runner.tokenizer.main`) that keeps
+tokenizers loaded, so that a page can show a row as a model will see it, and need not load any
+itself.
 """
 
 import socket
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from studio import sockets
 from studio.described import Described
 
-MODULE = "studio.runner.desk"
+MODULE = "studio.runner.tokenizer.main"
 
 REQUEST_BYTES = 8 * 2**20
 """The longest request: a row and little else."""

@@ -1,7 +1,7 @@
 """What is asked of the speaker, and what it says: lines of JSON over a unix socket.
 
-The speaker is a process of the worker's side (`python -m studio.runner.speaker`) that loads models
-and has them answer. It is asked one thing on a line, and says its answer bit by bit:
+The speaker is a process of the worker's side (`python -m studio.runner.inference.main`) that loads
+models and has them answer. It is asked one thing on a line, and says its answer bit by bit:
 
     asked     {"model": "/…/starter", "ids": [1, 52, …], …}  and no more
     answered  {"begun": true}   {"text": "Go"}   {"text": "od."}   {"end": {"reason": "stop", …}}
@@ -19,7 +19,7 @@ from studio import sockets
 from studio.described import Described
 from studio.desk import Failure
 
-MODULE = "studio.runner.speaker"
+MODULE = "studio.runner.inference.main"
 
 REQUEST_BYTES = 16 * 2**20
 """The longest request: a million tokens and little else."""

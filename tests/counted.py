@@ -7,11 +7,11 @@ from sqlmodel import Session
 from studio.db.states import WorkStatus
 from studio.db.work import Chore
 from studio.intake.quality.length_stats import STATS, Counting, Stats, Tally
-from studio.runner import shelf
+from studio.runner.tokenizer import cache
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.tasks import task_lifecycle
 from studio.settings import Settings
-from studio.training.stats import tally, writer
+from studio.training.data.token_stats import tally, writer
 
 
 def count(db: Session, settings: Settings, model: str, chat_template: str = "model") -> Chore:
@@ -20,7 +20,7 @@ def count(db: Session, settings: Settings, model: str, chat_template: str = "mod
     assert version is not None
     chore = token_stats.ask(db, settings, token_stats.which(db, version, model, chat_template))
     asked = Counting.model_validate(chore.params)
-    write = writer(shelf.load(asked.model), asked.chat_template)
+    write = writer(cache.load(asked.model), asked.chat_template)
 
     def part(path: Path, name: str) -> Tally:
         return tally(path, name, write, lambda _rows, _end: None)

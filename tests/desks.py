@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from studio import desk as line
 from studio.settings import Settings
-from studio.worker.post import Post
+from studio.worker.socket_services.socket_activation import Post
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content "

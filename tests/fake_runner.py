@@ -22,7 +22,7 @@ from studio.events import (
     Stopped,
 )
 from studio.rundir import RunDir
-from studio.runner.hold import held
+from studio.runner.run_lock import held
 
 STEPS = 5
 STAGES: tuple[Literal["before", "after"], ...] = ("before", "after")

@@ -22,7 +22,7 @@ from studio.db.session import unit_of_work
 from studio.services.workers import worker_process, workers
 from studio.services.workers.worker_process import Death
 from studio.settings import Settings
-from studio.worker.isolation import caught
+from studio.worker.fault_isolation import caught
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from studio.services.accounts import secrets
 from studio.services.operations import home
 from studio.services.storage import locks
 from studio.settings import Settings
-from studio.worker.isolation import caught
+from studio.worker.fault_isolation import caught
 from studio.worker.loop import Loop
 
 PATIENCE_SECONDS = 5.0

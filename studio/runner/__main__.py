@@ -11,7 +11,7 @@ from pathlib import Path
 from studio import redaction
 from studio.rundir import RunDir
 from studio.settings import SECRETS, Settings
-from studio.training.stopping import Stop
+from studio.training.stop_handler import Stop
 
 _LEAKS = "ACCELERATE_"
 """Variables that would turn a recipe's precision and device into something else."""
@@ -49,11 +49,11 @@ def main(root: Path) -> int:
     # A run that hangs can be asked where: every thread's stack goes to its log.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
-    from studio.runner.spare import spare  # noqa: PLC0415 -- heavy import
+    from studio.runner.optional_packages import spare  # noqa: PLC0415 -- heavy import
 
     spare(RunDir(root))
 
-    from studio.runner.session import execute  # noqa: PLC0415 -- heavy import
+    from studio.runner.execution import execute  # noqa: PLC0415 -- heavy import
 
     return execute(root, stop)
 

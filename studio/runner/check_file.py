@@ -19,7 +19,7 @@ from studio.intake.conversion.job import READING, Reading
 from studio.intake.files.format_detection import recognise
 from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.readers import file_reader
-from studio.runner.cage import hold_memory
+from studio.runner.sandbox import hold_memory
 
 _NATIVE_SECONDS = 10
 """Processor time beyond the limit, for native code that is asked for one more batch of rows."""

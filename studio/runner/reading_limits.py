@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from studio.errors import TooLargeError
 from studio.intake.files.limits import CHILD_MEMORY, CHILD_SECONDS, Limits
-from studio.runner.cage import hold_memory
+from studio.runner.sandbox import hold_memory
 
 
 @contextmanager

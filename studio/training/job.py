@@ -13,21 +13,14 @@ from studio.recipe.base import Recipe
 from studio.recipe.conflicts import conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.rundir import JobSpec, RunDir
-from studio.training import (
-    audit,
-    card,
-    data,
-    float8,
-    models,
-    packs,
-    stored,
-    templates,
-    tokenizers,
-)
-from studio.training.cache import Cache, key_of
-from studio.training.data import Examples
-from studio.training.memory import Gauge
-from studio.training.rows import Row, read, split
+from studio.training import model_card
+from studio.training.data import chat_templates, packed_dataset, tokenisation
+from studio.training.data.rows import Row, read, split
+from studio.training.data.token_cache import Cache, key_of
+from studio.training.data.tokenisation import Examples
+from studio.training.memory.process_memory import Gauge
+from studio.training.models import loader, tokenizers, weight_formats
+from studio.training.precision import float8, format_audit
 
 Load = Callable[..., PreTrainedModel]
 """As `models.load_model`."""
@@ -40,7 +33,7 @@ class Job:
     base: str
     """What the base model is called where this machine's folders mean nothing."""
     mode: Precision
-    plan: audit.Numbers
+    plan: format_audit.Numbers
     """What must be, said before anything is loaded."""
     is_mixed: bool
     """Whether the model's weights are in several formats, which only autocast can compute with."""
@@ -49,7 +42,7 @@ class Job:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     adapter: LoraConfig | None
-    template: templates.Template | None
+    template: chat_templates.Template | None
     """None where there is only text to learn."""
     train: Examples
     validation: Examples
@@ -61,7 +54,7 @@ class Job:
         recipe: Recipe,
         run: RunDir,
         enter: Callable[[str], None],
-        load: Load = models.load_model,
+        load: Load = loader.load_model,
     ) -> "Job":
         """Load and tokenise what the recipe names, saying which phase is entered."""
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
@@ -75,9 +68,9 @@ class Job:
         mode = PRECISIONS[recipe.precision]
         enter("loading")
         tokenizer = tokenizers.load(spec.model, spec.code)
-        config = models.load_config(spec.model, spec.code)
-        formats = stored.formats(spec.model, config, mode, recipe.adapter, spec.code)
-        planned = audit.plan(recipe, formats, config)
+        config = loader.load_config(spec.model, spec.code)
+        formats = weight_formats.formats(spec.model, config, mode, recipe.adapter, spec.code)
+        planned = format_audit.plan(recipe, formats, config)
         gauge = Gauge()
         model = load(spec.model, config, formats.main, row, spec.code, formats.own)
         if mode.is_float8:
@@ -86,20 +79,20 @@ class Job:
         rows = _rows(recipe, spec)
         template = None
         if _has_conversations(rows):
-            templates.install(tokenizer, recipe.data.chat_template)
-            template = templates.Template(tokenizer)
+            chat_templates.install(tokenizer, recipe.data.chat_template)
+            template = chat_templates.Template(tokenizer)
         train, validation = _examples(rows, recipe, spec, template, tokenizer)
         return cls(
             dir=run,
             spec=spec,
-            base=card.base_name(recipe.base_model, spec.model),
+            base=model_card.base_name(recipe.base_model, spec.model),
             mode=mode,
             plan=planned,
             is_mixed=bool(formats.own),
-            rounded=stored.rounded(spec.model, formats.main, mode, recipe.adapter),
+            rounded=weight_formats.rounded(spec.model, formats.main, mode, recipe.adapter),
             model=model,
             tokenizer=tokenizer,
-            adapter=models.adapter_config(recipe.adapter, config.model_type),
+            adapter=loader.adapter_config(recipe.adapter, config.model_type),
             template=template,
             train=train,
             validation=validation,
@@ -119,8 +112,8 @@ Parts = tuple[list[Row], list[Row]]
 def validation(recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase) -> Examples:
     """Tokenise the rows that a run is measured by, as the run itself does."""
     rows = _rows(recipe, spec)
-    template = templates.Template(tokenizer) if _has_conversations(rows) else None
-    return data.tokenise(rows[1], template, tokenizer, recipe.data.max_length)
+    template = chat_templates.Template(tokenizer) if _has_conversations(rows) else None
+    return tokenisation.tokenise(rows[1], template, tokenizer, recipe.data.max_length)
 
 
 def _rows(recipe: Recipe, spec: JobSpec) -> Parts:
@@ -138,22 +131,22 @@ def _examples(
     parts: Parts,
     recipe: Recipe,
     spec: JobSpec,
-    template: templates.Template | None,
+    template: chat_templates.Template | None,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Examples, Examples]:
     length = recipe.data.max_length
 
     def tokenised(rows: list[Row]) -> Examples:
         def make() -> Examples:
-            return data.tokenise(rows, template, tokenizer, length)
+            return tokenisation.tokenise(rows, template, tokenizer, length)
 
         if spec.cache is None:
             return make()
         return Cache(spec.cache).examples(key_of(rows, tokenizer, length), rows, make)
 
     train = tokenised(parts[0])
-    data.refuse_empty(train, "training", length)
+    tokenisation.refuse_empty(train, "training", length)
     validation = tokenised(parts[1])
-    data.refuse_empty(validation, "validation", length)
+    tokenisation.refuse_empty(validation, "validation", length)
     # What it is measured by stays apart: packed or not, runs can be held against each other.
-    return packs.pack(train, length) if recipe.data.packing else train, validation
+    return packed_dataset.pack(train, length) if recipe.data.packing else train, validation

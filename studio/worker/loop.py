@@ -34,17 +34,17 @@ from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import End
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.worker import cgroups, prepare
-from studio.worker.followed import Followed, has_news
-from studio.worker.isolation import Isolation, caught, is_shortage
-from studio.worker.launch import Launcher, LaunchSpec
-from studio.worker.local import Local
-from studio.worker.messenger import Messenger
-from studio.worker.post import Post
-from studio.worker.speaker import Speaker
-from studio.worker.sweeper import Sweeper
-from studio.worker.trades import Commands, Trades
-from studio.worker.warm import Warm
+from studio.worker.attempt_monitor import Followed, has_news
+from studio.worker.fault_isolation import Isolation, caught, is_shortage
+from studio.worker.notifications.sender import Messenger
+from studio.worker.processes import cgroups, run_dir_setup
+from studio.worker.processes.launcher import Launcher, LaunchSpec
+from studio.worker.processes.local_launcher import Local
+from studio.worker.processes.prefork_client import Warm
+from studio.worker.socket_services.inference import Speaker
+from studio.worker.socket_services.socket_activation import Post
+from studio.worker.sweep_scheduler import Sweeper
+from studio.worker.tasks.scheduler import Commands, Trades
 
 log = logging.getLogger(__name__)
 
@@ -334,7 +334,7 @@ class Loop:
             run = runs.get(db, run_id)
             run.gpu = self._free_gpu()
             runs.confirm_precision(db, run, self.hardware)
-            spec = prepare.ready(db, run, self._spec(run), self.settings)
+            spec = run_dir_setup.ready(db, run, self._spec(run), self.settings)
             handle = self.launcher.submit(spec)
             owner = attempts.Owner(self.name, run.attempt)
             self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)
@@ -347,7 +347,7 @@ class Loop:
         is_unwritten = isinstance(error.__cause__ or error, DatabaseError)
         if is_unwritten and run_id in self.followed:
             return  # It trains; should this worker go, the next finds it by its folder.
-        told = prepare.told(error)
+        told = run_dir_setup.told(error)
         if started := self.followed.pop(run_id, None):
             self.launcher.kill(started.handle)
         self._unlaunched[run_id] = Failed(code=told.code, message=told.message, hint=told.hint)

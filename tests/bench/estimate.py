@@ -35,7 +35,7 @@ from studio.services.operations import home
 from studio.services.runs import attempts, runs, states
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.worker import prepare, process
+from studio.worker.processes import process, run_dir_setup
 from tests.bench.figures import Figure
 from tests.training import tiny
 from tests.training.sizes import config
@@ -177,7 +177,7 @@ def _train(
         folder = RunDir(settings.runs / str(run.id))
         states.move(db, run, RunStatus.STARTING)
         run.claimed_at = datetime.now(UTC)
-        prepare.lay_out(db, run, folder, settings)
+        run_dir_setup.lay_out(db, run, folder, settings)
         run_id = run.id
     started = process.start(folder)
     assert started.child is not None
@@ -199,7 +199,7 @@ def _dry_run(engine: Engine, settings: Settings, run: Run) -> float:
         spec = ChoreSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")
         chore_id = chore.id or 0
-    subprocess.run([sys.executable, "-m", "studio.runner.chore", str(folder.root)], check=True)
+    subprocess.run([sys.executable, "-m", "studio.runner.task_main", str(folder.root)], check=True)
     with unit_of_work(engine) as db:
         tasks.follow(tasks.get(db, chore_id), *folder.events.read(), folder)
         found = estimates.of(db, run.recipe).memory

@@ -29,7 +29,7 @@ from studio.rundir import RunDir
 from studio.services.storage import locks
 from studio.services.workers import launcher_status
 from studio.settings import Settings
-from studio.worker import process
+from studio.worker.processes import process
 from tests.bench.figures import Figure
 from tests.living import QUICK, Studio, free_port, prepare, steps_of, stop_everything
 
@@ -197,7 +197,7 @@ def _web(scene: Scene) -> psutil.Process | None:
 
 
 def _socket_service(scene: Scene) -> psutil.Process | None:
-    names = {"studio.runner.desk", "studio.runner.speaker"}
+    names = {"studio.runner.tokenizer.main", "studio.runner.inference.main"}
     served = [one for one in _worker(scene).children() if names & set(one.cmdline())]
     return served[0] if served else None
 

@@ -30,7 +30,7 @@ def measure(gigabytes: float = GIGABYTES) -> Iterator[Figure]:
         settings = Settings(home=Path(scratch) / "home")
         folder = _asked(settings, round(gigabytes * 10**9) // ROW_BYTES)
         began = time.monotonic()
-        command = [sys.executable, "-m", "studio.runner.chore", str(folder)]
+        command = [sys.executable, "-m", "studio.runner.task_main", str(folder)]
         child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _pid, status, used = os.wait4(child.pid, 0)
         took = time.monotonic() - began

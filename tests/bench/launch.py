@@ -21,7 +21,7 @@ import psutil
 
 from studio.rundir import RunDir
 from studio.settings import Settings
-from studio.worker import process
+from studio.worker.processes import process
 from tests.bench.figures import Figure
 from tests.living import (
     Studio,

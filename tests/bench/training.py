@@ -26,7 +26,7 @@ from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
 from studio.starter import instruction_rows
-from studio.training import starter
+from studio.training import starter_model
 from tests.bench.figures import Figure
 
 Mode = Literal["fp32", "bf16", "fp16"]
@@ -69,7 +69,7 @@ def _write_material(place: Path) -> None:
     """Write the starter's rows, and a model of its shape: its weights do not matter to speed."""
     upstream_logging.disable_progress_bar()
     instruction_rows.write(place)
-    tokenizer = starter.train_tokenizer()
+    tokenizer = starter_model.train_tokenizer()
     tokenizer.save_pretrained(place / "model")
     torch.manual_seed(0)
     LlamaForCausalLM(

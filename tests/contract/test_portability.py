@@ -26,7 +26,7 @@ from studio.services.tasks.exit_diagnosis import End
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.worker.sweeper import Sweeper
+from studio.worker.sweep_scheduler import Sweeper
 from tests.contract.test_house import MODULES, ROOT, name_of
 from tests.factories import make_recipe, progressed
 from tests.statements import Asked, asked

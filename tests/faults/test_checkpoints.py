@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from studio.events import Checkpointed, Finished, Paused, Progressed, Stopped
 from studio.rundir import Ask, RunDir
-from studio.training import seals
+from studio.training.checkpoints import checksums
 from tests.patience import until
 from tests.training import resumed, tiny
 
@@ -182,5 +182,5 @@ def test_a_cancelled_run_leaves_its_checkpoints(model: Path, tmp_path: Path) -> 
 
     assert [event.kept for event in tiny.said(run, Stopped)] == [False]
     newest = tiny.said(run, Checkpointed)[-1].step
-    assert seals.examine(run.checkpoints / f"checkpoint-{newest}").step == newest
+    assert checksums.examine(run.checkpoints / f"checkpoint-{newest}").step == newest
     assert not run.artifacts.exists()

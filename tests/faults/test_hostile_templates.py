@@ -12,7 +12,7 @@ from studio.desk import Asked
 from studio.errors import InvalidError
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
-from studio.worker.post import Post
+from studio.worker.socket_services.socket_activation import Post
 from tests import desks
 
 pytestmark = pytest.mark.faults

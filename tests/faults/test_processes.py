@@ -15,7 +15,7 @@ from sqlalchemy import text
 from studio.rundir import RunDir
 from studio.services.operations import home
 from studio.settings import Settings
-from studio.worker import process
+from studio.worker.processes import process
 from tests.living import Studio, free_port, run_of, steps_of, submit
 from tests.patience import until
 

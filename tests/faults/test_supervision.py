@@ -28,7 +28,11 @@ def worker_of(studio: Studio) -> psutil.Process:
 
 def helpers_of(worker: psutil.Process) -> list[psutil.Process]:
     """Return what a worker has started for itself: launcher, desk, speaker; no run."""
-    told = ("studio.runner.warm", "studio.runner.desk", "studio.runner.speaker")
+    told = (
+        "studio.runner.prefork_server",
+        "studio.runner.tokenizer.main",
+        "studio.runner.inference.main",
+    )
     found = []
     for one in worker.children(recursive=True):
         with suppress(psutil.NoSuchProcess):

@@ -11,8 +11,8 @@ from transformers import LlamaConfig
 from studio.events import Finished, Started
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.rundir import RunDir
-from studio.runner.session import execute
-from studio.training.stopping import Stop
+from studio.runner.execution import execute
+from studio.training.stop_handler import Stop
 from tests.training import tiny
 
 pytestmark = [

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from studio import hardware
 from studio.events import Finished, Started
 from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.training import matmuls
+from studio.training.precision import matmul_precision
 from tests.training import tiny
 
 pytestmark = [
@@ -82,13 +82,13 @@ def test_eight_bits_change_every_converted_weight(tmp_path: Path) -> None:
 def test_products_of_float32_read_what_the_mode_says(name: PrecisionName, expected: str) -> None:
     gpu = torch.device("cuda")
 
-    with matmuls.reading(PRECISIONS[name], gpu):
-        assert matmuls.operand(gpu) == expected
+    with matmul_precision.reading(PRECISIONS[name], gpu):
+        assert matmul_precision.operand(gpu) == expected
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_product_of_narrow_numbers_shows_it(dtype: torch.dtype) -> None:
-    found = matmuls.operand(torch.device("cuda"), dtype, dtype)
+    found = matmul_precision.operand(torch.device("cuda"), dtype, dtype)
 
     assert found == str(dtype).removeprefix("torch.")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from studio.events import Started
-from studio.worker import process
+from studio.worker.processes import process
 from tests.patience import until
 from tests.training import tiny
 from tests.training.test_warm import ended, losses, ready_launcher

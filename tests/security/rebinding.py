@@ -19,11 +19,11 @@ from pydantic import SecretStr
 
 from studio.db.outbox import Delivery
 from studio.errors import StudioError
-from studio.runner import fetch_url
-from studio.runner.fetch_url import Wish
+from studio.runner.sources import http
+from studio.runner.sources.http import Wish
 from studio.settings import Settings
 from studio.sources import Limits
-from studio.worker import webhook
+from studio.worker.notifications import webhook
 
 NAME, PORT = "rebind.example.org", 8000
 PUBLIC, INSIDE = "93.184.216.34", "127.0.0.1"
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def fetched(path: str, folder: Path) -> str:
     wish = Wish(f"http://{NAME}:{PORT}{path}", Limits(bytes=1000, row_bytes=100, seconds=30))
-    found, _, _ = fetch_url.fetch(wish, folder, lambda _phase, _share: None)
+    found, _, _ = http.fetch(wish, folder, lambda _phase, _share: None)
     return found.read_text(encoding="utf-8")
 
 

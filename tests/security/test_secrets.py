@@ -17,7 +17,7 @@ from studio import logs, redaction
 from studio.chores import KINDS
 from studio.services.runs import artifacts
 from studio.settings import SECRETS, Settings
-from studio.worker import process
+from studio.worker.processes import process
 from tests.security.visits import Place
 
 WORD = st.from_regex(r"[A-Za-z0-9]{20,40}", fullmatch=True).map(str)

@@ -18,11 +18,11 @@ from studio.hardware import Gpu, Hardware, detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.rundir import RunDir
-from studio.runner import stages
-from studio.runner.session import execute
+from studio.runner import training_run
+from studio.runner.execution import execute
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import refusals
-from studio.training.stopping import Stop
+from studio.training.stop_handler import Stop
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -316,7 +316,7 @@ def test_upstream_alone_computes_float16_as_float32() -> None:
 
 def test_upstreams_way_is_found_out(taught: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", taught, precision="fp16")
-    made = stages.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, Stop())
     made.trainer.accelerator.native_amp = False
     made.trainer.accelerator.scaler = None
 

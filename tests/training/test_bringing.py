@@ -14,12 +14,12 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.events import Finished, Progressed
 from studio.rundir import RunDir
-from studio.runner.session import execute
+from studio.runner.execution import execute
 from studio.services.runs import runs
 from studio.settings import Settings
-from studio.training.stopping import Stop
+from studio.training.stop_handler import Stop
 from studio.web.app import create_app
-from studio.worker import prepare
+from studio.worker.processes import run_dir_setup
 from tests.reading import posted, read
 from tests.training import tiny
 
@@ -174,7 +174,7 @@ def train(client: TestClient, engine: Engine, settings: Settings, dataset: str) 
     number = asked.raise_for_status().json()["id"]
     folder = RunDir(settings.runs / str(number))
     with unit_of_work(engine) as db:
-        prepare.lay_out(db, runs.get(db, number), folder, settings)
+        run_dir_setup.lay_out(db, runs.get(db, number), folder, settings)
     execute(folder.root, Stop())
     return folder
 

@@ -9,13 +9,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from studio.rundir import JobSpec
-from studio.runner.session import execute
-from studio.training import data
-from studio.training.cache import Cache, key_of
-from studio.training.data import Examples
-from studio.training.rows import Row
-from studio.training.stopping import Stop
-from studio.training.templates import Template
+from studio.runner.execution import execute
+from studio.training.data import tokenisation
+from studio.training.data.chat_templates import Template
+from studio.training.data.rows import Row
+from studio.training.data.token_cache import Cache, key_of
+from studio.training.data.tokenisation import Examples
+from studio.training.stop_handler import Stop
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def rows() -> list[Row]:
 
 
 def made(those: Sequence[Row], tokenizer: PreTrainedTokenizerBase) -> Examples:
-    return data.tokenise(those, Template(tokenizer), tokenizer, LENGTH)
+    return tokenisation.tokenise(those, Template(tokenizer), tokenizer, LENGTH)
 
 
 def never() -> Examples:
@@ -48,7 +48,7 @@ def plain(examples: Examples) -> list[Any]:
 
 
 def tensors(examples: Examples) -> list[dict[str, torch.Tensor]]:
-    return data.tensors(examples.data)
+    return tokenisation.tensors(examples.data)
 
 
 def test_what_was_made_is_found_again(tmp_path: Path, tokenizer: PreTrainedTokenizerBase) -> None:

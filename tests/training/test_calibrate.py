@@ -6,7 +6,7 @@ import pytest
 
 from studio.chores import ChoreDir
 from studio.errors import TrainingError
-from studio.runner.calibrate import STEPS, calibrate
+from studio.runner.tasks.calibrate import STEPS, calibrate
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ from typing import Any
 import yaml
 
 from studio.methods.sft import SFTRecipe
-from studio.training import card
+from studio.training import model_card
 
 RESOLVED: dict[str, Any] = {
     "weights": "float32",
@@ -27,7 +27,7 @@ RESOLVED: dict[str, Any] = {
 
 def written(base_model: str) -> str:
     recipe = SFTRecipe(base_model=base_model, dataset="sums", precision="bf16")
-    return card.write("Sums", recipe, RESOLVED, {"eval_loss": 0.25}, [])
+    return model_card.write("Sums", recipe, RESOLVED, {"eval_loss": 0.25}, [])
 
 
 def test_a_model_of_the_hub_is_linked() -> None:

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from studio.rundir import RunDir
-from studio.runner.stages import recipe_of
+from studio.runner.training_run import recipe_of
 from studio.services.estimates import memory
 from studio.services.estimates.activation_memory import Load
 from studio.services.estimates.memory import Estimate
-from studio.training import dryrun, models
+from studio.training.memory import dry_run
+from studio.training.models import loader
 from studio.weights import model_facts
 from studio.weights.decoder_layers import FAMILIES
 from tests.training import sizes, tiny
@@ -66,9 +67,9 @@ def test_what_no_dry_run_can_follow_holds_what_real_tensors_do(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", llama, **REAL[way], numerics__health=False)
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(_ROWS)])
-    step = plan(run, models.load_model)
+    step = plan(run, loader.load_model)
     told = {"longest_example": step.train.length, "longest_answer": step.train.answers}
-    closed, exact = worked_out(llama, run, told, dryrun.counted(step))
+    closed, exact = worked_out(llama, run, told, dry_run.counted(step))
 
     assert closed.weights == pytest.approx(exact.weights, rel=0.01)
     assert closed.total == pytest.approx(exact.total, rel=0.1)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from studio.events import Finished, Sampled
-from studio.runner.voices import Voices
-from studio.runner.writing import write
+from studio.runner.inference.generation import write
+from studio.runner.inference.model_cache import Voices
 from studio.speaker import Asked
 from tests.training import tiny
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from studio.errors import TrainingError
-from studio.training import models
+from studio.training.models import loader
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,7 @@ def test_a_billion_layers_are_refused_and_not_tried(tmp_path: Path) -> None:
     told = {"model_type": "qwen2", "num_hidden_layers": 10**9}
     (tmp_path / "config.json").write_text(json.dumps(told))
     with pytest.raises(TrainingError) as refused:
-        models.load_config(str(tmp_path))
+        loader.load_config(str(tmp_path))
 
     assert (refused.value.code, refused.value.message) == (
         "absurd_config",

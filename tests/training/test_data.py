@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from studio.errors import TrainingError
-from studio.training import data
-from studio.training.rows import Row, read, split
-from studio.training.templates import Template
+from studio.training.data import tokenisation
+from studio.training.data.chat_templates import Template
+from studio.training.data.rows import Row, read, split
 from tests.training import tiny
 
 
@@ -16,9 +16,9 @@ def conversations(count: int) -> list[Row]:
     return [Row(messages=row["messages"]) for row in tiny.rows()[:count]]
 
 
-def tokenised(rows: list[Row], max_length: int = 100) -> data.Examples:
+def tokenised(rows: list[Row], max_length: int = 100) -> tokenisation.Examples:
     reader = tiny.tokenizer()
-    return data.tokenise(rows, Template(reader), reader, max_length)
+    return tokenisation.tokenise(rows, Template(reader), reader, max_length)
 
 
 def test_a_row_without_an_answer_in_reach_is_dropped_and_counted() -> None:
@@ -37,7 +37,7 @@ def test_a_row_without_an_answer_in_reach_is_dropped_and_counted() -> None:
 
 def test_a_long_row_is_cut_and_counted() -> None:
     whole = tokenised(conversations(2))
-    length = len(data.tensors(whole.data)[0]["labels"])
+    length = len(tokenisation.tensors(whole.data)[0]["labels"])
 
     cut = tokenised(conversations(2), length - 2)
 
@@ -83,7 +83,7 @@ def test_a_batch_is_padded_on_the_right() -> None:
     short = {"input_ids": torch.tensor([5]), "labels": torch.tensor([5])}
     long = {"input_ids": torch.tensor([7, 8]), "labels": torch.tensor([-100, 8])}
 
-    batch = data.Collator(pad_token_id=9)([short, long])
+    batch = tokenisation.Collator(pad_token_id=9)([short, long])
 
     assert {name: value.tolist() for name, value in batch.items()} == {
         "input_ids": [[5, 9], [7, 8]],

@@ -9,12 +9,13 @@ import pytest
 from studio.chores import ChoreDir
 from studio.methods.sft.trainer import build
 from studio.rundir import RunDir
-from studio.runner.measure import measure
-from studio.runner.stages import recipe_of
+from studio.runner.tasks.memory_dry_run import measure
+from studio.runner.training_run import recipe_of
 from studio.services.estimates import memory
-from studio.training import dryrun, models
-from studio.training.dryrun import Batch, Plan
 from studio.training.job import Job
+from studio.training.memory import dry_run
+from studio.training.memory.dry_run import Batch, Plan
+from studio.training.models import loader
 from studio.weights import model_facts
 from tests.training import tiny
 
@@ -53,14 +54,14 @@ def test_without_numbers_a_step_holds_what_it_holds_with_them(
     model: Path, tmp_path: Path, way: str
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **WAYS[way])
-    mode = dryrun.fakes()
+    mode = dry_run.fakes()
 
     def imagined(*asked: Any) -> Any:  # noqa: ANN401 -- as upstream
         with mode:
-            return dryrun.imagine(*asked)
+            return dry_run.imagine(*asked)
 
-    assert dryrun.rehearse(plan(run, imagined), mode) == dryrun.counted(
-        plan(run, models.load_model)
+    assert dry_run.rehearse(plan(run, imagined), mode) == dry_run.counted(
+        plan(run, loader.load_model)
     )
 
 

@@ -18,8 +18,8 @@ from studio.events import Failed, Finished, Phase
 from studio.recipe.exports import ExportSpec, Kind
 from studio.recipe.formats import DType
 from studio.rundir import ExportDir, RunDir
-from studio.runner.session import export
-from studio.training.stopping import Stop
+from studio.runner.execution import export
+from studio.training.stop_handler import Stop
 from tests.patience import until
 from tests.training import tiny
 
@@ -266,7 +266,7 @@ def test_an_export_without_a_model_fails_in_words(full: RunDir, tmp_path: Path) 
 
 def test_an_export_killed_halfway_leaves_nothing_that_looks_finished(full: RunDir) -> None:
     folder = laid_out(full, "bfloat16", "full")
-    command = [sys.executable, "-m", "studio.runner.export", str(folder.root)]
+    command = [sys.executable, "-m", "studio.runner.export_main", str(folder.root)]
     with folder.log.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
 

@@ -13,8 +13,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from studio.events import Failed
 from studio.rundir import RunDir
-from studio.runner.session import execute
-from studio.training.stopping import Stop
+from studio.runner.execution import execute
+from studio.training.stop_handler import Stop
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow

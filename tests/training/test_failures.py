@@ -9,7 +9,7 @@ from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, Repo
 from safetensors import SafetensorError
 
 from studio.errors import TrainingError
-from studio.training.failures import explain
+from studio.training.exception_mapping import explain
 
 ANSWER = httpx2.Response(404, request=httpx2.Request("GET", "https://hub.example/model"))
 

@@ -57,7 +57,7 @@ def fetch(hub: Hub, folder: ChoreDir, token: str = "", **source: str) -> dict[st
     folder.root.mkdir(exist_ok=True)
     folder.job.write_text(spec.model_dump_json())
     settings = Settings(home=folder.root, hub_endpoint=hub.url, hub_token=token)
-    command = (sys.executable, "-m", "studio.runner.chore", str(folder.root))
+    command = (sys.executable, "-m", "studio.runner.task_main", str(folder.root))
     given = settings.environment | settings.revealed(["hub_token"])
     environment = os.environ | given | {"HF_HOME": str(folder.root / "hf")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

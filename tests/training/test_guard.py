@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 from studio.errors import TrainingError
 from studio.events import Alarmed, Checkpointed, Failed, Progressed
 from studio.rundir import RunDir
-from studio.runner import stages
-from studio.training.guard import Guard, Reading
-from studio.training.stopping import Stop
+from studio.runner import training_run
+from studio.training.monitoring.divergence_guard import Guard, Reading
+from studio.training.stop_handler import Stop
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -45,7 +45,7 @@ def codes(run: RunDir) -> list[str]:
 
 def made_guard(model: Path, folder: Path, **changes: object) -> Guard:
     run = tiny.write_run(folder, model, **changes)
-    guard: Guard = stages.prepare(run, run.events.append, Stop()).trainer.guard
+    guard: Guard = training_run.prepare(run, run.events.append, Stop()).trainer.guard
     return guard
 
 
@@ -107,7 +107,7 @@ def test_what_rollback_kept_says_that_it_is_no_result(hopeless: Path, tmp_path: 
 
 def test_a_step_without_a_number_changes_no_weight(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=4)
-    made = stages.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, Stop())
     compute = made.trainer.compute_loss
 
     def breaking(*args: Any, **given: Any) -> torch.Tensor:  # noqa: ANN401 -- upstream's own

@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 from studio.events import Alarmed, Progressed
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.rundir import RunDir
-from studio.runner import stages
-from studio.training.stopping import Stop
+from studio.runner import training_run
+from studio.training.stop_handler import Stop
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -117,7 +117,7 @@ def test_the_largest_score_is_that_of_the_head(model: Path, tmp_path: Path) -> N
 
 def test_no_hook_stays_on_the_model(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=2)
-    made = stages.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, Stop())
 
     made.trainer.train()
 
@@ -173,7 +173,7 @@ def test_gradients_that_round_to_zero_are_seen(
     *, model: Path, tmp_path: Path, scale: float, is_lost: bool, expected: list[str]
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
-    made = stages.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, Stop())
     made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale)
     compute = made.trainer.compute_loss
     made.trainer.compute_loss = lambda *args, **given: compute(*args, **given) * 1e-5
@@ -187,7 +187,7 @@ def test_gradients_that_round_to_zero_are_seen(
 
 def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, precision="fp16")
-    made = stages.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, Stop())
     made.trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
 
     made.trainer.train()

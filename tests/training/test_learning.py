@@ -10,12 +10,12 @@ from studio.events import Finished, Sampled
 from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.rundir import JobSpec, RunDir
-from studio.runner.session import execute
+from studio.runner.execution import execute
 from studio.starter import instruction_rows
-from studio.training import data
-from studio.training.rows import read
-from studio.training.stopping import Stop
-from studio.training.templates import Template
+from studio.training.data import tokenisation
+from studio.training.data.chat_templates import Template
+from studio.training.data.rows import read
+from studio.training.stop_handler import Stop
 from tests import living
 from tests.training import tiny
 
@@ -59,7 +59,7 @@ def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 def test_the_loss_on_rows_held_out_falls_far(run: RunDir, model: Path) -> None:
     reader = AutoTokenizer.from_pretrained(model)
     held_out = read(run.root / "validation.jsonl")
-    examples = data.tokenise(held_out, Template(reader), reader, max_length=256)
+    examples = tokenisation.tokenise(held_out, Template(reader), reader, max_length=256)
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
     assert tiny.loss_of(base, examples, reader.pad_token_id) > 3

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from studio.training.ledger import Ledger
+from studio.training.memory.allocation_ledger import Ledger
 
 KILO = 1000
 NUMBER = 4

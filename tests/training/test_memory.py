@@ -20,12 +20,13 @@ from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
 from studio.services.estimates.activation_memory import Load, Step
 from studio.services.estimates.memory import of_told
-from studio.training import matmuls, models
-from studio.training.memory import RESIDENT, Gauge
+from studio.training.memory.process_memory import RESIDENT, Gauge
+from studio.training.models import loader
+from studio.training.precision import matmul_precision
 from studio.weights import model_facts, model_shape
 from studio.weights.decoder_layers import FAMILIES
 from studio.weights.model_facts import ModelFacts
-from studio.worker import process
+from studio.worker.processes import process
 from tests.training import sizes, tiny
 from tests.training.test_dryrun import dry, total
 
@@ -67,12 +68,12 @@ def recipe(mode: str, adapter: dict[str, Any]) -> Any:  # noqa: ANN401 -- any me
 def kept(family: str, layers: int, asked: Any, load: Load) -> int:  # noqa: ANN401 -- any method's recipe
     """Count what autograd keeps of a batch, its weights and their copies left aside."""
     told, mode = small(family, layers), PRECISIONS[asked.precision]
-    weights = getattr(torch, models.weights_format("float32", mode, asked.adapter))
-    how = models.attention(told)
+    weights = getattr(torch, loader.weights_format("float32", mode, asked.adapter))
+    how = loader.attention(told)
     model = AutoModelForCausalLM.from_config(told, dtype=weights, attn_implementation=how)
     if not isinstance(asked.adapter, FullFineTune):
-        model = get_peft_model(model, models.adapter_config(asked.adapter, family))
-        models.widen_trained(model)
+        model = get_peft_model(model, loader.adapter_config(asked.adapter, family))
+        loader.widen_trained(model)
     # Told apart by their first side: no weight has as many rows as the batch has tokens.
     found: dict[int, int] = {}
 
@@ -94,7 +95,7 @@ def kept(family: str, layers: int, asked: Any, load: Load) -> int:  # noqa: ANN4
     seen = {"attention_mask": mask, "position_ids": positions}
     with (
         torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        matmuls.reading(mode, torch.device("cpu")),
+        matmul_precision.reading(mode, torch.device("cpu")),
         narrow,
     ):
         held = inner.base_model(input_ids=ids, **seen, use_cache=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from studio.training.optimizers import MasterAdamW, RoundedAdamW, stochastic
+from studio.training.precision.optimizers import MasterAdamW, RoundedAdamW, stochastic
 
 pytestmark = pytest.mark.slow
 

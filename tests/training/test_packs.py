@@ -21,12 +21,12 @@ from transformers import (
 from studio.desk import Asked, Window
 from studio.events import Failed, Finished, Started
 from studio.methods.sft.trainer import build
-from studio.runner.stages import recipe_of
+from studio.runner.training_run import recipe_of
 from studio.services.estimates import run_duration
-from studio.training import data, neighbours, packs
+from studio.training.data import packed_dataset, packing_preview, tokenisation
+from studio.training.data.labels import IGNORED
+from studio.training.data.rows import Row
 from studio.training.job import Job
-from studio.training.labels import IGNORED
-from studio.training.rows import Row
 from tests.training import tiny
 from tests.training.resumed import LORA
 from tests.training.test_families import SIZE
@@ -98,7 +98,7 @@ def test_packed_rows_teach_what_they_teach_one_by_one(
 def test_a_model_that_keeps_rows_apart_may_read_them_packed(family: str) -> None:
     model = AutoModelForCausalLM.from_config(APART[family]).train()
 
-    packs.refuse_mixing(model)
+    packed_dataset.refuse_mixing(model)
 
     assert model.training
     assert all(weight.grad is None for weight in model.parameters())
@@ -160,9 +160,9 @@ def test_a_row_is_seen_among_those_it_is_learnt_with(judged: bool, tmp_path: Pat
     share, seed = recipe.data.validation_share, recipe.optimisation.seed
     window = Window(path=str(path), start=0, rows=len(rows), judged=judged, share=share, seed=seed)
     asked = Asked(kind="tokens", model="", row={}, number=1, max_length=100, window=window)
-    sizes = neighbours.measure(asked, tiny.tokenizer())
+    sizes = packing_preview.measure(asked, tiny.tokenizer())
     every = [asked.model_copy(update={"number": number}) for number in range(1, len(rows) + 1)]
-    seen = [list(neighbours.beside(one, sizes)) for one in every]
+    seen = [list(packing_preview.beside(one, sizes)) for one in every]
 
     assert [pack for pack in seen if pack] == [
         next(pack for pack in learnt if number in pack) for number in sorted(numbers)
@@ -179,10 +179,10 @@ def test_a_packed_run_goes_on_to_the_last_bit(tmp_path: Path) -> None:
 def test_the_first_token_of_a_row_is_never_learnt() -> None:
     reader = tiny.tokenizer()
     rows = [Row(text=text, number=i) for i, text in enumerate(("One two", "Three four"), 1)]
-    apart = data.tokenise(rows, None, reader, 100)
-    spoiled = [row | {"labels": row["input_ids"]} for row in data.tensors(apart.data)]
+    apart = tokenisation.tokenise(rows, None, reader, 100)
+    spoiled = [row | {"labels": row["input_ids"]} for row in tokenisation.tensors(apart.data)]
 
-    shared = packs.Packs(spoiled, [[0, 1]])[0]
+    shared = packed_dataset.Packs(spoiled, [[0, 1]])[0]
 
     starts = shared["position_ids"] == 0
     assert starts.sum() == 2
@@ -191,9 +191,9 @@ def test_the_first_token_of_a_row_is_never_learnt() -> None:
 
 def test_padding_is_one_more_row() -> None:
     long, short = ({"input_ids": torch.arange(n), "labels": torch.arange(n)} for n in (3, 2))
-    examples = packs.Packs([long, short], [[0, 1], [1]])
+    examples = packed_dataset.Packs([long, short], [[0, 1], [1]])
 
-    batch = data.Collator(0)([examples[0], examples[1]])
+    batch = tokenisation.Collator(0)([examples[0], examples[1]])
 
     assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 1, 2]]
     assert batch["tokens"].tolist() == [5, 2]

@@ -176,8 +176,8 @@ def test_a_missing_package_is_named(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     without = (
         "import sys, pathlib; sys.modules['torch'] = None\n"
-        "from studio.runner.session import execute\n"
-        "from studio.training.stopping import Stop\n"
+        "from studio.runner.execution import execute\n"
+        "from studio.training.stop_handler import Stop\n"
         "sys.exit(execute(pathlib.Path(sys.argv[1]), Stop()))"
     )
     done = subprocess.run(

@@ -22,10 +22,10 @@ from studio.methods import RECIPES
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.recipe.quantised import QUANTISED
 from studio.rundir import RunDir
-from studio.runner import stages
+from studio.runner import training_run
 from studio.services.precision import number_formats
-from studio.training import models, quantised
-from studio.training.stopping import Stop
+from studio.training.models import loader, quantised_weights
+from studio.training.stop_handler import Stop
 from studio.weights import model_facts
 from tests.training import tiny
 
@@ -56,9 +56,9 @@ def lora(kind: str, **changes: object) -> dict[str, Any]:
     return {"adapter__kind": "lora", "adapter__base_dtype": kind} | changes
 
 
-def prepared(model: Path, root: Path, **changes: object) -> stages.Stages:
+def prepared(model: Path, root: Path, **changes: object) -> training_run.Stages:
     run = tiny.write_run(root, model, **changes)
-    return stages.prepare(run, run.events.append, Stop())
+    return training_run.prepare(run, run.events.append, Stop())
 
 
 def resolved(run: RunDir) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def test_weights_take_what_the_plan_says(kind: str, mode: str, tmp_path: Path) -
     folder = tiny.write_model(tmp_path / "model", config)
     made = prepared(folder, tmp_path / "run", precision=mode, **lora(kind))
 
-    found = quantised.stored_bytes(made.trainer.model)
+    found = quantised_weights.stored_bytes(made.trainer.model)
 
     recipe = RECIPES.validate_python(made.recipe.model_dump())
     sizes = number_formats.plan(recipe, model_facts.read(folder)).sizes
@@ -243,8 +243,8 @@ def test_the_predicted_rounding_is_the_real_one(name: str, tmp_path: Path) -> No
     config = tiny.llama()
     config.hidden_size, config.intermediate_size = 256, 512
     folder = tiny.write_model(tmp_path / "model", config)
-    exact = models.load_model(str(folder), config, "float32").model.layers[0].mlp.up_proj.weight
-    loaded = models.load_model(str(folder), config, "float32", QUANTISED[name])
+    exact = loader.load_model(str(folder), config, "float32").model.layers[0].mlp.up_proj.weight
+    loaded = loader.load_model(str(folder), config, "float32", QUANTISED[name])
     layer = loaded.model.layers[0].mlp.up_proj
 
     rounded = layer.train()(torch.eye(256)).T

@@ -12,10 +12,10 @@ from studio.recipe import yaml
 from studio.recipe.dotted import merge
 from studio.recipe.precision import PrecisionName
 from studio.rundir import Ask
-from studio.runner.session import execute
+from studio.runner.execution import execute
 from studio.services.runs import oom_retry
-from studio.training import seals
-from studio.training.stopping import Stop
+from studio.training.checkpoints import checksums
+from studio.training.stop_handler import Stop
 from tests.training import resumed, tiny
 from tests.training.resumed import LORA, SAVED, STEPS
 
@@ -205,7 +205,7 @@ def test_a_disk_too_full_to_save_is_told_once_and_harms_nothing(
     assert (alarm.code, alarm.step) == ("not_saved", 2)
     assert alarm.message.startswith("Step 2 could not be saved. It takes 0.5 MB, and 0.5 MB are ")
     assert [event.step for event in tiny.said(run, Checkpointed)] == [1]
-    assert seals.examine(run.checkpoints / "checkpoint-1").step == 1
+    assert checksums.examine(run.checkpoints / "checkpoint-1").step == 1
     assert isinstance(tiny.last(run), Finished)
 
 

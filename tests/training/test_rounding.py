@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, RwkvConfig
 
-from studio.training import rounding
-from studio.training.rounding import Change
-from studio.training.shards import Shards
+from studio.training.export import dtype_conversion
+from studio.training.export.dtype_conversion import Change
+from studio.training.export.sharded_weights import Shards
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,9 @@ def converted(folder: Path, to: torch.dtype, limit: int, **tensors: Tensor) -> C
     save_file(tensors, folder / "source.safetensors")
     shards = Shards(folder, "out", limit)
     source = [folder / "source.safetensors"]
-    return rounding.convert(source, shards, to, lambda name: name == "kept", lambda _share: None)
+    return dtype_conversion.convert(
+        source, shards, to, lambda name: name == "kept", lambda _share: None
+    )
 
 
 def test_what_float16_cannot_hold_is_counted() -> None:
@@ -107,7 +109,7 @@ def test_whole_numbers_and_kept_weights_stay_as_they_are(tmp_path: Path) -> None
 def test_what_a_family_wants_in_float32_is_kept_so() -> None:
     config = RwkvConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, context_length=8)
     names = dict(AutoModelForCausalLM.from_config(config).named_parameters())
-    keep = rounding.kept_wide(config, torch.float16)
+    keep = dtype_conversion.kept_wide(config, torch.float16)
 
     kept = {name.rpartition(".")[2] for name in names if keep(name)}
     assert kept == {"time_decay", "time_first"}
@@ -115,6 +117,6 @@ def test_what_a_family_wants_in_float32_is_kept_so() -> None:
 
 def test_a_plain_family_keeps_nothing_wide() -> None:
     names = dict(AutoModelForCausalLM.from_config(tiny.llama()).named_parameters())
-    keep = rounding.kept_wide(tiny.llama(), torch.float16)
+    keep = dtype_conversion.kept_wide(tiny.llama(), torch.float16)
 
     assert [name for name in names if keep(name)] == []

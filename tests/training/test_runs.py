@@ -15,11 +15,11 @@ from studio.manifest import Manifest
 from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.rundir import RunDir
-from studio.runner.session import execute
-from studio.training import data
-from studio.training.rows import Row, split
-from studio.training.stopping import Stop
-from studio.training.templates import Template
+from studio.runner.execution import execute
+from studio.training.data import tokenisation
+from studio.training.data.chat_templates import Template
+from studio.training.data.rows import Row, split
+from studio.training.stop_handler import Stop
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -36,10 +36,10 @@ def lora(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return tiny.train(tmp_path_factory.mktemp("lora") / "run", model, adapter__kind="lora")
 
 
-def validation(run: RunDir) -> data.Examples:
+def validation(run: RunDir) -> tokenisation.Examples:
     reader = AutoTokenizer.from_pretrained(run.artifacts)
     rows = split([Row(messages=row["messages"]) for row in tiny.rows()], 0.2, seed=42)[1]
-    return data.tokenise(rows, Template(reader), reader, max_length=1024)
+    return tokenisation.tokenise(rows, Template(reader), reader, max_length=1024)
 
 
 def test_a_run_tells_its_stages_in_order(full: RunDir) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from studio.errors import TrainingError
 from studio.methods import RECIPES
-from studio.training import seals
-from studio.training.checkpoints import Shelf
+from studio.training.checkpoints import checksums
+from studio.training.checkpoints.store import Shelf
 from tests.training.tiny import RECIPE
 
 pytestmark = pytest.mark.slow
@@ -31,7 +31,7 @@ def test_a_disk_that_fills_up_while_saving_leaves_the_older_checkpoint_whole(sma
         write(checkpoints, 2, 600_000)
 
     assert [path.name for path in (small / "checkpoints").iterdir()] == ["checkpoint-1"]
-    assert seals.examine(small / "checkpoints" / "checkpoint-1").step == 1
+    assert checksums.examine(small / "checkpoints" / "checkpoint-1").step == 1
 
 
 def test_a_disk_too_small_is_told_before_anything_is_written(small: Path) -> None:

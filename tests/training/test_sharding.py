@@ -9,7 +9,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from trl import SFTConfig
 
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.training import sharding
+from studio.training.precision import fsdp
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -32,7 +32,7 @@ def policy(args: SFTConfig, flag: str) -> MixedPrecisionPolicy:
 def test_a_mode_says_what_is_gathered_and_summed(mode: Precision, tmp_path: Path) -> None:
     args = arguments(tmp_path, mode, fsdp=True)
 
-    sharding.install(mode, args)
+    fsdp.install(mode, args)
 
     # Whatever upstream would choose by itself, ours stands.
     found = policy(args, "fp16")
@@ -53,6 +53,6 @@ def test_upstream_alone_sums_in_sixteen_bits_whatever_is_asked(tmp_path: Path) -
 def test_a_model_on_one_gpu_is_left_alone(tmp_path: Path) -> None:
     args = arguments(tmp_path, PRECISIONS["bf16"])
 
-    sharding.install(PRECISIONS["bf16"], args)
+    fsdp.install(PRECISIONS["bf16"], args)
 
     assert args.fsdp_plugin_args is None

@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM, GPTNeoXConfig
 from studio.events import Alarmed, Checkpointed, Failed, Finished, Progressed
 from studio.recipe.precision import PrecisionName
 from studio.rundir import JobSpec, RunDir
-from studio.runner import stages
-from studio.runner.session import execute
-from studio.training.stopping import Stop
+from studio.runner import training_run
+from studio.runner.execution import execute
+from studio.training.stop_handler import Stop
 from tests.training import resumed, tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -178,7 +178,7 @@ def test_warm_up_waits_for_a_step_left_out(fragile: Path, tmp_path: Path) -> Non
 
 def test_a_step_is_left_out_without_clipping_too(fragile: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", fragile, [3], **LINEAR)
-    made = stages.prepare(run, run.events.append, Stop())
+    made = training_run.prepare(run, run.events.append, Stop())
     made.trainer.args.max_grad_norm = 0
 
     made.trainer.train()

@@ -6,7 +6,7 @@ import pytest
 
 from studio.chores import ChoreDir
 from studio.events import Event
-from studio.runner import chores
+from studio.runner import task_dispatch
 
 pytestmark = pytest.mark.slow
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 def test_each_format_is_measured(tmp_path: Path) -> None:
     folder, said = ChoreDir(tmp_path), list[Event]()
 
-    told = chores.function("probe")(folder, {}, chores.Teller(said.append).tell)
+    told = task_dispatch.function("probe")(folder, {}, task_dispatch.Teller(said.append).tell)
 
     assert told["seconds"].keys() == {"float32", "bfloat16", "float16"}
     assert min(told["seconds"].values()) > 0

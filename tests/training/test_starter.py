@@ -21,7 +21,7 @@ from transformers import (
 from studio.services.operations import home
 from studio.starter import instruction_rows
 from studio.starter.chat import Message
-from studio.training import starter
+from studio.training import starter_model
 from tests import living
 from tests.patience import until
 
@@ -43,8 +43,8 @@ def folder() -> Path:
 
 def test_progress_is_reported_to_the_last_step(folder: Path) -> None:
     reports = folder.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-    steps = range(starter.LOG_EVERY, starter.STEPS + 1, starter.LOG_EVERY)
-    shown = [f"{home.MAKING} Step {step} of {starter.STEPS}" for step in steps]
+    steps = range(starter_model.LOG_EVERY, starter_model.STEPS + 1, starter_model.LOG_EVERY)
+    shown = [f"{home.MAKING} Step {step} of {starter_model.STEPS}" for step in steps]
 
     assert [report.partition(", about")[0] for report in reports] == shown
     assert all(re.fullmatch(r".*, about \d+ s left", report) for report in reports[1:])
@@ -73,14 +73,14 @@ def test_starter_is_a_small_llama_in_full_precision(
 def test_a_starter_that_is_there_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep me")
 
-    starter.build(tmp_path)
+    starter_model.build(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_help_is_help_and_no_folder(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "studio.training.starter", "--help"],
+        [sys.executable, "-m", "studio.training.starter_model", "--help"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
@@ -88,7 +88,7 @@ def test_help_is_help_and_no_folder(tmp_path: Path) -> None:
         check=True,
     )
 
-    assert done.stdout.startswith("usage: python -m studio.training.starter")
+    assert done.stdout.startswith("usage: python -m studio.training.starter_model")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -100,7 +100,7 @@ def locks() -> list[str]:
 def test_who_comes_while_another_makes_it_waits(tmp_path: Path) -> None:
     handle = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
-    second = threading.Thread(target=starter.build, args=(tmp_path / "starter",))
+    second = threading.Thread(target=starter_model.build, args=(tmp_path / "starter",))
     second.start()
     waits = f":{tmp_path.stat().st_ino} "
     try:

@@ -8,11 +8,11 @@ import pytest
 
 from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import Cut, Tally
-from studio.training.data import tokenise
-from studio.training.labels import IGNORED
-from studio.training.rows import read
-from studio.training.stats import tally, writer
-from studio.training.templates import Template
+from studio.training.data.chat_templates import Template
+from studio.training.data.labels import IGNORED
+from studio.training.data.rows import read
+from studio.training.data.token_stats import tally, writer
+from studio.training.data.tokenisation import tokenise
 from tests.training import tiny
 
 

@@ -21,7 +21,7 @@ from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
 from studio.rundir import RunDir
 from studio.services.precision import number_formats
-from studio.training import models, stored
+from studio.training.models import loader, weight_formats
 from studio.weights import model_facts
 from studio.weights.safetensors_headers import INDEX, WHOLE
 from tests.factories import make_recipe
@@ -51,10 +51,10 @@ def saved(folder: Path, config: PreTrainedConfig, is_narrow: Which, declared: st
     return folder
 
 
-def loaded(folder: Path, precision: str = "bf16") -> tuple[Any, stored.Formats]:
-    config = models.load_config(str(folder))
-    formats = stored.formats(str(folder), config, PRECISIONS[precision], NATIVE)
-    return models.load_model(str(folder), config, formats.main, own=formats.own), formats
+def loaded(folder: Path, precision: str = "bf16") -> tuple[Any, weight_formats.Formats]:
+    config = loader.load_config(str(folder))
+    formats = weight_formats.formats(str(folder), config, PRECISIONS[precision], NATIVE)
+    return loader.load_model(str(folder), config, formats.main, own=formats.own), formats
 
 
 def formats_by_name(model: Any) -> dict[str, torch.dtype]:  # noqa: ANN401 -- any model of upstream

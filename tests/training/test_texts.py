@@ -10,11 +10,11 @@ from transformers import PreTrainedTokenizerBase
 from studio.errors import TrainingError
 from studio.events import Finished, Sampled
 from studio.rundir import JobSpec
-from studio.runner.session import execute
-from studio.training import data
-from studio.training.labels import IGNORED
-from studio.training.rows import Row, read
-from studio.training.stopping import Stop
+from studio.runner.execution import execute
+from studio.training.data import tokenisation
+from studio.training.data.labels import IGNORED
+from studio.training.data.rows import Row, read
+from studio.training.stop_handler import Stop
 from tests.training import tiny
 
 
@@ -36,7 +36,7 @@ def row(text: str) -> Row:
 def test_every_token_behind_the_first_is_learnt_up_to_an_end() -> None:
     reader = with_bos()
 
-    (only,) = data.tensors(data.tokenise([row("1 plus 2")], None, reader, 100).data)
+    (only,) = tokenisation.tensors(tokenisation.tokenise([row("1 plus 2")], None, reader, 100).data)
 
     assert reader.decode(only["input_ids"]) == "<|im_start|>1 plus 2<|im_end|>"
     assert only["labels"].tolist() == [IGNORED, *only["input_ids"].tolist()[1:]]
@@ -45,19 +45,23 @@ def test_every_token_behind_the_first_is_learnt_up_to_an_end() -> None:
 def test_a_text_that_was_ended_is_not_ended_twice() -> None:
     reader = tiny.tokenizer("")
 
-    (only,) = data.tensors(data.tokenise([row("plus<|im_end|>")], None, reader, 100).data)
+    (only,) = tokenisation.tensors(
+        tokenisation.tokenise([row("plus<|im_end|>")], None, reader, 100).data
+    )
 
     assert reader.decode(only["input_ids"]) == "plus<|im_end|>"
 
 
 def test_a_long_text_is_cut_at_the_very_token() -> None:
     reader = tiny.tokenizer("")
-    (whole,) = data.tensors(data.tokenise([row("plus is " * 9)], None, reader, 1000).data)
+    (whole,) = tokenisation.tensors(
+        tokenisation.tokenise([row("plus is " * 9)], None, reader, 1000).data
+    )
 
-    cut = data.tokenise([row("plus is " * 9)], None, reader, 7)
+    cut = tokenisation.tokenise([row("plus is " * 9)], None, reader, 7)
 
     assert (cut.truncated, cut.longest_row) == (1, len(whole["labels"]))
-    assert data.tensors(cut.data)[0]["labels"].tolist() == whole["labels"].tolist()[:7]
+    assert tokenisation.tensors(cut.data)[0]["labels"].tolist() == whole["labels"].tolist()[:7]
 
 
 def test_what_is_judged_bad_and_what_was_rejected_are_not_learnt(tmp_path: Path) -> None:

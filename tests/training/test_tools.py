@@ -9,9 +9,9 @@ import trl
 
 from studio.errors import TrainingError
 from studio.intake.row_formats.sft_view import lesson
-from studio.training import data, templates
-from studio.training.rows import Row
-from studio.training.templates import Template
+from studio.training.data import chat_templates, tokenisation
+from studio.training.data.chat_templates import Template
+from studio.training.data.rows import Row
 from tests.training import tiny
 
 TOOL = {
@@ -43,8 +43,8 @@ def of_family(name: str) -> str:
 
 def learnt(template: str, rows: list[Row], choice: str = "model") -> list[list[str]]:
     reader = tiny.tokenizer(template)
-    templates.install(reader, choice)  # type: ignore[arg-type] # parametrised
-    return tiny.learnt(data.tokenise(rows, Template(reader), reader, 5000), reader)
+    chat_templates.install(reader, choice)  # type: ignore[arg-type] # parametrised
+    return tiny.learnt(tokenisation.tokenise(rows, Template(reader), reader, 5000), reader)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3"])
@@ -64,7 +64,7 @@ def test_a_template_that_joins_strings_is_given_arguments_as_a_string() -> None:
 
 def test_a_template_of_ours_writes_tools_and_calls() -> None:
     reader = tiny.tokenizer("")
-    templates.install(reader, "chatml")
+    chat_templates.install(reader, "chatml")
 
     (written,) = Template(reader).write([row(TALK, [TOOL])])
 

@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from studio.errors import InvalidError
 from studio.methods import RECIPES
-from studio.runner.voices import KEPT, Voices
-from studio.runner.writing import Text, write
+from studio.runner.inference.generation import Text, write
+from studio.runner.inference.model_cache import KEPT, Voices
 from studio.speaker import Asked
-from studio.training import snapshots
-from studio.training.checkpoints import Shelf
+from studio.training.checkpoints import trainer_state
+from studio.training.checkpoints.store import Shelf
 from tests import living
 from tests.training.tiny import RECIPE
 
@@ -58,7 +58,7 @@ def checkpoint(model: nn.Module, folder: Path) -> Path:
     """Write the weights of a step, as a run that trains them does."""
     shelf = Shelf(folder, RECIPES.validate_python(RECIPE))
     with shelf.writing(20, None) as partial:
-        save_file(snapshots.weights(model), partial / snapshots.WEIGHTS)
+        save_file(trainer_state.weights(model), partial / trainer_state.WEIGHTS)
     return shelf.place(20)
 
 
@@ -138,7 +138,7 @@ def test_a_broken_checkpoint_is_not_asked(
     voices: Voices, base: Path, tuned: Path, tmp_path: Path, *, is_adapter: bool
 ) -> None:
     step = checkpoint(torch.nn.Linear(2, 2), tmp_path)
-    weights = step / snapshots.WEIGHTS
+    weights = step / trainer_state.WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
 
     with pytest.raises(InvalidError, match=r"safetensors is not as it was written\.") as caught:

@@ -17,9 +17,9 @@ from studio.events import Progressed, Stopped
 from studio.rundir import RunDir
 from studio.services.workers import launcher_status as board
 from studio.settings import Settings
-from studio.worker import process
-from studio.worker.process import Process
-from studio.worker.warm import Warm
+from studio.worker.processes import process
+from studio.worker.processes.prefork_client import Warm
+from studio.worker.processes.process import Process
 from tests.patience import until
 from tests.training import tiny
 
@@ -186,7 +186,7 @@ def test_a_fork_finds_what_a_spawn_would(tmp_path: Path) -> None:
 import json, os, random, socket, sys
 import numpy, torch
 from pathlib import Path
-from studio.runner import warm
+from studio.runner import prefork_server
 
 def fork(name):
     (ours, theirs), (go, yes) = socket.socketpair(), os.pipe()
@@ -195,7 +195,8 @@ def fork(name):
         return os.wait()
     os.close(yes)
     log = os.open(name, os.O_WRONLY | os.O_CREAT)
-    code = warm.become(warm.Request(Path(name), {"ONLY": "this"}, log, go), theirs)
+    request = prefork_server.Request(Path(name), {"ONLY": "this"}, log, go)
+    code = prefork_server.become(request, theirs)
     found = dict(os.environ), random.random(), numpy.random.rand(), torch.rand(1).item()
     print(json.dumps([code, *found]), flush=True)
     os._exit(0)

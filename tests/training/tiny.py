@@ -22,9 +22,9 @@ from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.recipe.dotted import merge, nest
 from studio.rundir import JobSpec, RunDir
-from studio.runner.session import execute
-from studio.training.data import Collator, Examples, tensors
-from studio.training.stopping import Stop
+from studio.runner.execution import execute
+from studio.training.data.tokenisation import Collator, Examples, tensors
+from studio.training.stop_handler import Stop
 
 Said = TypeVar("Said", bound=Event)
 

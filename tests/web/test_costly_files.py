@@ -14,7 +14,7 @@ from studio.chores import ChoreDir
 from studio.db.session import reading
 from studio.errors import TooLargeError
 from studio.intake.files.limits import BLANK_LINES
-from studio.runner.build import build
+from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds
 
 

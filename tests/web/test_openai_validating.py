@@ -11,7 +11,7 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion, Run
 from studio.events import Failed
-from studio.runner.build import build
+from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds
 from studio.services.queue import task_results
 from studio.services.tasks import task_lifecycle, tasks

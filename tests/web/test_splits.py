@@ -12,7 +12,7 @@ from studio.db.session import unit_of_work
 from studio.rundir import JobSpec, RunDir
 from studio.services.runs import runs
 from studio.settings import Settings
-from studio.worker import prepare
+from studio.worker.processes import run_dir_setup
 from tests.factories import make_run
 from tests.reading import posted, read
 
@@ -97,7 +97,7 @@ def test_a_run_is_measured_by_the_rows_of_the_other_data_set_as_they_were(
 
     folder = RunDir(settings.runs / str(run))
     with unit_of_work(engine) as db:
-        prepare.lay_out(db, runs.get(db, run), folder, settings)
+        run_dir_setup.lay_out(db, runs.get(db, run), folder, settings)
 
     spec = JobSpec.model_validate_json(folder.job.read_text())
     assert spec.validation is not None

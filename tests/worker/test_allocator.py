@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from studio.worker import process
+from studio.worker.processes import process
 
 pytestmark = pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs mallinfo2 of glibc 2.33 or newer"

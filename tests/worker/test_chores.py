@@ -22,9 +22,9 @@ from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 from studio.sources import Errand, Folder, Limits
-from studio.worker.local import Local
 from studio.worker.loop import Loop
-from studio.worker.trades import Commands
+from studio.worker.processes.local_launcher import Local
+from studio.worker.tasks.scheduler import Commands
 from tests.factories import make_run
 from tests.patience import until as wait_until
 from tests.worker.crew import dismiss, settled, until

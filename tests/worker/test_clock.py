@@ -22,8 +22,8 @@ from studio.services.operations import prometheus_metrics
 from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.worker.local import Local
 from studio.worker.loop import Loop
+from studio.worker.processes.local_launcher import Local
 from tests.factories import make_run
 from tests.patience import until
 

@@ -15,7 +15,7 @@ from studio.desk import Asked
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
-from studio.worker.post import Post
+from studio.worker.socket_services.socket_activation import Post
 from tests import desks
 from tests.patience import until
 

@@ -16,8 +16,8 @@ from studio.services.models import downloads, models, remote_code_trust
 from studio.services.queue import task_results
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.worker.local import Local
 from studio.worker.loop import Loop
+from studio.worker.processes.local_launcher import Local
 from tests.hub import Hub, Repo
 from tests.unit.weights import folders
 from tests.worker.crew import dismiss, settled, until

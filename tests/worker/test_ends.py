@@ -14,12 +14,12 @@ from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.rundir import JobSpec, RunDir
-from studio.runner.hold import held
+from studio.runner.run_lock import held
 from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
-from studio.worker import cgroups, process
-from studio.worker.local import Local
 from studio.worker.loop import Loop
+from studio.worker.processes import cgroups, process
+from studio.worker.processes.local_launcher import Local
 from tests.factories import make_run
 from tests.patience import until
 
@@ -142,7 +142,7 @@ def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -
     folder = RunDir(tmp_path)
     forker = (
         "import os, sys, time; from pathlib import Path;"
-        "from studio.rundir import RunDir; from studio.runner.hold import held\n"
+        "from studio.rundir import RunDir; from studio.runner.run_lock import held\n"
         "with held(RunDir(Path(sys.argv[1]))):\n"
         "    child = os.fork()\n"
         "    if child: print(child, flush=True)\n"

@@ -21,9 +21,9 @@ from studio.services.queue import concurrent_exports
 from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle
 from studio.settings import Settings
-from studio.worker.local import Local
 from studio.worker.loop import Loop
-from studio.worker.trades import Commands, Exporting
+from studio.worker.processes.local_launcher import Local
+from studio.worker.tasks.scheduler import Commands, Exporting
 from tests.factories import MACHINES, make_done, make_run
 from tests.patience import until as wait_until
 from tests.worker.crew import dismiss

@@ -21,10 +21,10 @@ from studio.services.tasks import tasks
 from studio.services.tasks.exit_diagnosis import End
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.worker.launch import LaunchSpec
-from studio.worker.local import Local
 from studio.worker.loop import Loop
-from studio.worker.trades import Commands
+from studio.worker.processes.launcher import LaunchSpec
+from studio.worker.processes.local_launcher import Local
+from studio.worker.tasks.scheduler import Commands
 from tests import patience
 from tests.factories import make_done, make_run
 from tests.worker.crew import dismiss

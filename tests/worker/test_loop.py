@@ -19,10 +19,10 @@ from studio.services.metrics import metrics
 from studio.services.queue import queue
 from studio.services.runs import artifacts, attempts, run_commands, runs
 from studio.settings import Settings
-from studio.worker import process
-from studio.worker.launch import Launcher
-from studio.worker.local import Local
 from studio.worker.loop import Loop
+from studio.worker.processes import process
+from studio.worker.processes.launcher import Launcher
+from studio.worker.processes.local_launcher import Local
 from tests import patience
 from tests.factories import make_run
 

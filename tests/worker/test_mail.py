@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from studio.db.outbox import Channel, Delivery
 from studio.services.notifications.deliveries import TEST, Answer
 from studio.settings import Settings
-from studio.worker import mail
+from studio.worker.notifications import mail
 from tests.receivers import Post, post_office
 
 SCHEMES = ("smtp", "smtps")

@@ -21,7 +21,7 @@ from studio.events import Failed
 from studio.services.notifications import channels, deliveries
 from studio.services.runs import attempts, states
 from studio.settings import Settings
-from studio.worker.messenger import Messenger, send_next
+from studio.worker.notifications.sender import Messenger, send_next
 from tests.factories import make_done, make_running
 from tests.patience import until
 from tests.receivers import Hook, Post

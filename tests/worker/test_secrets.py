@@ -19,10 +19,10 @@ from studio.services.accounts import secrets
 from studio.services.notifications import deliveries
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.worker.local import Local
 from studio.worker.loop import Loop
-from studio.worker.messenger import Messenger
-from studio.worker.trades import Commands
+from studio.worker.notifications.sender import Messenger
+from studio.worker.processes.local_launcher import Local
+from studio.worker.tasks.scheduler import Commands
 from tests.factories import make_run
 from tests.patience import until
 from tests.receivers import Hook

@@ -17,8 +17,8 @@ from studio.services.accounts import secrets
 from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
 from studio.sources import S3, Folder, Sent, Source, Url
-from studio.worker.local import Local
 from studio.worker.loop import Loop
+from studio.worker.processes.local_launcher import Local
 from tests.signed import Lock
 from tests.site import Site
 from tests.worker.crew import dismiss, settled

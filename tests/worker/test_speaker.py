@@ -26,8 +26,8 @@ from studio.services.queue.wait_reasons import Obstacle
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.speaker import Asked, End
-from studio.worker.post import Post
-from studio.worker.speaker import Speaker
+from studio.worker.socket_services.inference import Speaker
+from studio.worker.socket_services.socket_activation import Post
 from tests import living
 from tests.patience import until
 

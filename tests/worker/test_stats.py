@@ -20,8 +20,8 @@ from studio.services.datasets.token_stats import Which
 from studio.services.models import models
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from studio.worker.local import Local
 from studio.worker.loop import Loop
+from studio.worker.processes.local_launcher import Local
 from tests import desks
 from tests.worker.crew import dismiss, settled
 

@@ -12,11 +12,14 @@ from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils as upstream
 
 from studio.methods.sft import SFTRecipe
-from studio.training import checkpoints, data, models, optimizers, packs, sharding
-from studio.training.guard import Guarded
+from studio.training.checkpoints import store
+from studio.training.checkpoints.resume import Resumable
+from studio.training.data import packed_dataset, tokenisation
 from studio.training.job import Job
-from studio.training.precision import RealPrecision
-from studio.training.resuming import Resumable
+from studio.training.models import loader
+from studio.training.monitoring.divergence_guard import Guarded
+from studio.training.precision import fsdp, optimizers
+from studio.training.precision.verification import RealPrecision
 
 TILE_COLUMNS = 4096
 """Words of the vocabulary that a processor scores at once."""
@@ -29,7 +32,7 @@ def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
         **recipe.optimisation.model_dump(exclude_none=True),
         **recipe.evaluation.model_dump(exclude_none=True),
         **job.mode.trainer_flags,
-        **checkpoints.strategy(recipe),
+        **store.strategy(recipe),
         eval_strategy="steps",
         eval_on_start=True,
         max_length=recipe.data.max_length,
@@ -39,8 +42,8 @@ def build(recipe: SFTRecipe, job: Job) -> "AnswerTrainer":
         disable_tqdm=True,
         report_to=[],
     )
-    sharding.install(job.mode, args)
-    return AnswerTrainer(job, args, checkpoints.callbacks(recipe))
+    fsdp.install(job.mode, args)
+    return AnswerTrainer(job, args, store.callbacks(recipe))
 
 
 class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ignore[misc] # upstream is untyped
@@ -53,14 +56,14 @@ class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ign
         # An adapter begins at random, and upstream sets the seed only once it has the model.
         set_seed(args.seed)
         model = job.model if job.adapter is None else get_peft_model(job.model, job.adapter)
-        with models.kept_wide(model) if job.adapter else nullcontext():
+        with loader.kept_wide(model) if job.adapter else nullcontext():
             super().__init__(
                 model=model,
                 args=args,
                 train_dataset=job.train.data,
                 eval_dataset=job.validation.data,
                 processing_class=job.tokenizer,
-                data_collator=data.Collator(job.tokenizer.pad_token_id),
+                data_collator=tokenisation.Collator(job.tokenizer.pad_token_id),
                 callbacks=callbacks,
                 optimizer_cls_and_kwargs=optimizers.choice(job.mode, args),
             )
@@ -68,8 +71,8 @@ class AnswerTrainer(Guarded, RealPrecision, Resumable, SFTTrainer):  # type: ign
         self.model_accepts_loss_kwargs = True
         _score_answers_only(self.model.get_base_model() if job.adapter else self.model)
         # Upstream insists on its own kind of data set, but reading that costs more than a batch.
-        self.train_dataset: Any = packs.tensors(job.train)
-        self.eval_dataset: Any = packs.tensors(job.validation)
+        self.train_dataset: Any = packed_dataset.tensors(job.train)
+        self.eval_dataset: Any = packed_dataset.tensors(job.validation)
         self._tally = Tally(self.args.device)
         self.counts = (self._tally,)
 

@@ -13,7 +13,7 @@ from studio import hub
 from studio.db.states import FINAL
 from studio.db.tables import Model, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.methods import trainable
+from studio.methods import model_compatibility
 from studio.services.models import remote_code_trust
 from studio.services.storage import atomic_dirs
 from studio.weights import download_filter, model_metadata, safetensors_headers
@@ -100,7 +100,7 @@ def bring(db: Session, location: str, name: str = "") -> Model:
         raise InvalidError(f"{location} does not start with /.", param="source.path")
     known = read_facts(folder)
     said = weights.from_config(folder)
-    trainable.refuse_untrainable(said.kind, said.family, "source.path")
+    model_compatibility.refuse_untrainable(said.kind, said.family, "source.path")
     if not known["parameters"]:
         raise InvalidError(
             f"{folder} has a config and no weights.",

@@ -21,7 +21,7 @@ from studio.intake.conversion.job import READING
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping as Reading
 from studio.intake.mapping import Split
-from studio.methods import METHODS, RECIPES, AnyRecipe, trainable
+from studio.methods import METHODS, RECIPES, AnyRecipe, model_compatibility
 from studio.recipe.dotted import merge
 from studio.services import experiments
 from studio.services.datasets import dataset_builds, datasets, versions
@@ -247,7 +247,7 @@ def _unusable(message: str, param: str) -> InvalidError:
 def _check_model(db: Session, name: str) -> None:
     try:
         facts = recommendation.facts_of(db, name)
-        trainable.refuse_untrainable(facts.kind, facts.family, "model")
+        model_compatibility.refuse_untrainable(facts.kind, facts.family, "model")
     except InvalidError as error:
         error.param, error.code = "model", "model_not_found"
         raise

@@ -27,7 +27,7 @@ from studio.services.workers import matmul_speeds
 from studio.settings import Settings, without_secrets
 
 STARTER = "starter"
-BUILDER = (sys.executable, "-m", "studio.training.starter")
+BUILDER = (sys.executable, "-m", "studio.training.starter_model")
 
 MAKING = "Making the starter model, once."
 _STEP = re.compile(r"Step (\d+) of (\d+)\b")

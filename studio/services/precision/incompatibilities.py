@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studio.hardware import Hardware
-from studio.methods import METHODS, RECIPES, AnyRecipe, trainable
+from studio.methods import METHODS, RECIPES, AnyRecipe, model_compatibility
 from studio.recipe.adapters import Lora
 from studio.recipe.conflicts import conflict
 from studio.recipe.dotted import flatten, merge
@@ -56,7 +56,7 @@ _Rule = Callable[[_Case], str]
 
 def refusals(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
     """Return why the recipe cannot run, worst first; nothing if it can."""
-    if message := trainable.complaint(facts.kind, facts.family, [METHODS[recipe.method]]):
+    if message := model_compatibility.complaint(facts.kind, facts.family, [METHODS[recipe.method]]):
         # Whatever else is wrong with it is no matter: no precision would mend this.
         return [Refusal(message=message, hint=HINT)]
     return of_precision(recipe, facts, hardware)

@@ -30,8 +30,10 @@ PROCESS_BYTES = 700_000_000
 """Bytes that an export's process holds beside its model: 600 MB measured, rounded up."""
 
 SCORING_BYTES = 3 * 4 * 2**26
-"""Bytes to score answers with: the logits that `studio.training.perplexity` computes at once, as
-the model writes them, in float32, and their logarithms."""
+"""Bytes to score answers with.
+
+The logits that `studio.training.evaluation.perplexity` computes at once, as the model writes them,
+in float32, and their logarithms."""
 
 _WEIGHT_BYTES = 5
 """For each parameter: 4 in float32, and the weights that an adapter is folded into once more."""

@@ -9,7 +9,7 @@ from studio.chores import ChoreDir
 from studio.errors import DiskFullError, InvalidError, NotFoundError, UnavailableError
 from studio.hub import Found, HubFile
 from studio.hub import Hub as Reader
-from studio.runner import download
+from studio.runner.tasks import download_model
 from studio.weights import hub_origin, model_facts
 from tests.hub import Files, Hub, Repo
 from tests.unit.weights import folders
@@ -38,7 +38,9 @@ def fetch(chore: ChoreDir, repo: Repo, **wish: object) -> tuple[dict[str, Any], 
     said: list[str] = []
     params = {"repo": repo.id, "commit": repo.commit("main"), "name": repo.id} | wish
     chore.files.mkdir(exist_ok=True)
-    result = download.download(chore, params, lambda words, share: said.append(f"{words} {share}"))
+    result = download_model.download(
+        chore, params, lambda words, share: said.append(f"{words} {share}")
+    )
     return result, said
 
 
@@ -184,7 +186,7 @@ def test_a_disk_without_room_is_told_before_anything_comes(chore: ChoreDir, hub:
     repo = hub.model("big/one", {"config.json": b"{}", "model.safetensors": b"x"})
     told = Found(id=repo.id, files=(HubFile(name="model.safetensors", size=2**60),))
     with pytest.raises(DiskFullError, match=r"1,152,921,504\.6 GB"):
-        download.refuse_without_room(chore.files, list(told.files))
+        download_model.refuse_without_room(chore.files, list(told.files))
 
 
 def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
@@ -195,7 +197,7 @@ def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
     found = asked.look(repo.id)
     waited: list[float] = []
     asked = Reader(endpoint="http://127.0.0.1:9")
-    fetching = download.Fetch(
+    fetching = download_model.Fetch(
         asked, found, found.commit, chore.files, lambda *_: None, pause=waited.append
     )
     with pytest.raises(UnavailableError, match="breaks off, and no more comes of"):

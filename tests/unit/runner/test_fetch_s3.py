@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
-from studio.runner import fetch_s3
+from studio.runner.sources import s3
 from studio.settings import Settings
 from studio.sources import Limits
 from tests.signed import Lock
@@ -19,7 +19,7 @@ LIMITS = Limits(bytes=10**6, row_bytes=1000)
 
 
 def fetch(settings: Settings, folder: Path, url: str) -> tuple[Path, str, dict[str, Any]]:
-    return fetch_s3.fetch(url, LIMITS, settings, folder, lambda _phase, _share: None)
+    return s3.fetch(url, LIMITS, settings, folder, lambda _phase, _share: None)
 
 
 @pytest.fixture

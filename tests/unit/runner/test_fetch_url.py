@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
-from studio.runner import fetch_url
-from studio.runner.fetch_url import Wish
+from studio.runner.sources import http
+from studio.runner.sources.http import Wish
 from studio.sources import Limits
 from tests.site import Site
 
@@ -18,7 +18,7 @@ def fetch(url: str, folder: Path, limit: int = 10**6, **given: Any) -> tuple[Pat
     limits = Limits(bytes=limit, row_bytes=1000, seconds=given.pop("seconds", 60))
     allow = given.pop("allow_internal", True)
     wish = Wish(url, limits, allow_internal=allow, pause=lambda _seconds: None)
-    path, filename, _facts = fetch_url.fetch(wish, folder, lambda _phase, _share: None)
+    path, filename, _facts = http.fetch(wish, folder, lambda _phase, _share: None)
     return path, filename
 
 
@@ -55,7 +55,7 @@ def test_after_a_cut_only_the_rest_is_asked_for(site: Site, tmp_path: Path) -> N
 
 
 def test_another_attempt_goes_on_too(site: Site, tmp_path: Path) -> None:
-    url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * fetch_url.MOST_TRIES)])
+    url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MOST_TRIES)])
     error = refusal(url, tmp_path)
     site.asked.clear()
     path, _ = fetch(url, tmp_path)
@@ -74,7 +74,7 @@ def test_where_the_rest_cannot_be_had_it_begins_anew(
 
 
 def test_what_changed_meanwhile_is_not_mixed(site: Site, tmp_path: Path) -> None:
-    url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * fetch_url.MOST_TRIES)])
+    url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MOST_TRIES)])
     refusal(url, tmp_path)
     site.put("/rows.jsonl", ROWS.upper(), tag='"second"')
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from studio.events import Event, EventLog, Finished, Stopped
-from studio.runner import session
-from studio.training.stopping import Stop
+from studio.runner import execution
+from studio.training.stop_handler import Stop
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_what_an_interrupted_import_breaks_is_no_failure(stop: Stop, tmp_path: P
     """A package that is told to stop while it loads may swallow that, and break later."""
     log = EventLog(tmp_path / "events.jsonl")
 
-    def load(_say: session.Say) -> Event:
+    def load(_say: execution.Say) -> Event:
         with stop.at_once():
             try:
                 stop._hear(signal.SIGTERM, None)
@@ -31,6 +31,6 @@ def test_what_an_interrupted_import_breaks_is_no_failure(stop: Stop, tmp_path: P
                 raise RecursionError from half
         return Finished(metrics={})
 
-    code = session._tell(log, stop, load)
+    code = execution._tell(log, stop, load)
 
     assert (code, type(last(log))) == (0, Stopped)

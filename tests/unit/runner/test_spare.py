@@ -14,7 +14,7 @@ LOOK = """
 import sys, importlib.util
 from pathlib import Path
 from studio.rundir import RunDir
-from studio.runner.spare import spare
+from studio.runner.optional_packages import spare
 
 spare(RunDir(Path(sys.argv[1])))
 print(*(name for name in ("bitsandbytes", "torchao") if importlib.util.find_spec(name)))

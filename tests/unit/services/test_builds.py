@@ -14,7 +14,7 @@ from studio.errors import ConflictError, InvalidError, TooLargeError
 from studio.events import Failed
 from studio.intake.files.limits import AT_ONCE_BYTES, Limits
 from studio.intake.mapping import Mapping
-from studio.runner.build import build
+from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds, datasets, versions
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.queue import task_results

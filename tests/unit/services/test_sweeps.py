@@ -20,7 +20,7 @@ from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.sweeps import sweep_preview, sweeps, trials
 from studio.services.sweeps.sweep_preview import Plan
-from studio.worker.sweeper import Sweeper
+from studio.worker.sweep_scheduler import Sweeper
 from tests.factories import make_done, make_recipe, progressed
 
 RATE, RANK = "optimisation.learning_rate", "adapter.r"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from studio.methods import METHODS, trainable
+from studio.methods import METHODS, model_compatibility
 from studio.weights import architectures
 from studio.weights.model_kinds import DESCRIPTIONS, Kind
 
@@ -52,9 +52,9 @@ def test_a_config_tells_its_kind(config: dict[str, Any], kind: Kind | None) -> N
 
 
 def test_a_method_is_named_that_cannot_train_a_model() -> None:
-    assert trainable.complaint("causal", "llama") == ""
-    assert trainable.complaint(None, "new") == ""
-    assert trainable.complaint("encoder", "bert", [METHODS["sft"]]) == (
+    assert model_compatibility.complaint("causal", "llama") == ""
+    assert model_compatibility.complaint(None, "new") == ""
+    assert model_compatibility.complaint("encoder", "bert", [METHODS["sft"]]) == (
         f"{DESCRIPTIONS['encoder']} The method Supervised cannot train bert models."
     )
 

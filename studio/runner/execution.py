@@ -1,0 +1,132 @@
+"""One piece of work, told in events: whatever happens, the last of them says how it ended."""
+
+import errno
+import shutil
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from studio.chores import ChoreDir
+from studio.errors import StudioError, TrainingError
+from studio.events import NO_ROOM_EXIT, Event, EventLog, Failed, Finished, Paused, Stopped
+from studio.recipe.exports import ExportSpec
+from studio.redaction import redacted
+from studio.rundir import ExportDir, RunDir
+from studio.runner import task_dispatch
+from studio.runner.run_lock import held
+from studio.training.stop_handler import Stop, StopRequested
+
+Say = Callable[[Event], None]
+Work = Callable[[Say], Event]
+"""Does what is to be done, and returns the last that there is to say of it."""
+
+
+def execute(root: Path, stop: Stop) -> int:
+    """Train the run in a folder. Return the exit code: 0 unless it failed.
+
+    Without room for its last event, the exit code says so in its place.
+    """
+    run = RunDir(root)
+    may_go: list[Path] = []
+
+    def train(say: Say) -> Event:
+        with stop.at_once():
+            from studio.runner import training_run  # noqa: PLC0415 -- heavy import
+        outcome = training_run.train(run, say, stop)
+        if not outcome.keeps_checkpoints:
+            may_go.append(run.checkpoints)
+        return outcome.event
+
+    with held(run):
+        code = _tell(run.events, stop, train)
+        # Only a run that has its result, and has said so, will never want to go on from them.
+        for folder in may_go:
+            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            run.checkpoints.rmdir()
+        run.ask.unlink(missing_ok=True)
+    return code
+
+
+def export(root: Path, stop: Stop) -> int:
+    """Make the export in a folder. Return the exit code: 1 if it failed, else 0."""
+    folder = ExportDir(root)
+
+    def make(say: Say) -> Event:
+        with stop.at_once():
+            from studio.runner import training_run  # noqa: PLC0415 -- heavy import
+            from studio.training.export import exporter  # noqa: PLC0415 -- heavy import
+
+            spec = ExportSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+            recipe = training_run.recipe_of(RunDir(spec.run))
+            return Finished(metrics=exporter.make(folder, spec, recipe, say))
+
+    return _tell(folder.events, stop, make)
+
+
+def chore(root: Path, stop: Stop) -> int:
+    """Do the chore in a folder. Return the exit code: 1 if it failed, else 0."""
+    folder = ChoreDir(root)
+
+    def do(say: Say) -> Event:
+        with stop.at_once():
+            return task_dispatch.do(folder, say)
+
+    return _tell(folder.events, stop, do)
+
+
+def _tell(log: EventLog, stop: Stop, work: Work) -> int:
+    try:
+        return _told(log, stop, work)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return NO_ROOM_EXIT
+
+
+def _told(log: EventLog, stop: Stop, work: Work) -> int:
+    def say(event: Event) -> None:
+        with stop.held():
+            log.append(event)
+
+    try:
+        last = work(say)
+    except StopRequested:
+        log.append(_left(stop))
+    except Exception as error:  # noqa: BLE001 -- the last stand: the studio must hear of anything
+        if not stop.has_interrupted:
+            return _fail(error, say)
+        log.append(_left(stop))
+    else:
+        log.append(last)
+    return 0
+
+
+def _left(stop: Stop) -> Paused | Stopped:
+    print("stopped, as asked", flush=True)  # noqa: T201 -- the run's own log
+    return Paused(step=stop.step) if stop.asked == "pause" else Stopped(step=stop.step)
+
+
+def _fail(error: Exception, say: Say) -> int:
+    traceback.print_exception(error)
+    told = _explained(error)
+    words = {"message": redacted(told.message), "hint": redacted(told.hint)}
+    say(told.model_copy(update=words))
+    return 1
+
+
+def _explained(error: Exception) -> Failed:
+    if isinstance(error, StudioError) and not isinstance(error, TrainingError):
+        return Failed(code=error.code, message=error.message, hint=error.hint)
+    try:
+        from studio.training import exception_mapping  # noqa: PLC0415 -- heavy import
+    except ImportError as missing:
+        # Without torch nothing can be explained by its types, but then that is the explanation.
+        what = f"{missing.name} is not installed" if missing.name else str(missing).rstrip(".")
+        return Failed(
+            code="dependency_missing",
+            message=f"A package that training needs does not load: {what}.",
+            hint="Install the training packages; studio doctor lists what is missing.",
+        )
+    return exception_mapping.explain(error)

@@ -1,0 +1,20 @@
+"""Make one export: `python -m studio.runner.export_main FOLDER`. It tells of it as events."""
+
+import sys
+import warnings
+from pathlib import Path
+
+from studio.runner.__main__ import clean_environment
+from studio.training.stop_handler import Stop
+
+if __name__ == "__main__":
+    # What upstream will change one day is nothing the reader of a log can mend.
+    warnings.simplefilter("ignore", FutureWarning)
+    clean_environment()
+    stop = Stop()
+    folder = Path(sys.argv[1])
+    stop.listen(folder / "ask")
+
+    from studio.runner.execution import export  # heavy import
+
+    sys.exit(export(folder, stop))

@@ -1,0 +1,1 @@
+"""The inference service: loaded models that answer token by token."""

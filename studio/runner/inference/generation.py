@@ -1,0 +1,174 @@
+"""An answer as it is written: token by token into text, up to a mark, a limit, or nobody's ear."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteria
+from transformers.generation.streamers import BaseStreamer
+
+from studio.errors import InvalidError
+from studio.speaker import Asked, End
+from studio.training.evaluation.sample_answers import watched
+
+_UNFINISHED = "�"
+"""What a tokenizer writes for a character that is not whole yet."""
+
+
+@dataclass(slots=True)
+class Text:
+    """Makes text of tokens, bit by bit, and holds back what may be the start of a stop."""
+
+    tokenizer: PreTrainedTokenizerBase
+    stop: Sequence[str]
+    is_turn: bool
+    """Whether spaces before the first word are left out."""
+    has_stopped: bool = False
+    _ids: list[int] = field(default_factory=list)
+    _done: int = 0
+    """How many tokens are text already."""
+    _before: int = 0
+    """Where the piece before these began: some tokenizers write a space by what stands before."""
+    _held: str = ""
+
+    def add(self, token: int) -> str:
+        """Take a token. Return what can be said for certain."""
+        self._ids.append(token)
+        new = self._new()
+        if new.endswith(_UNFINISHED):
+            return ""
+        self._before, self._done = self._done, len(self._ids)
+        return self._say(new)
+
+    def finish(self) -> str:
+        """Return what was held back, now that nothing follows."""
+        rest = self._say(self._new()) + self._held
+        self._held = ""
+        return "" if self.has_stopped else rest
+
+    def _new(self) -> str:
+        known = self._decode(self._ids[self._before : self._done])
+        return self._decode(self._ids[self._before :])[len(known) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+    def _say(self, new: str) -> str:
+        if self.has_stopped:
+            return ""
+        text = self._held + new
+        if self.is_turn:
+            text = text.lstrip()
+            self.is_turn = not text
+        found = min((at for one in self.stop if (at := text.find(one)) >= 0), default=-1)
+        if found >= 0:
+            self.has_stopped, self._held = True, ""
+            return text[:found]
+        held = max((_overlap(text, one) for one in self.stop), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+
+class _Heard(BaseStreamer):  # type: ignore[misc] # upstream is untyped
+    """Hands each token on; the first that it is given are those of the prompt."""
+
+    def __init__(self, hear: Callable[[int], None]) -> None:
+        self._hear = hear
+        self._is_prompt = True
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._is_prompt:
+            self._is_prompt = False
+            return
+        for token in value.flatten().tolist():
+            self._hear(token)
+
+    def end(self) -> None:
+        """Nothing is left to hand on."""
+
+
+class _Until(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        self._is_over = is_over
+
+    def __call__(
+        self, input_ids: torch.Tensor, _scores: torch.Tensor, **_rest: object
+    ) -> torch.Tensor:
+        return torch.full((len(input_ids),), self._is_over(), device=input_ids.device)
+
+
+def write(
+    asked: Asked,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    say: Callable[[str], None],
+    is_gone: Callable[[], bool],
+) -> End:
+    """Have a model write, and say what it writes as it comes; it stops once nobody listens."""
+    text = Text(tokenizer, asked.stop, asked.is_turn)
+    written: list[int] = []
+
+    def hear(token: int) -> None:
+        written.append(token)
+        if token not in asked.stops and (new := text.add(token)):
+            say(new)
+
+    if asked.seed is not None:
+        torch.manual_seed(asked.seed)
+    inputs = torch.tensor([asked.ids], device=model.device)
+    with torch.inference_mode(), watched(model) as formats:
+        model.generate(
+            input_ids=inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=asked.most,
+            eos_token_id=asked.stops,
+            pad_token_id=tokenizer.pad_token_id,
+            streamer=_Heard(hear),
+            stopping_criteria=[_Until(lambda: text.has_stopped or is_gone())],
+            **_chosen(asked),
+        )
+    if rest := text.finish():
+        say(rest)
+    has_ended = text.has_stopped or written[-1] in asked.stops
+    return End(
+        reason="stop" if has_ended else "length",
+        tokens=len(written),
+        computed_in=" and ".join(sorted(formats)),
+    )
+
+
+def room(asked: Asked, config: object) -> int:
+    """Return how many tokens an answer may have.
+
+    Raises:
+        InvalidError: there is no room for one.
+
+    """
+    context = getattr(config, "max_position_embeddings", None) or 2**20
+    left = context - len(asked.ids)
+    if left < 1:
+        raise InvalidError(
+            f"The prompt has {len(asked.ids):,} tokens; this model sees {context:,}.",
+            hint="Shorten the messages.",
+            param="messages",
+        )
+    return min(left, asked.most or left)
+
+
+def _chosen(asked: Asked) -> dict[str, object]:
+    """Say how the next token is chosen; what a model's own settings say of it counts for nothing.
+
+    What OpenAI's interface does not have is switched off, so that a temperature is one.
+    """
+    plain: dict[str, object] = {"num_beams": 1, "repetition_penalty": 1.0, "use_cache": True}
+    if asked.temperature == 0:
+        return plain | {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    chosen: dict[str, object] = {"temperature": asked.temperature, "top_p": asked.top_p, "top_k": 0}
+    return plain | {"do_sample": True} | chosen
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Return how much of a stop the text ends with."""
+    most = min(len(text), len(stop) - 1)
+    return next((size for size in range(most, 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,0 +1,101 @@
+"""Questions received, put to models, and answered bit by bit: what the speaker does all day."""
+
+import os
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from studio.desk import Failure
+from studio.errors import StudioError
+from studio.runner.inference.generation import room, write
+from studio.runner.inference.model_cache import Voices
+from studio.sockets import hear, is_gone
+from studio.speaker import REQUEST_BYTES, Asked, Doing, Said
+from studio.training import exception_mapping
+
+REQUEST_SECONDS = 5.0
+"""How long a request may take to arrive: it comes from a process of ours, on this machine."""
+
+_LOG = "Try again; speaker.log in the studio's folder says more."
+_HINTS = {"out_of_memory": "Choose a smaller model, or shorten what it is asked."}
+"""What to do where nothing trains."""
+
+
+@dataclass(slots=True)
+class Speaker:
+    listener: socket.socket
+    lifeline: int
+    """Ends when it is to leave; on it the worker is told what goes on."""
+    idle_seconds: float
+    voices: Voices = field(default_factory=Voices)
+
+    def serve(self) -> None:
+        """Answer until the worker wants it gone, or nobody has asked for a while."""
+        os.set_blocking(self.lifeline, False)
+        while True:
+            files = [self.lifeline, self.listener.fileno()]
+            ready, _, _ = select.select(files, [], [], self.idle_seconds)
+            if not ready or self.lifeline in ready:
+                return
+            line, _ = self.listener.accept()
+            with line:
+                self._receive(line)
+
+    def _receive(self, line: socket.socket) -> None:
+        line.settimeout(REQUEST_SECONDS)
+        try:
+            asked = Asked.model_validate_json(hear(line, REQUEST_BYTES))
+        except (OSError, ValidationError):
+            return  # No client of ours.
+        line.settimeout(None)
+        if is_gone(line):
+            return  # It has waited too long, and left.
+        self._tell(Doing(name=asked.name, is_answering=True))
+        computed_in = self._answer(line, asked)
+        self._tell(Doing(name=asked.name, is_answering=False, computed_in=computed_in))
+
+    def _answer(self, line: socket.socket, asked: Asked) -> str:
+        """Answer, and return the format that was computed in; nothing where it failed."""
+        say, computed_in = _saying(line), ""
+        try:
+            with self.voices.of(asked) as (model, tokenizer):
+                most = room(asked, model.config.get_text_config())
+                say(Said(begun=True))
+                told = write(
+                    asked.model_copy(update={"most": most}),
+                    model,
+                    tokenizer,
+                    lambda text: say(Said(text=text)),
+                    lambda: is_gone(line),
+                )
+            computed_in = told.computed_in
+            say(Said(end=told))
+        except Exception as error:  # whatever befell one answer, the next is another matter
+            say(Said(failure=_failure(error)))
+            if not isinstance(error, StudioError):
+                # What it stumbled over may lie about still: the next one begins anew.
+                raise
+        return computed_in
+
+    def _tell(self, doing: Doing) -> None:
+        with suppress(OSError):  # A worker that is gone, or busy, need not know.
+            os.write(self.lifeline, doing.line())
+
+
+def _saying(line: socket.socket) -> Callable[[Said], None]:
+    def say(said: Said) -> None:
+        with suppress(OSError):  # Whoever asked has gone; it is noticed before the next token.
+            line.sendall(said.line())
+
+    return say
+
+
+def _failure(error: Exception) -> Failure:
+    told = exception_mapping.explain(error)
+    if isinstance(error, StudioError):
+        return Failure(code=told.code, message=told.message, hint=told.hint)
+    return Failure(code=told.code, message=told.message, hint=_HINTS.get(told.code, _LOG))

@@ -1,0 +1,76 @@
+"""A file that comes in parts: written as they come, counted, told of, and held to a limit."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from studio.errors import TooLargeError
+from studio.runner.task_dispatch import Tell
+from studio.sources import Limits
+
+AT_ONCE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How parts are written; `before` are the bytes of files that came earlier."""
+
+    limits: Limits
+    tell: Tell
+    total: int | None = None
+    """Bytes of all that will come; None where nobody says."""
+    before: int = 0
+
+    def append(self, path: Path, pieces: Iterable[bytes], start: int = 0) -> int:
+        """Write pieces to a file from a place on. Return how long it is then.
+
+        Raises:
+            TooLargeError: it is more than may be kept.
+
+        """
+        self.refuse(self.total or 0)
+        have = start
+        with path.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            file.truncate()
+            for piece in pieces:
+                have += len(piece)
+                self.refuse(self.before + have)
+                file.write(piece)
+                self.told(have)
+        return have
+
+    def refuse(self, size: int) -> None:
+        if size > self.limits.bytes:
+            raise TooLargeError(
+                f"It is larger than is taken here: {amount(self.limits.bytes)}.",
+                hint="The operator sets how much: STUDIO_UPLOAD_LIMIT_BYTES.",
+            )
+
+    def told(self, have: int) -> None:
+        done = self.before + have
+        if self.total:
+            self.tell(
+                f"fetched {amount(done)} of {amount(self.total)}", 0.9 * min(1, done / self.total)
+            )
+        else:
+            self.tell(f"fetched {amount(done)}", None)
+
+
+def safe(path: Path) -> None:
+    """Wait until a file, or all in a folder, is safe on the disk: whoever takes it need not."""
+    for one in (*path.iterdir(), path) if path.is_dir() else (path,):
+        handle = os.open(one, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def amount(size: int) -> str:
+    """Write a size as a person reads it while it grows."""
+    for unit, worth in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= worth:
+            return f"{size / worth:.3g} {unit}"
+    return f"{size} B"

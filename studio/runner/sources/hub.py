@@ -1,0 +1,280 @@
+"""A data set from the Hugging Face hub: the files of its splits, at one commit, as they are there.
+
+Which files that are, `datasets` says by the repository's own card and names; no code of it is ever
+run. One file stays what it is; of several, `hub_files` makes one.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, Self
+
+from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
+from studio.intake.files.formats import ARCHIVE
+from studio.manifest import sha256
+from studio.runner.sources import hub_archive
+from studio.runner.sources.chunked_file import Writing
+from studio.runner.task_dispatch import Tell
+from studio.settings import Settings
+from studio.sources import Hub, Limits
+
+READ = frozenset({"json", "csv", "parquet", "arrow", "text"})
+"""What `datasets` calls the kinds of files that hold rows of text."""
+
+_CARDS = ("README.md", ".huggingface.yaml")
+
+
+def fetch(
+    source: Hub, limits: Limits, settings: Settings, folder: Path, tell: Tell
+) -> tuple[Path, str, dict[str, Any]]:
+    """Fetch the split that was chosen; or train, and the one that is to measure it.
+
+    Return where it is, what it is called, and of which commit it is.
+
+    Raises:
+        StudioError: it is gated or missing, names no such part, or is more than may be kept.
+
+    """
+    # Both packages read where the hub is when they are loaded.
+    os.environ["HF_ENDPOINT"] = settings.hub_endpoint
+    os.environ["HF_DATASETS_CACHE"] = str(folder / "cache")
+    repo = Repository(source, settings, folder / "hub")
+    tell("asking the hub", None)
+    with repo.in_words():
+        repo.look()
+        repo.refuse_leading_away()
+        builder = repo.builder()
+        splits = repo.splits(builder)
+        _refuse_other_kinds(builder.name)
+        files = [file for named in splits.values() for file in named]
+        total = sum(repo.sizes[file] for file in files)
+        Writing(limits, tell).refuse(total)
+        paths = repo.download(files, Writing(limits, tell, total))
+    facts = {"commit": repo.commit, "config": builder.config.name, "split": " and ".join(splits)}
+    if len(files) == 1:
+        return paths[files[0]], PurePosixPath(files[0]).name, facts
+    fetched = {split: [paths[file] for file in named] for split, named in splits.items()}
+    with repo.in_words():
+        target = hub_archive.together(builder, fetched, limits, folder, tell)
+    name = "-".join([source.id.rpartition("/")[2], *splits])
+    return target, name + ARCHIVE, facts | {"files": files}
+
+
+@dataclass(slots=True)
+class Repository:
+    """A data set's repository, at the commit that its revision means now."""
+
+    source: Hub
+    settings: Settings
+    folder: Path
+    commit: str = ""
+    gated: bool = False
+    sizes: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def token(self) -> str | bool:
+        return self.settings.hub_token.get_secret_value() or False
+
+    def look(self) -> None:
+        """Ask what it holds."""
+        from huggingface_hub import HfApi  # noqa: PLC0415 -- heavy import
+
+        api = HfApi(endpoint=self.settings.hub_endpoint, token=self.token)
+        told = api.dataset_info(
+            self.source.id, revision=self.source.revision or None, files_metadata=True
+        )
+        self.commit, self.gated = told.sha or "", bool(told.gated)
+        siblings = told.siblings or []
+        self.sizes = {one.rfilename: one.size or 0 for one in siblings}
+        self.sums = {one.rfilename: one.lfs.sha256 for one in siblings if one.lfs}
+
+    def refuse_leading_away(self) -> None:
+        """Refuse a card that names files outside of its repository: they would be looked for."""
+        from huggingface_hub.repocard import RepoCard  # noqa: PLC0415 -- heavy import
+        from yaml import safe_load  # noqa: PLC0415 -- heavy import
+
+        for name in _CARDS:
+            if name not in self.sizes:
+                continue
+            text = self._file(name).read_text(encoding="utf-8", errors="replace")
+            is_card = name.endswith(".md")
+            told = RepoCard(text, ignore_metadata_errors=True).data if is_card else safe_load(text)
+            for path in _strings(told.get("configs") or []):
+                if "://" in path or "::" in path or path.startswith(("/", "~")) or ".." in path:
+                    raise InvalidError(
+                        f"{self.source.id} names a file that is not its own: {path}."
+                    )
+
+    def builder(self) -> Any:  # noqa: ANN401 -- datasets is not typed
+        """Return what `datasets` makes of the repository, or of the part that was chosen."""
+        import datasets  # noqa: PLC0415 -- heavy import
+
+        names: list[str] = datasets.get_dataset_config_names(
+            self.source.id, revision=self.commit, token=self.token
+        )
+        if self.source.config and self.source.config not in names:
+            raise _choose(f"{self.source.id} has no part {self.source.config}", names, "config")
+        if not self.source.config and len(names) > 1 and "default" not in names:
+            raise _choose(f"{self.source.id} has several parts", names, "config")
+        return datasets.load_dataset_builder(
+            self.source.id,
+            self.source.config or None,
+            revision=self.commit,
+            token=self.token,
+        )
+
+    def splits(self, builder: Any) -> dict[str, list[str]]:  # noqa: ANN401 -- of datasets
+        """Return the files of the split that was chosen; else of two, the first to learn from."""
+        found = {str(split): list(files) for split, files in builder.config.data_files.items()}
+        chosen = self.source.split or ("train" if "train" in found else next(iter(found)))
+        if chosen not in found:
+            raise _choose(f"{self.source.id} has no split {chosen}", list(found), "split")
+        held = "" if self.source.split else hub_archive.beside(list(found), chosen)
+        own = f"hf://datasets/{self.source.id}@{self.commit}/"
+        splits = {
+            split: [str(file).removeprefix(own) for file in found[split]]
+            for split in filter(None, (chosen, held))
+        }
+        if not {file for files in splits.values() for file in files} <= self.sizes.keys():
+            raise InvalidError(f"{self.source.id} names files that are not its own.")
+        return splits
+
+    def download(self, files: Sequence[str], writing: Writing) -> dict[str, Path]:
+        """Fetch files; what an earlier attempt has fetched is not fetched again."""
+        paths, done = dict[str, Path](), 0
+        for file in files:
+            bar = _bar(writing, done)
+            path = self._file(file, bar)
+            if file in self.sums and sha256(path) != self.sums[file]:
+                path.unlink()
+                raise UnavailableError(
+                    f"{file} did not come as the hub has it.", hint="Try again: it is fetched anew."
+                )
+            done += self.sizes[file]
+            writing.told(done)
+            paths[file] = path
+        return paths
+
+    def _file(self, name: str, bar: Any = None) -> Path:  # noqa: ANN401 -- like a tqdm
+        from huggingface_hub import hf_hub_download  # noqa: PLC0415 -- heavy import
+
+        return Path(
+            hf_hub_download(
+                self.source.id,
+                name,
+                repo_type="dataset",
+                revision=self.commit,
+                local_dir=self.folder,
+                token=self.token,
+                endpoint=self.settings.hub_endpoint,
+                tqdm_class=bar,
+            )
+        )
+
+    @contextmanager
+    def in_words(self) -> Iterator[None]:
+        """Say what is wrong in words of our own; none of them holds the token."""
+        import httpx2  # noqa: PLC0415 -- heavy import
+        from datasets.exceptions import DatasetsError  # noqa: PLC0415 -- heavy import
+        from huggingface_hub import errors  # noqa: PLC0415 -- heavy import
+
+        try:
+            yield
+        except errors.GatedRepoError as error:
+            raise self._gated() from error
+        except errors.RevisionNotFoundError as error:
+            raise NotFoundError(
+                f"{self.source.id} has no revision {self.source.revision}.",
+                hint="Leave it out for the newest.",
+            ) from error
+        except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+            raise self._missing() from error
+        except errors.EntryNotFoundError as error:
+            raise NotFoundError(f"{self.source.id} lacks a file that it names.") from error
+        except (errors.HfHubHTTPError, httpx2.TransportError) as error:
+            raise UnavailableError(
+                f"{self.settings.hub_endpoint} cannot be reached, or does not answer.",
+                hint="Try again later. The operator sets its address: STUDIO_HUB_ENDPOINT.",
+            ) from error
+        except DatasetsError as error:
+            raise (self._gated() if self.gated else _unreadable(self.source.id, error)) from error
+        except (RuntimeError, ValueError, FileNotFoundError) as error:
+            raise _unreadable(self.source.id, error) from error
+
+    def _gated(self) -> StudioError:
+        error = InvalidError(
+            f"{self.source.id} is gated: its owner asks for your consent first.",
+            hint=f"Accept its terms at {self.settings.hub_endpoint}/datasets/{self.source.id}. "
+            + (
+                "The token of this studio is not let in yet."
+                if self.token
+                else "Then set STUDIO_HUB_TOKEN (or HF_TOKEN) where the studio runs."
+            ),
+            param="id",
+        )
+        error.code = "gated_model"
+        return error
+
+    def _missing(self) -> StudioError:
+        how = "" if self.token else ": then set STUDIO_HUB_TOKEN where the studio runs"
+        return NotFoundError(
+            f"The hub has no data set {self.source.id}, or not for us.",
+            hint=f"It may be spelt otherwise, or be private{how}.",
+        )
+
+
+def _choose(what: str, names: Sequence[str], param: str) -> InvalidError:
+    shown = ", ".join(names[:20])
+    return InvalidError(f"{what}.", hint=f"There are: {shown}.", param=param)
+
+
+def _unreadable(name: str, error: Exception) -> StudioError:
+    if "script" in str(error):
+        return InvalidError(
+            f"{name} is made by a script of its own, and no code from the hub is run here.",
+            hint="Look for a copy of it with data files, such as Parquet.",
+        )
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return InvalidError(f"Nothing in {name} can be read as rows: {first.rstrip('.')}.")
+
+
+def _refuse_other_kinds(kind: str) -> None:
+    if kind not in READ:
+        raise InvalidError(
+            f"It holds files of the kind {kind}, and only rows of text can be learnt from.",
+            hint="Parquet, JSON, CSV, Arrow and text are read.",
+        )
+
+
+def _strings(data: object) -> Iterator[str]:
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, dict | list):
+        for one in data.values() if isinstance(data, dict) else data:
+            yield from _strings(one)
+
+
+def _bar(writing: Writing, before: int) -> type:
+    """Return what the hub's client takes for a class of progress bars, and tells bytes to."""
+
+    class Bar:
+        def __init__(self, *_given: object, initial: int = 0, **_named: object) -> None:
+            self.have = initial
+
+        def update(self, count: float | None = 1) -> None:
+            self.have += int(count or 0)
+            writing.told(before + self.have)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_error: object) -> None:
+            pass
+
+        def close(self) -> None:
+            pass
+
+    return Bar

@@ -1,0 +1,81 @@
+"""Several files of a hub's data set as one: an archive of them, named for what each is for."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+
+from studio.intake.files.archives import split_of
+from studio.intake.files.formats import ENDINGS, bare, ending, endings
+from studio.runner.sources.chunked_file import Writing
+from studio.runner.task_dispatch import Tell
+from studio.sources import Limits
+
+_QUICK = 1
+"""How hard JSON lines are packed: to a fifth or so, in little time."""
+
+
+def beside(splits: Sequence[str], chosen: str) -> str:
+    """Return the split that measures what is learnt of another, or nothing.
+
+    One for testing stands in where there is none for validation.
+    """
+    if split_of(chosen) not in {"train", ""}:
+        return ""
+    named = {split_of(split): split for split in reversed(splits)}
+    return named.get("validation") or named.get("test") or ""
+
+
+def together(
+    builder: Any,  # noqa: ANN401 -- of datasets
+    files: Mapping[str, Sequence[Path]],
+    limits: Limits,
+    folder: Path,
+    tell: Tell,
+) -> Path:
+    """Make one archive of the files of each split.
+
+    They stay as they are, so that a bad row is told by its place, and the others are kept. Files of
+    several formats are read by `datasets`, and written as JSON lines.
+
+    Raises:
+        TooLargeError: it is more than may be kept.
+
+    """
+    tell("putting the files together", 0.9)
+    target = folder / "files.zip"
+    if _is_of_one_format(files):
+        with ZipFile(target, "w", ZIP_STORED) as archive:
+            for name, path in _named(files):
+                archive.write(path, name)
+        return target
+    builder.config.data_files = {split: list(map(str, paths)) for split, paths in files.items()}
+    quiet, size = Writing(limits, lambda _phase, _share: None), 0
+    with ZipFile(target, "w", ZIP_DEFLATED, compresslevel=_QUICK) as archive:
+        for split in files:
+            with archive.open(f"{split}.jsonl", "w", force_zip64=True) as member:
+                for line in _lines(builder, split):
+                    size += len(line)
+                    quiet.refuse(size)
+                    member.write(line)
+    return target
+
+
+def _is_of_one_format(files: Mapping[str, Sequence[Path]]) -> bool:
+    named = (path.name for paths in files.values() for path in paths)
+    formats = {ENDINGS.get(ending(bare(name))) for name in named}
+    return len(formats) == 1 and None not in formats
+
+
+def _named(files: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, Path]]:
+    """Name each file for its split alone: its own name may say otherwise than the card does."""
+    for split, paths in files.items():
+        for number, path in enumerate(paths, 1):
+            place = f"-{number:05}-of-{len(paths):05}" if len(paths) > 1 else ""
+            yield f"{split}{place}{endings(path.name)}", path
+
+
+def _lines(builder: Any, split: str) -> Iterator[bytes]:  # noqa: ANN401 -- of datasets
+    for row in builder.as_streaming_dataset(split=split):
+        yield (json.dumps(row, ensure_ascii=False, default=str) + "\n").encode()

@@ -1,0 +1,19 @@
+"""Do one chore: `python -m studio.runner.task_main FOLDER`. It tells of it as events."""
+
+import sys
+import warnings
+from pathlib import Path
+
+from studio.runner.__main__ import clean_environment, keep_secrets
+from studio.runner.execution import chore
+from studio.training.stop_handler import Stop
+
+if __name__ == "__main__":
+    # What upstream will change one day is nothing the reader of a log can mend.
+    warnings.simplefilter("ignore", FutureWarning)
+    clean_environment()
+    keep_secrets()
+    stop = Stop()
+    folder = Path(sys.argv[1])
+    stop.listen(folder / "ask")
+    sys.exit(chore(folder, stop))

@@ -1,0 +1,1 @@
+"""Background tasks, one module a kind; studio.tasks names them."""

@@ -1,0 +1,50 @@
+"""Read a file that is large or takes long: its rows, as canonical ones, in the chore's folder."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from studio.chores import ChoreDir
+from studio.errors import StudioError
+from studio.intake.conversion.detection_result import ARRIVAL, arrival
+from studio.intake.conversion.job import CONVERTED, READ, READING, Reading
+from studio.intake.files.limits import Limits
+from studio.runner.reading_limits import limited
+from studio.runner.sources.chunked_file import safe
+from studio.runner.task_dispatch import Tell
+
+
+def build(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Do the reading in `params["reading"]`. Return where its rows are, and what they are.
+
+    With `params["look"]`, return what the first rows show; without `params["write"]`, only that.
+    """
+    job = READING.validate_python(params["reading"])
+    with limited(job.limits, job.source.path.stat().st_size) as limits:
+        found = _look(job, limits, tell) if params.get("look") else {}
+        if params.get("write", True):
+            found |= _write(replace(job, limits=limits), folder.files / "rows", tell)
+    return found
+
+
+def _look(job: Reading, limits: Limits, tell: Tell) -> dict[str, Any]:
+    tell("looking at the first rows", None)
+    return {"arrival": ARRIVAL.dump_python(arrival(job.source, limits, job.mapping), mode="json")}
+
+
+def _write(job: Reading, rows: Path, tell: Tell) -> dict[str, Any]:
+    shutil.rmtree(rows, ignore_errors=True)
+    rows.mkdir()
+    try:
+        made = job.write(rows, lambda share: tell(_phase(share), share))
+    except (OSError, StudioError):
+        # On a full disk, half of the rows would keep the room that everything else needs.
+        shutil.rmtree(rows, ignore_errors=True)
+        raise
+    safe(rows)
+    return {"rows": str(rows), "converted": CONVERTED.dump_python(made, mode="json")}
+
+
+def _phase(share: float) -> str:
+    return "reading the rows" if share < READ else "looking through the rows"

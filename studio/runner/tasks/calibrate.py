@@ -1,0 +1,75 @@
+"""A calibration: a few real steps of a recipe, on its own data, to see how fast and how full."""
+
+import shutil
+import statistics
+from typing import Any
+
+from studio.chores import ChoreDir
+from studio.errors import TrainingError
+from studio.events import Event, Failed, Finished, Progressed, Started
+from studio.methods import RECIPES
+from studio.recipe import yaml
+from studio.recipe.dotted import merge
+from studio.rundir import RunDir
+from studio.runner.execution import execute
+from studio.runner.task_dispatch import Tell
+from studio.training.stop_handler import Stop
+
+WARM_UP, STEPS = 3, 5
+"""Steps that are left out, for the machine warms up, and steps that count."""
+
+
+def calibrate(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Train a recipe's first steps. Return what they told; nothing is kept of the model.
+
+    Raises:
+        TrainingError: the recipe fails, as it would as a run.
+
+    """
+    tell("training a few steps", None)
+    run = RunDir(folder.files / "run")
+    # A try before this one was killed.
+    shutil.rmtree(run.root, ignore_errors=True)
+    run.root.mkdir()
+    recipe = RECIPES.validate_python(merge(params["recipe"], _SHORT), strict=False)
+    run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
+    run.job.write_text(params["job"], encoding="utf-8")
+    try:
+        execute(run.root, Stop())
+        said = run.events.read()[0]
+    finally:
+        shutil.rmtree(run.root)
+    last = said[-1]
+    if isinstance(last, Failed):
+        raise TrainingError(last.code, last.message, hint=last.hint)
+    return _told(said)
+
+
+_SHORT: dict[str, Any] = {
+    "optimisation": {
+        "max_steps": WARM_UP + STEPS,
+        # The longest examples come first: the fullest step is among these.
+        "train_sampling_strategy": "group_by_length",
+    },
+    "evaluation": {"eval_steps": float(WARM_UP + STEPS), "logging_steps": 1},
+    "samples": {"prompts": 0},
+    "checkpoints": {"save_minutes": None, "save_steps": None, "load_best_model_at_end": False},
+    "early_stopping": {"early_stopping_patience": None},
+}
+
+
+def _told(said: list[Event]) -> dict[str, Any]:
+    (started,) = (one for one in said if isinstance(one, Started))
+    (finished,) = (one for one in said if isinstance(one, Finished))
+    steps = [one for one in said if isinstance(one, Progressed) and "step_seconds" in one.metrics]
+    warm = steps[WARM_UP - 1]
+    seconds = [one.metrics["step_seconds"] for one in steps[WARM_UP:]]
+    whole = (finished.at - said[0].at).total_seconds()
+    return {
+        "steps": len(seconds),
+        "tokens": steps[-1].tokens - warm.tokens,
+        "step_seconds": statistics.fmean(seconds),
+        "beside_seconds": whole - finished.metrics["train_seconds"],
+        "peak_memory_bytes": finished.metrics["peak_memory_bytes"],
+        "resolved": started.resolved,
+    }

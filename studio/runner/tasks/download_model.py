@@ -1,0 +1,220 @@
+"""The chore that fetches a model from the hub: what is needed, checked, and there whole or not.
+
+Files are fetched beside the chore's own and moved among the models when each of them has come to
+what the hub says it must. What is cut off goes on where it was: another try finds the same files.
+"""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from pydantic import BaseModel, ConfigDict
+
+from studio.chores import ChoreDir
+from studio.errors import DiskFullError, InvalidError, UnavailableError
+from studio.hub import Found, Hub, HubFile
+from studio.methods import model_compatibility
+from studio.settings import Settings
+from studio.weights import download_filter, hub_origin, model_code, model_facts, model_metadata
+from studio.weights.hub_origin import Origin
+
+Tell = Callable[[str, float | None], None]
+
+MOST_TRIES = 5
+"""How often in a row the hub may say nothing more of a file."""
+_GIGA = 1e9
+SPARE = 256 * 2**20
+"""Bytes of the disk that are left alone."""
+
+
+class Wish(BaseModel):
+    """What to fetch."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    repo: str
+    commit: str
+    name: str
+    """What it will be called here."""
+    code: bool = False
+    """Whether to fetch the code that the model brings, for a model that is here already."""
+
+
+def download(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Fetch a model, or its code. Return where it is, and what is known of where it is from.
+
+    Raises:
+        StudioError: it cannot be had or is not what it should be; in words.
+
+    """
+    wish, settings = Wish.model_validate(params), Settings()
+    hub = Hub(endpoint=settings.hub_endpoint, token=settings.hub_token.get_secret_value())
+    target = settings.models / hub_origin.folder_name(wish.repo, wish.commit)
+    tell("asking the hub", None)
+    found = hub.look(wish.repo, wish.commit)
+    fetch = Fetch(hub, found, wish.commit, folder.files, tell)
+    if wish.code:
+        fetch.all([one for one in found.files if download_filter.is_code(one.name)])
+        for path in folder.files.glob("*.py"):
+            path.replace(target / path.name)
+    elif hub_origin.read(target) is None:
+        _fetch_model(fetch, wish, target)
+    return {"location": str(target), "repo": found.id, "code": model_code.read(target).sha256}
+
+
+def _fetch_model(fetch: "Fetch", wish: Wish, target: Path) -> None:
+    stage, names = fetch.stage, fetch.found.names
+    download_filter.refuse_hub(fetch.found.id, names)
+    wanted = {one.name: one for one in fetch.found.files}
+    files = [wanted[name] for name in download_filter.chosen(names)]
+    _refuse_large(files)
+    refuse_without_room(stage, files)
+    fetch.begin(files)
+    beside = [one for one in files if not download_filter.is_weights(one.name)]
+    fetch.all(beside)
+    # What these say may end it before anything large is fetched.
+    said = model_facts.from_config(stage)
+    model_compatibility.refuse_untrainable(said.kind, said.family, "source.id")
+    model_metadata.read(stage)
+    fetch.all([one for one in files if one not in beside])
+    fetch.tell("reading what has come", 1.0)
+    model_facts.read(stage)
+    hashes = {one.name: one.sha256 or one.git for one in files}
+    hub_origin.write(stage, Origin(repo=fetch.found.id, commit=wish.commit, files=hashes))
+    # What is there is no whole model, or it would have been found.
+    shutil.rmtree(target, ignore_errors=True)
+    stage.replace(target)
+
+
+def _refuse_large(files: list[HubFile]) -> None:
+    for one in files:
+        if (
+            not download_filter.is_weights(one.name)
+            and one.size > download_filter.LARGEST[one.name]
+        ):
+            raise InvalidError(f"{one.name} is absurdly large: {_megabytes(one.size)}.")
+
+
+def refuse_without_room(stage: Path, files: list[HubFile]) -> None:
+    """Refuse files that would fill the disk, less what has come of them.
+
+    Raises:
+        DiskFullError: they would.
+
+    """
+    size = sum(one.size for one in files)
+    have = sum(one.stat().st_size for one in stage.iterdir())
+    free = shutil.disk_usage(stage).free
+    if size - have + SPARE > free:
+        raise DiskFullError(
+            f"This model needs {_megabytes(size - have)}, and {_megabytes(free)} are free.",
+            hint="Remove models or runs that are not needed, then try again.",
+        )
+
+
+@dataclass(slots=True)
+class Fetch:
+    """Fetches files of one commit into a folder, telling how far it is with all of them."""
+
+    hub: Hub
+    found: Found
+    commit: str
+    stage: Path
+    tell: Tell
+    pause: Callable[[float], None] = time.sleep
+    total: int = field(default=0, init=False)
+    done: int = field(default=0, init=False)
+
+    def begin(self, files: list[HubFile]) -> None:
+        """Say what all of it will be."""
+        self.total = sum(one.size for one in files)
+
+    def all(self, files: list[HubFile]) -> None:
+        for one in files:
+            if not (self.stage / one.name).exists():
+                self._whole(one)
+            self.done += one.size
+            self._told(0)
+
+    def _whole(self, file: HubFile) -> None:
+        """Fetch one file; one that came wrong is fetched once more from its beginning."""
+        part = self.stage / f"{file.name}.part"
+        for _ in range(2):
+            self._patiently(file, part)
+            if _is_right(part, file):
+                part.replace(self.stage / file.name)
+                return
+            part.unlink()
+        raise InvalidError(
+            f"{file.name} does not come to what the hub says it is.",
+            hint="Something on the way changes it, or the hub is wrong; try again later.",
+        )
+
+    def _patiently(self, file: HubFile, part: Path) -> None:
+        """Fetch what is missing, as often as it takes while something comes."""
+        tries = 0
+        while (have := _size(part)) < file.size or not part.exists():
+            try:
+                self._stream(file, part, have)
+            except (httpx2.TransportError, UnavailableError) as error:
+                tries = tries + 1 if _size(part) == have else 0
+                if tries >= MOST_TRIES:
+                    raise UnavailableError(
+                        f"{self.hub.host} breaks off, and no more comes of {file.name}.",
+                        hint="Try again later: it goes on where it was.",
+                    ) from error
+                self.pause(2.0**tries - 1)
+
+    def _stream(self, file: HubFile, part: Path, have: int) -> None:
+        with self.hub.open(self.found.id, self.commit, file, have) as answer:
+            # Who does not know of parts sends it all again.
+            goes_on = answer.status_code == httpx2.codes.PARTIAL_CONTENT
+            with part.open("ab" if goes_on else "wb") as out:
+                have = have if goes_on else 0
+                for chunk in answer.iter_bytes():
+                    out.write(chunk)
+                    have += len(chunk)
+                    self._told(have)
+                    if have > file.size:
+                        break
+        if have < file.size:
+            raise httpx2.ReadError("It ended early.")
+
+    def _told(self, have: int) -> None:
+        if self.total:
+            told = f"fetched {_megabytes(self.done + have)} of {_megabytes(self.total)}"
+            self.tell(told, min(1.0, (self.done + have) / self.total))
+
+
+def _is_right(path: Path, file: HubFile) -> bool:
+    """Whether a file is what the hub says: by SHA-256 if large, else as git knows it."""
+    if not (file.sha256 or file.git) or _size(path) != file.size:
+        return False
+    whole = hashlib.sha256() if file.sha256 else hashlib.sha1(usedforsecurity=False)
+    if not file.sha256:
+        whole.update(f"blob {file.size}\0".encode())
+    for chunk in _chunks(path):
+        whole.update(chunk)
+    return whole.hexdigest() == (file.sha256 or file.git)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as opened:
+        while chunk := opened.read(2**20):
+            yield chunk
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / _GIGA:,.1f} GB" if size >= _GIGA else f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,99 @@
+"""The chore that brings a data set's file: from a folder, an address, the hub, a bucket."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from studio.chores import ChoreDir
+from studio.errors import InvalidError, NotFoundError, TooLargeError
+from studio.intake.conversion.converter import Source as File
+from studio.intake.conversion.detection_result import ARRIVAL, arrival
+from studio.intake.files import limits
+from studio.runner.reading_limits import limited
+from studio.runner.sources import http, hub, s3
+from studio.runner.sources.chunked_file import AT_ONCE, amount, safe
+from studio.runner.task_dispatch import Tell
+from studio.settings import Settings
+from studio.sources import S3, Errand, Fetched, Folder, Hub, Limits, Sent, Url, inside
+
+
+def fetch(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Bring what an `Errand` names into the chore's folder. Return a `Fetched`.
+
+    Raises:
+        StudioError: it cannot be had, or is more than may be kept; in words.
+
+    """
+    errand, settings = Errand.model_validate(params), Settings()
+    file, filename, facts = _fetched(errand, settings, folder, tell)
+    allowed = limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
+    tell("looking at the first rows", 0.9)
+    with limited(allowed, file.stat().st_size) as held:
+        found = arrival(File(path=file, filename=filename), held)
+    safe(file)
+    fetched = Fetched(
+        file=file.relative_to(folder.files).as_posix(),
+        filename=filename,
+        bytes=file.stat().st_size,
+        sha256=_sha256(file, lambda share: tell("taking its checksum", 0.9 + 0.1 * share)),
+        arrival=ARRIVAL.dump_python(found, mode="json"),
+        facts=facts,
+    )
+    return fetched.model_dump()
+
+
+def _fetched(
+    errand: Errand, settings: Settings, folder: ChoreDir, tell: Tell
+) -> tuple[Path, str, dict[str, Any]]:
+    """Bring the file. Return where it is, what it was called, and what is known of it."""
+    match errand.source:
+        case Folder(path=path):
+            source = inside(settings.import_folders, path)
+            return copied(source, folder.files, errand.limits, tell), source.name, {}
+        case Sent(upload=upload):
+            return _sent(settings.uploads / upload, folder.files)
+        case Url(url=url):
+            wish = http.Wish(url, errand.limits, allow_internal=settings.allow_internal_addresses)
+            return http.fetch(wish, folder.files, tell)
+        case Hub() as source:
+            return hub.fetch(source, errand.limits, settings, folder.files, tell)
+        case S3(url=url):
+            return s3.fetch(url, errand.limits, settings, folder.files, tell)
+
+
+def copied(source: Path, folder: Path, limits: Limits, tell: Tell) -> Path:
+    """Copy a file of this machine."""
+    if not source.is_file():
+        raise InvalidError(f"{source.name} is no file.", hint="Choose a file.", param="path")
+    size, done = source.stat().st_size, 0
+    if size > limits.bytes:
+        raise TooLargeError(f"{source.name} is larger than is taken here: {amount(size)}.")
+    target = folder / "fetched"
+    with source.open("rb") as read, target.open("wb") as written:
+        while piece := read.read(AT_ONCE):
+            written.write(piece)
+            done += len(piece)
+            tell(f"copied {amount(done)} of {amount(size)}", 0.9 * done / size)
+    return target
+
+
+def _sent(parts: Path, folder: Path) -> tuple[Path, str, dict[str, Any]]:
+    """Take over a file that was sent; another attempt finds it here already."""
+    target, name = folder / "fetched", folder / "filename"
+    if not target.exists():
+        if not (parts / "data").exists():
+            raise NotFoundError("What was sent is not there any more.", hint="Send it again.")
+        (parts / "filename").replace(name)
+        (parts / "data").replace(target)
+    return target, name.read_text(encoding="utf-8"), {}
+
+
+def _sha256(path: Path, told: Callable[[float], None]) -> str:
+    digest, done, size = hashlib.sha256(), 0, path.stat().st_size
+    with path.open("rb") as file:
+        while piece := file.read(AT_ONCE):
+            digest.update(piece)
+            done += len(piece)
+            told(done / size)
+    return digest.hexdigest()

@@ -1,0 +1,14 @@
+"""Measure how fast this machine multiplies in each format: what a chore of that kind does."""
+
+from typing import Any
+
+from studio.chores import ChoreDir
+from studio.hardware import detect
+from studio.runner.task_dispatch import Tell
+from studio.training.precision.matmul_speed import measure
+
+
+def probe(_folder: ChoreDir, _params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Return the seconds of one layer's products by format."""
+    tell("multiplying in each number format", None)
+    return {"seconds": measure(detect().device)}

@@ -1,0 +1,17 @@
+"""Look through the rows of a version that was made before anybody looked."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from studio.chores import ChoreDir
+from studio.intake.quality import finding_store
+from studio.runner.task_dispatch import Tell
+
+
+def look(_folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Note in the version's folder, `params["rows"]`, what is suspicious there, and return it."""
+    found = finding_store.look(
+        Path(params["rows"]), lambda share: tell("looking through the rows", share)
+    )
+    return {"findings": [asdict(one) for one in found]}

@@ -1,0 +1,1 @@
+"""The tokenizer service: previews of tokens and chat templates, in sandboxed children."""

@@ -1,0 +1,45 @@
+"""The desk: `python -m studio.runner.tokenizer.main LISTENER LIFELINE`, two numbers of open files.
+
+It keeps tokenizers loaded and lets a forked child answer each request, for what it is asked to run
+may be hostile: a chat template is a program of whoever wrote the model. A child has two seconds of
+a processor, little memory, no input and no files to write; whatever becomes of it, the desk lives
+on. When the worker is gone the lifeline ends, and so does the desk; so it does when nobody has
+asked for a while, and the worker starts another as soon as somebody connects.
+"""
+
+import gc
+import os
+import socket
+import sys
+
+from studio import parents
+from studio.sockets import is_gone
+
+HEAVY = ("torch", "torchao", "bitsandbytes", "peft", "accelerate", "datasets", "pandas")
+"""Packages that tokenizers can do without, and which would cost seconds and a lot of memory."""
+
+_QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+"""What keeps libraries from asking the hub, from starting threads, and from talking."""
+
+
+def main(listener: int, lifeline: int) -> int:
+    parents.end_with_parent(lambda: is_gone(lifeline))
+    for name in HEAVY:
+        sys.modules[name] = None  # type: ignore[assignment] # Python's word for absent
+    os.environ.update(_QUIET)
+
+    from studio.runner.tokenizer.server import Desk  # noqa: PLC0415 -- heavy import
+
+    gc.collect()
+    gc.freeze()
+    Desk(socket.socket(fileno=listener), lifeline).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -1,0 +1,171 @@
+"""Requests received, handed to children, and answered: what the desk does all day."""
+
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+from transformers import PreTrainedTokenizerBase
+
+from studio.desk import ANSWER_BYTES, REQUEST_BYTES, Answer, Asked, Failure, Kind, Sizes
+from studio.errors import StudioError, TooLargeError
+from studio.runner.sandbox import CHILDREN, LOADING, PACKING, SHOWING, Child, fork
+from studio.runner.tokenizer.cache import Shelf, load
+from studio.sockets import hear, is_gone
+from studio.training.data import packing_preview, prompt_tokens, token_preview
+
+IDLE_SECONDS = 600.0
+_LOADED = b"\n"
+"""What a child says as soon as it has loaded a tokenizer. Sizes that it had to measure follow in a
+line of their own, and last its answer."""
+
+LOOK_SECONDS = 0.5
+"""How often it is looked whether somebody still waits for what a child does."""
+
+REQUEST_SECONDS = 1.0
+"""How long a request may take to arrive: it comes from a process of ours, on this machine."""
+
+
+@dataclass(slots=True)
+class Desk:
+    listener: socket.socket
+    lifeline: int
+    shelf: Shelf = field(default_factory=Shelf)
+    children: dict[int, Child] = field(default_factory=dict)
+    """By the file descriptor that their answers come from."""
+    idle_seconds: float = IDLE_SECONDS
+    _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
+
+    def serve(self) -> None:
+        """Answer until the worker is gone, or nobody has asked for a while."""
+        self._selector.register(self.lifeline, selectors.EVENT_READ)
+        self._selector.register(self.listener, selectors.EVENT_READ)
+        asked_at = time.monotonic()
+        while self.children or time.monotonic() - asked_at < self.idle_seconds:
+            for key, _ in self._selector.select(self._patience(asked_at)):
+                if key.fd == self.lifeline:
+                    return
+                if key.fileobj is self.listener:
+                    asked_at = time.monotonic()
+                    self._receive()
+                else:
+                    self._hear(self.children[key.fd])
+            self._end_the_slow()
+
+    def _patience(self, asked_at: float) -> float:
+        if self.children:
+            return LOOK_SECONDS
+        return max(0.0, asked_at + self.idle_seconds - time.monotonic())
+
+    def _receive(self) -> None:
+        line, _ = self.listener.accept()
+        line.settimeout(REQUEST_SECONDS)
+        try:
+            asked = Asked.model_validate_json(hear(line, REQUEST_BYTES))
+        except (OSError, ValidationError):
+            line.close()  # No client of ours.
+            return
+        if is_gone(line):
+            line.close()  # It has waited too long, and left.
+            return
+        tokenizer = self.shelf.find(asked.model)
+        if tokenizer is not None:
+            sizes = self.shelf.sizes(asked)
+            limits = PACKING if asked.window and sizes is None else SHOWING
+            child = fork(lambda: _answer(asked, tokenizer, sizes), limits, line)
+        else:
+            # Loading what strangers wrote is for children, too; if one could, the desk may.
+            child = fork(lambda: _load_and_answer(asked), LOADING, line)
+        child.asked = asked
+        self._watch(child)
+
+    def _watch(self, child: Child) -> None:
+        self.children[child.pipe] = child
+        self._selector.register(child.pipe, selectors.EVENT_READ)
+        if len(self.children) == CHILDREN:
+            # Who else comes waits in the socket's own queue.
+            self._selector.unregister(self.listener)
+
+    def _hear(self, child: Child) -> None:
+        part = os.read(child.pipe, 2**16)
+        child.said += part
+        if len(child.said) > ANSWER_BYTES:
+            child.kill()
+        if not part or child.was_killed:
+            self._bury(child)
+
+    def _end_the_slow(self) -> None:
+        for child in list(self.children.values()):
+            if time.monotonic() > child.end or child.is_in_vain:
+                child.kill()
+                self._bury(child)
+
+    def _bury(self, child: Child) -> None:
+        if len(self.children) == CHILDREN:
+            self._selector.register(self.listener, selectors.EVENT_READ)
+        del self.children[child.pipe]
+        self._selector.unregister(child.pipe)
+        failure = child.finish()
+        *notes, answer = bytes(child.said).split(b"\n")
+        _send(child.line, Answer(failure=failure).model_dump_json().encode() if failure else answer)
+        self._learn(child.asked, notes)
+
+    def _learn(self, asked: Asked | None, notes: Sequence[bytes]) -> None:
+        """Remember what a child has found out, for those that come after it."""
+        if asked is None or (self.shelf.find(asked.model) is None and notes[:1] != [b""]):
+            return
+        if self.shelf.find(asked.model) is None:
+            self.shelf.keep(asked.model)
+        for told in filter(None, notes):
+            with suppress(ValidationError):
+                self.shelf.remember(asked, Sizes.model_validate_json(told))
+
+
+def _load_and_answer(asked: Asked) -> Iterator[bytes]:
+    try:
+        tokenizer = load(asked.model)
+    except StudioError as error:
+        yield _failed(error)
+        return
+    yield _LOADED
+    (PACKING if asked.window else SHOWING).impose()
+    yield from _answer(asked, tokenizer, None)
+
+
+def _answer(
+    asked: Asked, tokenizer: PreTrainedTokenizerBase, sizes: Sizes | None
+) -> Iterator[bytes]:
+    """Answer in a child: nothing that is changed here stays."""
+    try:
+        if asked.window and sizes is None:
+            sizes = packing_preview.measure(asked, tokenizer)
+            yield sizes.model_dump_json().encode() + b"\n"
+        answer = _ANSWERS[asked.kind](asked, tokenizer, sizes)
+    except StudioError as error:
+        yield _failed(error)
+        return
+    said = answer.model_dump_json().encode()
+    if len(said) > ANSWER_BYTES:
+        said = _failed(TooLargeError("This row is too long to be shown."))
+    yield said
+
+
+_ANSWERS: dict[Kind, Callable[[Asked, PreTrainedTokenizerBase, Sizes | None], Answer]] = {
+    "tokens": lambda asked, it, sizes: Answer(tokens=token_preview.tokens(asked, it, sizes)),
+    "templates": lambda asked, it, _sizes: Answer(templates=token_preview.choices(asked, it)),
+    "prompt": lambda asked, it, _sizes: Answer(prompt=prompt_tokens.of(asked, it)),
+}
+
+
+def _failed(error: StudioError) -> bytes:
+    told = Failure(code=error.code, message=error.message, hint=error.hint)
+    return Answer(failure=told).model_dump_json().encode()
+
+
+def _send(line: socket.socket, said: bytes) -> None:
+    with line, suppress(OSError):  # Whoever asked has gone.
+        line.sendall(said)

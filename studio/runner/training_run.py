@@ -1,0 +1,305 @@
+"""The stages of a run, in order: prepare, answer, train, answer again, save."""
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PrinterCallback, Trainer
+from transformers.utils import logging as upstream_logging
+
+from studio import __version__, hardware, manifest
+from studio.errors import TrainingError
+from studio.events import Event, Finished, Phase, Resumed, Sampled, Stage, Stopped
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe import yaml
+from studio.recipe.base import Recipe
+from studio.rundir import MANIFEST, JobSpec, RunDir
+from studio.training import artifacts, model_card
+from studio.training.checkpoints.resume import Saver
+from studio.training.checkpoints.store import Shelf
+from studio.training.checkpoints.trainer_state import Remembering
+from studio.training.data import packed_dataset
+from studio.training.evaluation.sample_answers import Sampler
+from studio.training.evaluation.sample_schedule import Interim
+from studio.training.job import Job
+from studio.training.memory import process_memory
+from studio.training.models import quantised_weights, weight_formats
+from studio.training.models.eval_context import wraps_kept
+from studio.training.monitoring.divergence_guard import (
+    Guard,
+    broken_weights,
+    refuse_broken_base,
+    refuse_broken_weights,
+)
+from studio.training.monitoring.numeric_health import Health
+from studio.training.monitoring.reporter import Reporter
+from studio.training.precision.verification import PrecisionWatch
+from studio.training.stop_handler import Stop
+from studio.weights import hub_origin
+
+Say = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    event: Event
+    """The last of the run."""
+    keeps_checkpoints: bool
+
+
+def train(run: RunDir, say: Say, stop: Stop) -> Outcome:
+    """Train a run from its recipe, or its newest checkpoint, to its artifacts."""
+    upstream_logging.disable_progress_bar()
+    stages = prepare(run, say, stop)
+    samples = stages.answers_before()
+    stages.enter("training")
+    stages.learn()
+    with stop.finishing():
+        samples += stages.answer("after")
+        metrics = stages.reporter.results()
+        stages.save(samples, metrics)
+    return stages.outcome(metrics)
+
+
+def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
+    """Load, tokenise and build whatever the first step needs."""
+    with stop.at_once():
+        recipe = recipe_of(run)
+        weight_formats.fetch(JobSpec.model_validate_json(run.job.read_text(encoding="utf-8")).model)
+        shelf = Shelf(run.checkpoints, recipe)
+        start = _start(run, shelf, say, stop)
+        # Loaded before the model, lest its packages count among what the run holds.
+        method = import_module(f"studio.methods.{recipe.method}.trainer")
+        job = Job.prepare(recipe, run, lambda phase: _enter(say, phase))
+        refuse_broken_base(job.model, job.spec.model)
+        trainer = method.build(recipe, job)
+        if recipe.data.packing:
+            with trainer.compute_loss_context_manager():
+                packed_dataset.refuse_mixing(job.model)
+    watch = PrecisionWatch(trainer, job.plan)
+    trainer.guard = _guard(recipe, job, trainer)
+    resolve = partial(_resolved, trainer, watch, job, recipe)
+    reporter = Reporter(say, stop, trainer.guard, job.gauge, resolve)
+    trainer.remove_callback(PrinterCallback)
+    for callback in (watch, trainer.guard, reporter):
+        trainer.add_callback(callback)
+    trainer.saver = Saver(trainer, shelf, recipe.checkpoints, stop, say)
+    trainer.add_callback(trainer.saver)
+    parts = (*trainer.callback_handler.callbacks, *trainer.counts, reporter.pace)
+    trainer.saver.parts = {
+        type(part).__name__: part for part in parts if isinstance(part, Remembering)
+    }
+    # What is loaded stays: the garbage collector need not look through it again and again.
+    gc.freeze()
+    gc.enable()
+    process_memory.give_back()
+    stages = Stages(recipe, job, trainer, reporter, say, stop, start)
+    trainer.add_callback(Interim(recipe.samples.between, stages.answer_between, reporter.pace))
+    return stages
+
+
+def recipe_of(run: RunDir) -> AnyRecipe:
+    values = yaml.load(run.recipe.read_text(encoding="utf-8"))
+    return RECIPES.validate_python(values, strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    recipe: Recipe
+    job: Job
+    trainer: Trainer
+    reporter: Reporter
+    say: Say
+    stop: Stop
+    start: Path | None
+    """The checkpoint to go on from."""
+
+    def enter(self, phase: str) -> None:
+        _enter(self.say, phase)
+
+    def learn(self) -> None:
+        """Train, and see to it that what came of it can be used."""
+        try:
+            self.trainer.saver.train(self.start)
+        except TrainingError as why:
+            if why is self.trainer.guard.ended_by:
+                # No step that broke was taken: a person who knows better can go on from here.
+                self.trainer.saver.save()
+                if self.recipe.numerics.guard == "rollback":
+                    self._rescue(why)
+            raise
+        refuse_broken_weights(self._model)
+        self._refuse_mostly_skipped()
+        if (best_loss := self.trainer.saver.best_loss) is not None:
+            self.reporter.last["eval_loss"] = best_loss
+
+    def _refuse_mostly_skipped(self) -> None:
+        try:
+            self.trainer.guard.refuse_mostly_skipped(self.trainer.state.global_step)
+        except TrainingError as why:
+            if self.recipe.numerics.guard == "rollback":
+                self._rescue(why)
+            raise
+
+    def answers_before(self) -> list[Sampled]:
+        """Answer before training. A resumed run has: its model has learnt since."""
+        if self.start is None:
+            with self.stop.at_once():
+                return self.answer("before")
+        told = [one for one in self.job.dir.events.read()[0] if isinstance(one, Sampled)]
+        before = {one.position: one for one in told if one.stage == "before"}
+        return [before[position] for position in sorted(before)]
+
+    def answer_between(self) -> None:
+        if self.answer("during"):
+            self.enter("training")
+
+    def answer(self, stage: Stage) -> list[Sampled]:
+        knobs = self.recipe.samples
+        if not knobs.prompts:
+            return []
+        self.enter("answering")
+        chosen = self.job.validation.rows[: knobs.prompts]
+        sampler = Sampler(chosen, self.job.template, self.job.tokenizer, knobs.max_new_tokens)
+        step = self.trainer.state.global_step
+        with wraps_kept(self.trainer.model), self._computing():
+            samples = list(sampler.answer(self._model, stage, step))
+        for sample in samples:
+            self.say(sample)
+        return samples
+
+    def _computing(self) -> AbstractContextManager[object]:
+        """Answer as the model was loaded; weights in several formats meet only under autocast."""
+        if not self.job.is_mixed:
+            return nullcontext()
+        dtype = getattr(torch, self.job.mode.compute)
+        return torch.autocast(self.trainer.args.device.type, dtype=dtype)
+
+    def save(self, samples: list[Sampled], metrics: dict[str, float]) -> None:
+        self.enter("saving")
+        facts = self.reporter.resolved
+        with artifacts.whole(self.job.dir.artifacts) as folder:
+            artifacts.write_model(folder, self._model, self.job)
+            artifacts.write_records(folder, self.job, samples, {**metrics, "resolved": facts})
+            text = model_card.write(
+                self.job.spec.name, self.recipe, facts, metrics, samples, self._cut
+            )
+            (folder / "README.md").write_text(text, encoding="utf-8")
+            self._write_manifest(folder, metrics)
+
+    def _write_manifest(self, folder: Path, metrics: dict[str, float]) -> None:
+        """Write what the folder's files are and how they came about; last, for it names them."""
+        recipe = self.recipe.model_dump(mode="json")
+        known = manifest.of(self.job.spec, recipe, self.reporter.resolved, metrics)
+        location, config = self.job.spec.model, self._model.config
+        origin = hub_origin.read(Path(location))
+        revision = origin.commit if origin else getattr(config, "_commit_hash", None)
+        whole = manifest.finished(known, location=location, revision=revision, folder=folder)
+        (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")
+
+    def outcome(self, metrics: dict[str, float]) -> Outcome:
+        step = self.trainer.state.global_step
+        cut = Stopped(step=step, kept=True, metrics=metrics)
+        event = cut if self.reporter.was_cut else Finished(metrics=metrics)
+        return Outcome(event, self.recipe.checkpoints.keep_after_success)
+
+    def _rescue(self, why: TrainingError) -> None:
+        """Keep the weights of a run that its guard has ended: no step that broke was taken."""
+        if broken_weights(self._model):
+            return
+        self.enter("saving")
+        with artifacts.whole(self.job.dir.artifacts) as folder, self.stop.finishing():
+            good = folder / artifacts.LAST_GOOD
+            good.mkdir()
+            artifacts.write_model(good, self._model, self.job)
+            step = self.trainer.state.global_step
+            artifacts.write_records(good, self.job, [], {"step": step, "failure": why.message})
+            text = model_card.write_of_failure(self.job.spec.name, step, why.message)
+            (good / "README.md").write_text(text, encoding="utf-8")
+
+    @property
+    def _cut(self) -> str:
+        if not self.reporter.was_cut:
+            return ""
+        state = self.trainer.state
+        return f"Training was stopped by hand at step {state.global_step} of {state.max_steps}."
+
+    @property
+    def _model(self) -> PreTrainedModel:
+        """The model as loaded: without the autocast that training wrapped around it."""
+        trainer = self.trainer
+        return trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+
+
+def _start(run: RunDir, shelf: Shelf, say: Say, stop: Stop) -> Path | None:
+    """Return the checkpoint to go on from, if the run is to go on and there is one."""
+    spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    if not spec.resume:
+        shelf.clear()
+        return None
+    found = shelf.newest(say)
+    stop.step = found.step if found else 0
+    told = f"going on from step {stop.step}" if found else "no checkpoint: starting from scratch"
+    print(told, flush=True)  # noqa: T201 -- the run's own log
+    say(Resumed(step=stop.step, attempt=spec.attempt))
+    return found.folder if found else None
+
+
+def _guard(recipe: Recipe, job: Job, trainer: Trainer) -> Guard:
+    health = Health(trainer) if recipe.numerics.health else None
+    if health is not None:
+        trainer.add_callback(health)
+    return Guard(recipe.numerics.guard, job.mode, trainer, health)
+
+
+def _enter(say: Say, phase: str) -> None:
+    print(phase, flush=True)  # noqa: T201 -- the run's own log
+    say(Phase(name=phase))
+
+
+_FORMATS = ("weights", "compute", "gradients", "optimizer_states", "scaler")
+
+
+def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe) -> dict[str, Any]:
+    """Gather what really runs, as measured."""
+    parameters = list(trainer.model.parameters())
+    args = trainer.args
+    told = watch.told()
+    found = told["audit"]
+    return {
+        **{name: found[name] for name in _FORMATS},
+        **told,
+        **({"rounded": job.rounded} if job.rounded else {}),
+        "device": args.device.type,
+        "device_name": _device_name(args.device),
+        "attention": trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name
+        "parameters": sum(map(quantised_weights.count, parameters)),
+        "weight_bytes": quantised_weights.stored_bytes(trainer.model),
+        "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+        "effective_batch_size": args.train_batch_size * args.gradient_accumulation_steps,
+        "train_rows": len(job.train.rows),
+        "train_examples": job.train.count,
+        "validation_rows": len(job.validation.rows),
+        "dropped_rows": job.train.dropped + job.validation.dropped,
+        "truncated_rows": job.train.truncated + job.validation.truncated,
+        "train_tokens": job.train.tokens,
+        "longest_example": job.train.longest,
+        "longest_answer": job.train.longest_answer,
+        **job.gauge.told(),
+        "versions": {"mantissa-studio": __version__, "python": python_version()}
+        | hardware.versions(),
+        "seed": recipe.optimisation.seed,
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return hardware.detect().processor

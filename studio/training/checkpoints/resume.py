@@ -1,0 +1,219 @@
+"""Going on where a run was cut off, bit for bit: when it is saved, and how it is taken up again."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+
+from studio.errors import TrainingError
+from studio.events import Alarmed, Checkpointed, Event
+from studio.recipe.checkpoints import Checkpoints
+from studio.training import exception_mapping
+from studio.training.checkpoints import checksums, trainer_state
+from studio.training.checkpoints.checksums import BrokenSealError
+from studio.training.checkpoints.store import Shelf
+from studio.training.checkpoints.trainer_state import Remembering
+from studio.training.monitoring.divergence_guard import broken_weights
+from studio.training.stop_handler import Stop, StopRequested
+
+PAUSE_BETWEEN = 20
+"""Times a save's own length until the next may come by time: a twentieth of the time, at most."""
+
+
+class Resumable(Trainer):  # type: ignore[misc] # upstream is untyped
+    """A trainer whose checkpoints are its saver's: exact, and whole or not there at all."""
+
+    saver: "Saver"
+    counts: tuple[Remembering, ...] = ()
+    """What the method itself counts."""
+
+    def _save_checkpoint(self, _model: nn.Module, _trial: None) -> None:
+        self.saver.save()
+
+    def _load_from_checkpoint(self, folder: str, _model: nn.Module | None = None) -> None:
+        trainer_state.load_weights(self.model, Path(folder))
+
+    def _load_best_model(self) -> None:
+        self.saver.load_best()
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: None) -> bool:
+        """Save what is best, and what is due anyway: the latter upstream would forget."""
+        is_best: bool = super()._determine_best_metric(metrics, trial)
+        return is_best or self.control.should_save
+
+    def _run_epoch(self, **given: Any) -> None:  # noqa: ANN401 -- upstream's own
+        # Upstream would train one more step of a run that was saved after its last one.
+        if not self.control.should_training_stop:
+            super()._run_epoch(**given)
+
+
+class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+    """Saves a run when that is due, and takes a resumed one up again."""
+
+    def __init__(
+        self,
+        trainer: Resumable,
+        shelf: Shelf,
+        knobs: Checkpoints,
+        stop: Stop,
+        say: Callable[[Event], None],
+    ) -> None:
+        self.parts: dict[str, Remembering] = {}
+        """What counts, each by its own name."""
+        self.best_loss: float | None = None
+        """Validation loss of the best weights, once the model has gone back to them."""
+        self._trainer = trainer
+        self._shelf = shelf
+        self._knobs = knobs
+        self._stop = stop
+        self._say = say
+        self._start: Path | None = None
+        self._dice: Tensor | None = None
+        self._best: tuple[float | None, int | None] = (None, None)
+        self._saved_at = self._seconds = 0.0
+        self._saved_step = 0
+        self._has_failed = False
+
+    def train(self, start: Path | None) -> None:
+        """Train to the end, from a checkpoint if there is one."""
+        self._start = start
+        # What it was worth before it learnt, the first attempt has told.
+        self._trainer.args.eval_on_start &= start is None
+        self._trainer.train(resume_from_checkpoint=str(start) if start else None)
+
+    def on_train_begin(
+        self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
+    ) -> None:
+        """Take up the counts. The last of all callbacks: others have begun from nothing."""
+        self._saved_at = time.monotonic()
+        if self._start is not None:
+            counters = trainer_state.counters(self._start, self._trainer.args.device)
+            self._recall(counters, state, control)
+
+    def on_epoch_begin(
+        self, _args: object, _state: object, _control: object, **_rest: object
+    ) -> None:
+        if self._dice is not None and self._start is not None:
+            torch.set_rng_state(self._dice)
+        self._start, self._dice = None, torch.get_rng_state()
+
+    def on_step_end(
+        self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
+    ) -> None:
+        control.should_save |= self._is_due(state.global_step)
+
+    def on_evaluate(
+        self, _args: object, _state: object, control: TrainerControl, **_rest: object
+    ) -> None:
+        control.should_save |= self._stop.asked == "pause"
+
+    def on_save(
+        self, _args: object, state: TrainerState, _control: object, **_rest: object
+    ) -> None:
+        if self._stop.asked != "pause":
+            return
+        if self._saved_step == state.global_step:
+            raise StopRequested
+        self._stop.asked = None
+
+    def save(self) -> None:
+        """Write a checkpoint of this step. If that fails, the run and older ones are unharmed."""
+        state, began = self._trainer.state, time.monotonic()
+        try:
+            self._write(state)
+        except (OSError, RuntimeError, SafetensorError, TrainingError) as error:
+            self._tell_failure(state.global_step, error)
+            state.best_metric, state.best_global_step = self._best
+        else:
+            self._saved_step, self._has_failed = state.global_step, False
+            self._best = (state.best_metric, state.best_global_step)
+            self._tell(state.global_step, time.monotonic() - began)
+            self._shelf.prune(self._knobs.save_total_limit, state.best_global_step)
+        finally:
+            self._saved_at = time.monotonic()
+            self._seconds = self._saved_at - began
+
+    def load_best(self) -> None:
+        """Go back to the best weights, if they are still what they were."""
+        best_loss, step = self._best
+        if step is None:
+            return
+        try:
+            checksums.examine(self._shelf.place(step))
+        except BrokenSealError as why:
+            self._alarm("broken_checkpoint", f"The best weights are lost: {why}.", step)
+            return
+        trainer_state.load_weights(self._trainer.model, self._shelf.place(step))
+        self.best_loss = best_loss
+
+    def _is_due(self, step: int) -> bool:
+        if self._stop.asked == "pause":
+            return True
+        if self._knobs.save_steps is not None and step % self._knobs.save_steps == 0:
+            return True
+        if self._knobs.save_minutes is None:
+            return False
+        pause = max(self._knobs.save_minutes * 60, self._seconds * PAUSE_BETWEEN)
+        return time.monotonic() - self._saved_at >= pause
+
+    def _write(self, state: TrainerState) -> None:
+        trainer, step, best_step = self._trainer, state.global_step, state.best_global_step
+        if broken := broken_weights(trainer.model):
+            raise TrainingError("non_finite", f"Weights are no numbers, first {broken[0]}.")
+        self._shelf.refuse_crowding(trainer_state.size(trainer))
+        if best_step == step:
+            state.best_model_checkpoint = str(self._shelf.place(step))
+        with self._shelf.writing(step, best_step) as folder:
+            trainer_state.write(trainer, self._counters(state), folder)
+
+    def _counters(self, state: TrainerState) -> dict[str, Any]:
+        trainer = self._trainer
+        # At its end, an epoch's dice are thrown: those of the next one are as they lie.
+        dice = torch.get_rng_state() if float(state.epoch).is_integer() else self._dice
+        return {
+            "dice": dice,
+            "is_over": trainer.control.should_training_stop and self._stop.asked != "keep",
+            "loss": trainer._tr_loss,  # noqa: SLF001 -- no public name
+            "logged_step": trainer._globalstep_last_logged,  # noqa: SLF001 -- the same
+            "parts": {name: trainer_state.memory(part) for name, part in self.parts.items()},
+        }
+
+    def _recall(
+        self, counters: Mapping[str, Any], state: TrainerState, control: TrainerControl
+    ) -> None:
+        trainer = self._trainer
+        self._dice = counters["dice"].cpu()
+        control.should_training_stop |= counters["is_over"]
+        trainer._tr_loss.copy_(counters["loss"])  # noqa: SLF001 -- no public name
+        trainer._globalstep_last_logged = counters["logged_step"]  # noqa: SLF001 -- the same
+        for name, part in self.parts.items():
+            trainer_state.recall(part, counters["parts"].get(name, {}))
+        self._saved_step = state.global_step
+        step = state.best_global_step
+        if step is not None and not self._shelf.place(step).is_dir():
+            state.best_metric = state.best_global_step = step = None
+        # By the step: the folder may have been moved since.
+        state.best_model_checkpoint = str(self._shelf.place(step)) if step is not None else None
+        self._best = (state.best_metric, step)
+
+    def _tell(self, step: int, seconds: float) -> None:
+        size = self._shelf.size(step)
+        print(f"step {step} saved: {size / 1e6:,.1f} MB in {seconds:.2f} s", flush=True)  # noqa: T201 -- the run's own log
+        self._say(Checkpointed(step=step, bytes=size, seconds=seconds))
+
+    def _tell_failure(self, step: int, error: Exception) -> None:
+        why = exception_mapping.explain(error)
+        print(f"step {step} not saved: {error}", flush=True)  # noqa: T201 -- the run's own log
+        if not self._has_failed:
+            self._alarm(
+                "not_saved", f"Step {step} could not be saved. {why.message}", step, why.hint
+            )
+        self._has_failed = True
+
+    def _alarm(self, code: str, message: str, step: int, hint: str = "") -> None:
+        self._say(Alarmed(code=code, message=message, hint=hint, step=step))

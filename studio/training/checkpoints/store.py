@@ -1,0 +1,192 @@
+"""The checkpoints of one run on the disk: the newest whole one, the best one, and room for more."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from transformers import EarlyStoppingCallback, TrainerCallback
+
+from studio import hardware
+from studio.errors import TrainingError
+from studio.events import Alarmed
+from studio.recipe.base import Recipe
+from studio.recipe.upgrade import upgrade
+from studio.training.checkpoints import checksums
+from studio.training.checkpoints.checksums import BrokenSealError, Manifest
+
+ROOM = 2
+"""Times its size that must be free before a checkpoint is written: others write here, too."""
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def wants_best(recipe: Recipe) -> bool:
+    """Whether the run is to end with the weights of its lowest validation loss."""
+    patience = recipe.early_stopping.early_stopping_patience
+    return recipe.checkpoints.load_best_model_at_end or patience is not None
+
+
+def strategy(recipe: Recipe) -> dict[str, Any]:
+    """Return the trainer's arguments. When else to save, and what to keep, is not left to it."""
+    if not wants_best(recipe):
+        return {"save_strategy": "no"}
+    return {
+        "save_strategy": "best",
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+    }
+
+
+class Patience(EarlyStoppingCallback):  # type: ignore[misc] # upstream is untyped
+    REMEMBERED = ("early_stopping_patience_counter",)
+
+
+def callbacks(recipe: Recipe) -> list[TrainerCallback]:
+    if recipe.early_stopping.early_stopping_patience is None:
+        return []
+    return [Patience(**recipe.early_stopping.model_dump())]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        return self.manifest.step
+
+
+class Shelf:
+    """Where the checkpoints of a run stand."""
+
+    def __init__(self, folder: Path, recipe: Recipe) -> None:
+        self._folder = folder
+        self._recipe = recipe
+
+    def place(self, step: int) -> Path:
+        return self._folder / f"checkpoint-{step}"
+
+    def newest(self, say: Callable[[Alarmed], None]) -> Checkpoint | None:
+        """Return the newest that is whole. Broken ones are told of, and set aside."""
+        self._sweep()
+        for step in reversed(self._steps()):
+            try:
+                manifest = checksums.examine(self.place(step))
+                self._refuse_stranger(manifest, step)
+            except BrokenSealError as why:
+                say(self._set_aside(step, why))
+            else:
+                return Checkpoint(self.place(step), manifest)
+        return None
+
+    @contextmanager
+    def writing(self, step: int, best_step: int | None) -> Iterator[Path]:
+        """Yield a folder that becomes the step's checkpoint only if all goes well.
+
+        Raises:
+            OSError: the disk would not have it. Older checkpoints are as they were.
+
+        """
+        self._sweep()
+        partial = self._folder / f".checkpoint-{step}.partial"
+        partial.mkdir(parents=True)
+        manifest = Manifest(
+            step=step,
+            best_step=best_step,
+            recipe=self._recipe.model_dump(mode="json"),
+            versions=hardware.versions(),
+        )
+        try:
+            yield partial
+            checksums.seal(partial, self.place(step), manifest)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+    def refuse_crowding(self, size: int) -> None:
+        """Refuse to write so many bytes where they would fill the disk.
+
+        Raises:
+            TrainingError: there is too little room.
+
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self._folder).free
+        if free < ROOM * size:
+            raise TrainingError(
+                "disk_full",
+                f"It takes {_megabytes(size)}, and {_megabytes(free)} are free on the disk.",
+                hint="Delete old runs or models.",
+            )
+
+    def prune(self, limit: int, best_step: int | None) -> None:
+        """Delete all but the newest, and the best that these and the run go back to."""
+        steps = self._steps()
+        kept = set(steps[-limit:])
+        kept |= {best for step in kept if (best := self._best_of(step)) is not None}
+        for step in steps:
+            if step not in kept and step != best_step:
+                checksums.remove(self.place(step))
+
+    def size(self, step: int) -> int:
+        """Return the bytes of a checkpoint just written."""
+        return sum(file.stat().st_size for file in self.place(step).iterdir())
+
+    def clear(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _steps(self) -> list[int]:
+        names = (_NAME.fullmatch(path.name) for path in self._folder.glob("checkpoint-*"))
+        return sorted(int(name[1]) for name in names if name)
+
+    def _best_of(self, step: int) -> int | None:
+        try:
+            return checksums.read(self.place(step)).best_step
+        except BrokenSealError:
+            # Nobody will go on from it, so it goes back to nothing.
+            return None
+
+    def _refuse_stranger(self, manifest: Manifest, step: int) -> None:
+        if manifest.step != step:
+            raise BrokenSealError(f"it is of step {manifest.step}")
+        try:
+            values = upgrade(dict(manifest.recipe))
+            recipe = type(self._recipe).model_validate(values, strict=False)
+        except ValidationError as error:
+            raise BrokenSealError("its recipe is unknown here") from error
+        if _course(recipe) != _course(self._recipe):
+            raise BrokenSealError("it was made by another recipe")
+
+    def _set_aside(self, step: int, why: BrokenSealError) -> Alarmed:
+        broken = self.place(step).with_name(f"broken-checkpoint-{step}")
+        checksums.remove(broken)
+        self.place(step).rename(broken)
+        return Alarmed(
+            code="broken_checkpoint",
+            message=f"The checkpoint of step {step} cannot be used: {why}.",
+            hint=f"It was set aside as {broken.name}; the one before it is tried.",
+            step=step,
+        )
+
+    def _sweep(self) -> None:
+        """Delete what a killed writer, or remover, has left half done."""
+        for path in self._folder.glob(".checkpoint-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _course(recipe: Recipe) -> Recipe:
+    """Return the recipe as if each update were of one batch: in how many parts makes no odds."""
+    steps = recipe.optimisation
+    whole = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
+    as_one = {"per_device_train_batch_size": whole, "gradient_accumulation_steps": 1}
+    return recipe.model_copy(update={"optimisation": steps.model_copy(update=as_one)})
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,289 @@
+"""How turns and tools are written for a model, and where in the text its answers stand.
+
+A model learns an answer together with the mark that ends it: without that mark it would never
+learn to stop. Templates that say where answers stand (`{% generation %}`) are believed; in others
+an answer begins where the prompt before it ends.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any, Literal
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from studio.errors import TrainingError
+from studio.training.data import tool_calls
+from studio.training.data.rows import Message, Row, is_learnt
+
+Span = tuple[int, int]
+
+_CHATML = (
+    "{{ BOS }}{% if tools %}{{ '<|im_start|>system\\n# Tools\\n\\nCall a function by its name and "
+    "arguments as JSON in <tool_call></tool_call>. The functions:\\n<tools>' }}"
+    "{% for tool in tools %}{{ '\\n' + tool | tojson }}{% endfor %}{{ '\\n</tools>END\\n' }}"
+    "{% endif %}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' }}"
+    "{% if message.role == 'assistant' %}"
+    "{% generation %}{{ message.content }}"
+    "{% for call in message.tool_calls or () %}"
+    "{{ '\\n' if message.content or not loop.first else '' }}{{ '<tool_call>\\n' }}"
+    "{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}"
+    "{{ '\\n</tool_call>' }}{% endfor %}{{ 'END' }}{% endgeneration %}"
+    "{% else %}{{ message.content + 'END' }}{% endif %}{{ '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+_PLAIN = (
+    "{{ BOS }}{% for message in messages %}"
+    "{% if message.role == 'assistant' %}"
+    "{{ 'Assistant:' }}{% generation %}{{ ' ' + message.content }}{{ 'END' }}{% endgeneration %}"
+    "{{ '\\n' }}"
+    "{% else %}{{ message.role | capitalize + ': ' + message.content + '\\n' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+_IM_END = "<|im_end|>"
+_PROBE = "Xyzzy"
+
+_FAILURES = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+    SyntaxError,
+)
+"""What a template's expressions, or its compiling, may raise."""
+
+
+class TemplateRefusedError(TrainingError):
+    """A chat template that fails; where that is a row's fault, the row is found and named."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "chat_template_refused",
+            f"The model's chat template fails: {reason}.",
+            hint="Choose another chat template.",
+        )
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A conversation as text, and the character spans a model learns from it."""
+
+    text: str
+    answers: list[Span]
+
+
+def install(
+    tokenizer: PreTrainedTokenizerBase, choice: Literal["model", "chatml", "plain"]
+) -> None:
+    """Give the tokenizer the chosen template, which is then saved with it.
+
+    Raises:
+        TrainingError: the model has no template of its own, and none was chosen.
+
+    """
+    if choice == "model":
+        if not tokenizer.chat_template:
+            raise TrainingError(
+                "no_chat_template",
+                "This model has no chat template: it was never taught to hold a conversation.",
+                hint="Choose one for it: chatml or plain.",
+            )
+        return
+    if choice == "chatml" and _IM_END in tokenizer.get_vocab():
+        tokenizer.eos_token = _IM_END
+    text = _CHATML if choice == "chatml" else _PLAIN
+    opening = "bos_token" if _opens_with_bos(tokenizer) else "''"
+    tokenizer.chat_template = text.replace("BOS", opening).replace("'END'", "eos_token")
+
+
+class Template:
+    """A tokenizer's chat template, with what it writes after an answer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._text = tokenizer.get_chat_template()
+        self._tokens: dict[str, Any] = dict(tokenizer.special_tokens_map)
+        self._marked = "generation %}" in self._text or "generation -%}" in self._text
+        tail = self._tail()
+        special = _special_tokens(tokenizer)
+        self.closing = tail.rstrip() or tail
+        """What stands between the end of an answer and the next turn."""
+        self.ending = "" if any(token in tail for token in special) else tokenizer.eos_token or ""
+        """What we add after the last answer, where the template forgets to end it."""
+        self._stop_token = next((token for token in special if tail.startswith(token)), "")
+        ends = {tokenizer.eos_token, self._stop_token} - {"", None}
+        self.stops: list[int] = sorted(tokenizer.convert_tokens_to_ids(list(ends)))
+        """The tokens that end an answer."""
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
+        """Write a conversation that is the model's turn to continue."""
+        return self._render([Row(messages=messages, tools=tools)], add_generation_prompt=True)[0][0]
+
+    def write(self, rows: Sequence[Row]) -> list[Written]:
+        """Write whole conversations, each of which ends in an answer that is learnt.
+
+        Raises:
+            TemplateRefusedError: the template fails, or would leave out tools or their calls.
+
+        """
+        for row in rows:
+            if lack := tool_calls.lack(row, self.tools) if tool_calls.has_tools(row) else "":
+                raise TemplateRefusedError(lack)
+        texts, marks = self._render(rows, return_assistant_tokens_mask=self._marked)
+        if not self._marked:
+            marks = [self._find(*pair) for pair in zip(texts, rows, strict=True)]
+        learnt = [self._learnt(*known) for known in zip(texts, rows, marks, strict=True)]
+        return [self._close(*pair) for pair in zip(texts, learnt, strict=True)]
+
+    def starts(self, row: Row, text: str) -> list[int]:
+        """Return where in its text each turn begins; what the template merges begins together."""
+        starts = [0]
+        for i in range(1, len(row.messages)):
+            try:
+                before = self._render([Row(messages=row.messages[:i], tools=row.tools)])[0][0]
+            except TemplateRefusedError:  # It wants turns in pairs, say.
+                before = ""
+            starts.append(max(starts[-1], _shared(before, text)))
+        return starts
+
+    @cached_property
+    def tools(self) -> tool_calls.Ability:
+        """What the template writes of tools."""
+        return tool_calls.tried(self._written)
+
+    def _written(self, row: Row, *, as_objects: bool) -> str:
+        """Write a row, or nothing where the template refuses it."""
+        turns = [tool_calls.turn(message, as_objects=as_objects) for message in row.messages]
+        try:
+            return self._rendered([turns], row.tools)[0][0]
+        except TemplateRefusedError:
+            return ""
+
+    def _render(self, rows: Sequence[Row], **options: bool) -> tuple[list[str], list[list[Span]]]:
+        texts: list[str] = []
+        marks: list[list[Span]] = []
+        for tools, group in groupby(rows, key=lambda row: row.tools):
+            turns = [[self._turn(message) for message in row.messages] for row in group]
+            some, found = self._rendered(turns, tools, **options)
+            texts += some
+            marks += found
+        return texts, marks
+
+    def _turn(self, message: Message) -> dict[str, Any]:
+        if not message.get("tool_calls"):
+            return tool_calls.turn(message)
+        return tool_calls.turn(message, as_objects=self.tools.as_objects)
+
+    def _rendered(
+        self,
+        conversations: list[list[dict[str, Any]]],
+        tools: Sequence[Any] = (),
+        **options: bool,
+    ) -> tuple[list[str], list[list[Span]]]:
+        try:
+            texts, marks = render_jinja_template(
+                conversations=conversations,
+                tools=[dict(tool) for tool in tools] or None,
+                chat_template=self._text,
+                **options,
+                **self._tokens,
+            )
+        except _FAILURES as error:
+            reason = str(error).rstrip(".") or type(error).__name__
+            raise TemplateRefusedError(reason) from error
+        return texts, marks
+
+    def _tail(self) -> str:
+        probe = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+        return self._rendered([probe])[0][0].rpartition(_PROBE)[2]
+
+    def _find(self, text: str, row: Row) -> list[Span]:
+        """Find answers in a text whose template does not mark them."""
+        spans: list[Span] = []
+        for i, message in enumerate(row.messages):
+            if message["role"] == "assistant":
+                done = spans[-1][1] if spans else 0
+                spans.append(self._span(text, row, i, done))
+        return spans
+
+    def _span(self, text: str, row: Row, place: int, done: int) -> Span:
+        before, answer = row.messages[:place], row.messages[place]
+        content = answer["content"].strip()
+        start = max(done, self._opening_length(text, before, row.tools))
+        found = text.find(content, start)
+        said = found + len(content) if content and found >= 0 else -1
+        if said >= 0 and not answer.get("tool_calls"):
+            return start, self._over_spaces(text, said, answer["content"])
+        # The template wrote more than the answer, or rewrote it: it ends where turns end.
+        end = text.find(self.closing, max(start, said)) if self.closing.strip() else -1
+        return start, end if end >= 0 else len(text.rstrip())
+
+    def _over_spaces(self, text: str, end: int, content: str) -> int:
+        """Reach over spaces that end an answer, where the template kept them before its mark."""
+        spaces = content[len(content.rstrip()) :]
+        if text.startswith(self.closing, end) or not text.startswith(spaces, end):
+            return end
+        return end + len(spaces)
+
+    def _learnt(self, text: str, row: Row, marks: list[Span]) -> list[Span]:
+        """Return the answers but those of weight 0."""
+        answers = [turn for turn in row.messages if turn["role"] == "assistant"]
+        if all(map(is_learnt, answers)):
+            return marks
+        if len(marks) != len(answers):  # The template marks answers in pieces, or not all.
+            muted = self._find(text, row)
+            muted = [span for span, turn in zip(muted, answers, strict=True) if not is_learnt(turn)]
+            return [mark for mark in marks if not any(_overlap(mark, span) for span in muted)]
+        return [mark for mark, turn in zip(marks, answers, strict=True) if is_learnt(turn)]
+
+    def _opening_length(self, text: str, before: Sequence[Message], tools: Sequence[Any]) -> int:
+        # What a template writes only when prompting (an opened thought, say) is not in the text.
+        return _shared(self.prompt(before, tools), text) if before else 0
+
+    def _close(self, text: str, spans: list[Span]) -> Written:
+        """Let each answer reach over the mark that ends it."""
+        closed = [(start, end + self._closing_length(text, end)) for start, end in spans]
+        if self.ending and closed:
+            start, end = closed[-1]
+            text = text[:end] + self.ending
+            closed[-1] = (start, len(text))
+        return Written(text, closed)
+
+    def _closing_length(self, text: str, end: int) -> int:
+        if text.endswith(self.closing, 0, end):
+            return 0
+        fits = (mark for mark in (self.closing, self._stop_token) if text.startswith(mark, end))
+        return len(next(fits, ""))
+
+
+def _shared(one: str, other: str) -> int:
+    """Return for how many characters two texts are the same."""
+    if other.startswith(one):
+        return len(one)
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (left, right) in pairs if left != right), len(other))
+
+
+def _overlap(one: Span, other: Span) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _opens_with_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    return bool(tokenizer.bos_token) and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+
+
+def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return every special token, longest first, so that no token hides behind its own prefix."""
+    added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return sorted({*added, *tokenizer.all_special_tokens}, key=len, reverse=True)

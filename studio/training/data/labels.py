@@ -1,0 +1,109 @@
+"""Rows written as tokens, and which of the tokens are learnt. Needs no torch."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from transformers import PreTrainedTokenizerBase
+
+from studio.errors import TrainingError
+from studio.training.data.chat_templates import Span, Template, TemplateRefusedError, Written
+from studio.training.data.rows import Row, is_learnt
+
+IGNORED = -100
+"""The label of a token that is read but not learnt."""
+
+_CHUNK = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """A row as a model reads it, before it is cut."""
+
+    ids: list[int]
+    labels: list[int]
+    """The token where it is learnt, else `IGNORED`."""
+    text: str
+    offsets: list[Span]
+    """Where in the text each token stands; what a tokenizer adds stands nowhere: (0, 0)."""
+
+
+def labelled(
+    rows: Sequence[Row], template: Template | None, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[Labelled]:
+    """Yield each row as tokens; in chunks, because tokenizers use every core.
+
+    Text needs no template: it is learnt as it stands, and an end-of-text token closes it.
+    """
+    for at in range(0, len(rows), _CHUNK):
+        chunk = rows[at : at + _CHUNK]
+        talks = _conversations([row for row in chunk if row.text is None], template, tokenizer)
+        texts = _texts([row.text for row in chunk if row.text is not None], tokenizer)
+        for row in chunk:
+            yield next(talks if row.text is None else texts)
+
+
+def until_last_answer(row: Row) -> Row:
+    """Cut what follows the last answer that is learnt: it teaches nothing."""
+    last = max((i for i, turn in enumerate(row.messages) if is_learnt(turn)), default=-1)
+    return replace(row, messages=row.messages[: last + 1])
+
+
+def _conversations(
+    rows: Sequence[Row], template: Template | None, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[Labelled]:
+    if not rows:
+        return
+    assert template is not None  # noqa: S101 -- a job without conversations alone has none
+    written = _written(rows, template)
+    batch = tokenizer(
+        [conversation.text for conversation in written],
+        add_special_tokens=False,
+        return_attention_mask=False,
+        return_offsets_mapping=True,
+    )
+    yield from map(_labels, batch["input_ids"], batch["offset_mapping"], written)
+
+
+def _texts(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Iterator[Labelled]:
+    if not texts:
+        return
+    batch = tokenizer(list(texts), return_attention_mask=False, return_offsets_mapping=True)
+    end = tokenizer.eos_token_id
+    for text, ids, offsets in zip(texts, batch["input_ids"], batch["offset_mapping"], strict=True):
+        if ids[-1:] != [end]:
+            ids.append(end)
+            offsets.append((0, 0))
+        # The first token is never predicted: whatever is learnt is learnt of those behind it.
+        yield Labelled(ids, [IGNORED, *ids[1:]], text, offsets)
+
+
+def _written(rows: Sequence[Row], template: Template) -> list[Written]:
+    """Write rows as the template has it; if it refuses, find out which of them it was."""
+    cut = [until_last_answer(row) for row in rows]
+    try:
+        return template.write(cut)
+    except TemplateRefusedError:
+        for row in cut:
+            _refuse_unwritable(row, template)
+        raise
+
+
+def _refuse_unwritable(row: Row, template: Template) -> None:
+    try:
+        template.write([row])
+    except TemplateRefusedError as error:
+        raise TrainingError(
+            "bad_row",
+            f"{row.where} is refused by the model's chat template: {error.reason}.",
+            hint="Mend that row (the order of roles, for one), or choose another template.",
+        ) from error
+
+
+def _labels(ids: list[int], offsets: list[Span], written: Written) -> Labelled:
+    labels = [IGNORED] * len(ids)
+    for start, end in written.answers:
+        first = bisect_right(offsets, start, key=lambda offset: offset[1])
+        last = bisect_left(offsets, end, key=lambda offset: offset[0])
+        labels[first:last] = ids[first:last]
+    return Labelled(ids, labels, written.text, offsets)

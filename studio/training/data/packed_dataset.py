@@ -1,0 +1,109 @@
+"""Rows that share an example: made into tensors, and proof that a model keeps them apart."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from studio.errors import TrainingError
+from studio.training.data import bin_packing, tokenisation
+from studio.training.data.labels import IGNORED
+from studio.training.data.tokenisation import Examples
+
+_PROBED = 8
+"""Tokens of each of two rows that a model is probed with."""
+
+_APART = 0.1
+"""How far a row's scores may be from those it has alone, as a share of their spread: formats of few
+digits, scaled by all that is in a batch, are some hundredths away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packs(Sequence[dict[str, Tensor]]):
+    """Examples of several rows each, put together when they are asked for."""
+
+    rows: Sequence[dict[str, Tensor]]
+    packs: Sequence[Sequence[int]]
+
+    def __len__(self) -> int:
+        return len(self.packs)
+
+    def __getitem__(self, place: int) -> dict[str, Tensor]:  # type: ignore[override] # no slices
+        rows = [self.rows[one] for one in self.packs[place]]
+        lengths = [len(row["input_ids"]) for row in rows]
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        labels = torch.cat([row["labels"] for row in rows])
+        # No row's last token may predict the first of the next.
+        labels[positions == 0] = IGNORED
+        ids = torch.cat([row["input_ids"] for row in rows])
+        return {"input_ids": ids, "labels": labels, "position_ids": positions}
+
+
+def pack(examples: Examples, limit: int) -> Examples:
+    """Let rows share examples of at most `limit` tokens; none is longer than that by itself."""
+    rows = tokenisation.tensors(examples.data)
+    sizes = [len(row["input_ids"]) for row in rows]
+    learnt = [int((row["labels"][1:] != IGNORED).sum()) for row in rows]
+    packs = bin_packing.packed([row.number for row in examples.rows], sizes, limit)
+    return replace(
+        examples,
+        packs=packs,
+        longest=max((sum(sizes[one] for one in some) for some in packs), default=0),
+        longest_answer=max((sum(learnt[one] for one in some) for some in packs), default=0),
+    )
+
+
+def tensors(examples: Examples) -> Sequence[dict[str, Tensor]]:
+    """Return what a model reads at once: rows, or packs of them."""
+    rows = tokenisation.tensors(examples.data)
+    return rows if examples.packs is None else Packs(rows, examples.packs)
+
+
+def refuse_mixing(model: PreTrainedModel) -> None:
+    """Try whether a model keeps the rows of one example apart.
+
+    Raises:
+        TrainingError: what it makes of a row hangs on the row before, or on where it stands.
+
+    """
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    was_training = model.training
+    model.eval()
+    try:
+        is_apart = takes_positions and _is_apart(model)
+    finally:
+        model.train(was_training)
+    if not is_apart:
+        raise TrainingError(
+            "conflict",
+            f"A {model.config.model_type} model does not keep rows apart that share an example: "
+            "each would be read as going on from the one before.",
+            hint='Turn "Pack rows" off.',
+        )
+
+
+def _is_apart(model: PreTrainedModel) -> bool:
+    """Whether the second of two rows is scored as if there were no first."""
+    ids = torch.arange(3, 3 + 2 * _PROBED, device=model.device)[None] % model.config.vocab_size
+    positions = torch.arange(_PROBED, device=model.device).repeat(2)[None]
+    embedded: list[Tensor] = []
+
+    def watch(_layer: object, _given: object, made: Tensor) -> Tensor:
+        embedded.append(made.detach().requires_grad_())
+        return embedded[0]
+
+    hook = model.get_input_embeddings().register_forward_hook(watch)
+    try:
+        together = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    finally:
+        hook.remove()
+    second = together[0, _PROBED:].float()
+    (hangs_on,) = torch.autograd.grad(second.square().sum(), embedded)
+    with torch.no_grad():
+        alone = model(input_ids=ids[:, _PROBED:], use_cache=False).logits[0].float()
+    off = (second - alone).abs().max() / (alone.max() - alone.min())
+    # What a mask hides has a gradient of nothing at all, in any format.
+    return not hangs_on[0, :_PROBED].any() and bool(off < _APART)

@@ -1,0 +1,29 @@
+"""What a model is to go on with, as tokens: turns of a conversation, or a text. No torch."""
+
+from transformers import PreTrainedTokenizerBase
+
+from studio.desk import Asked, Prompt
+from studio.training.data import chat_templates
+from studio.training.data.chat_templates import Template
+
+
+def of(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+    """Return the tokens of a row with `messages`, or with a `text` to be gone on with.
+
+    Raises:
+        TrainingError: the model's chat template cannot write it, or there is none.
+
+    """
+    if "text" in asked.row:
+        return _continuation(asked.row["text"], tokenizer)
+    chat_templates.install(tokenizer, asked.chat_template)
+    template = Template(tokenizer)
+    text = template.prompt(asked.row["messages"])
+    return Prompt(ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stops)
+
+
+def _continuation(text: str, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+    ids = tokenizer(text)["input_ids"]
+    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
+        ids.pop()  # Some tokenizers end every text.
+    return Prompt(ids=ids, stops=[tokenizer.eos_token_id])

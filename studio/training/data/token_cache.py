@@ -1,0 +1,112 @@
+"""Tokenised data, kept for the next run that would tokenise the same in the same way.
+
+What was made is filed under a hash of everything it was made from, so nothing is ever out of date;
+a file is written whole and then renamed, so whoever finds one finds all of it.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+from datasets import Dataset
+from datasets.table import InMemoryTable
+from pyarrow import ipc
+from transformers import PreTrainedTokenizerBase
+
+from studio.training.data.rows import Row
+from studio.training.data.tokenisation import Examples
+
+_LAYOUT = 2
+"""Raise it when the meaning of what is filed changes."""
+
+_FACTS = b"studio"
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    folder: Path
+    limit_bytes: int = 4 * 10**9
+    """What is kept together; what was not used for longest goes first."""
+
+    def examples(self, key: str, rows: Sequence[Row], make: Callable[[], Examples]) -> Examples:
+        """Return what is filed under a key made of these rows, or make and file it."""
+        path = self.folder / f"{key}.arrow"
+        try:
+            found = _read(path, rows)
+        except (OSError, pa.ArrowInvalid):
+            made = make()
+            self._keep(path, made, rows)
+            return made
+        print("tokenised by an earlier run", flush=True)  # noqa: T201 -- the run's own log
+        return found
+
+    def _keep(self, path: Path, made: Examples, rows: Sequence[Row]) -> None:
+        try:
+            _write(path, made, rows)
+            self._tidy()
+        except OSError as error:  # A full disk must not end a run for the sake of the next one.
+            print(f"not kept for the next run: {error}", flush=True)  # noqa: T201 -- the run's own log
+
+    def _tidy(self) -> None:
+        left = self.limit_bytes
+        for path in sorted(self.folder.glob("*.arrow"), key=_used_at, reverse=True):
+            left -= path.stat().st_size
+            if left < 0:
+                path.unlink(missing_ok=True)
+
+
+def key_of(rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, max_length: int) -> str:
+    """Return a hash of all that decides how rows become tokens."""
+    made_by = {
+        "layout": _LAYOUT,
+        "versions": [version(name) for name in ("tokenizers", "transformers", "jinja2")],
+        "template": tokenizer.chat_template,
+        "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+        "length": max_length,
+    }
+    told = [(row.messages, row.tools, row.text) for row in rows]
+    parts = (json.dumps(made_by), tokenizer.backend_tokenizer.to_str(), json.dumps(told))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _read(path: Path, rows: Sequence[Row]) -> Examples:
+    with pa.memory_map(str(path)) as file, ipc.open_stream(file) as stream:
+        table = stream.read_all()
+    os.utime(path)
+    return Examples(
+        data=Dataset(InMemoryTable(table.drop_columns(["row"]).replace_schema_metadata())),
+        rows=[rows[i] for i in table.column("row").to_pylist()],
+        **json.loads(table.schema.metadata[_FACTS]),
+    )
+
+
+def _write(path: Path, made: Examples, rows: Sequence[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = pa.array(_places(made.rows, rows), pa.int64())
+    counts = {field.name: getattr(made, field.name) for field in fields(made)}
+    facts = {name: count for name, count in counts.items() if isinstance(count, int)}
+    table = made.data.data.table.append_column("row", kept)
+    table = table.replace_schema_metadata({_FACTS: json.dumps(facts)})
+    new = path.with_suffix(f".{os.getpid()}.new")
+    try:
+        with ipc.new_stream(str(new), table.schema) as stream:
+            stream.write_table(table)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _used_at(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def _places(kept: Sequence[Row], rows: Sequence[Row]) -> Iterator[int]:
+    """Yield where each kept row stands among all; the order is the same, and some are left out."""
+    places = iter(enumerate(rows))
+    for one in kept:
+        yield next(place for place, row in places if row == one)

@@ -1,0 +1,250 @@
+"""A row as a model will see it: its tokens, what is learnt and what is lost. No torch."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+
+from transformers import PreTrainedTokenizerBase
+
+from studio.desk import (
+    SHOWN_TEXT,
+    SHOWN_TOKENS,
+    Asked,
+    Pack,
+    Shared,
+    Sizes,
+    Source,
+    Templates,
+    Token,
+    Tokens,
+    Written,
+)
+from studio.errors import InvalidError, TrainingError
+from studio.training.data import chat_templates, packing_preview
+from studio.training.data.chat_templates import Span, Template
+from studio.training.data.labels import IGNORED, Labelled, labelled, until_last_answer
+from studio.training.data.rows import Row, taught
+
+_TITLES: dict[Source, str] = {
+    "model": "The model's own",
+    "chatml": "ChatML",
+    "plain": "Plain text",
+}
+_TAIL = 40
+"""How many tokens are told of the row before: where it ends is what matters."""
+
+_Show = Callable[..., Iterator[Token]]
+
+_PROBE = Row(
+    messages=(
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is two plus two?"},
+        {"role": "assistant", "content": "Four."},
+    )
+)
+
+
+def tokens(asked: Asked, tokenizer: PreTrainedTokenizerBase, sizes: Sizes | None = None) -> Tokens:
+    """Return what training would make of a row, by the very same code.
+
+    Of a row that is packed with others, `sizes` are those of all it may be packed with.
+
+    Raises:
+        InvalidError: it is no row.
+        TrainingError: the model's chat template cannot write it, or there is none.
+
+    """
+    row = _row(asked)
+    if row is None:
+        return _nothing("This answer was judged bad: nothing of this row is learnt.")
+    writer = packing_preview.template(asked, [row], tokenizer)
+    show = partial(_shown, template=writer, tokenizer=tokenizer, max_length=asked.max_length)
+    (found,) = labelled([row], writer, tokenizer)
+    seen = _seen(asked, row, found, list(show(row, found)))
+    if sizes is None or not seen.learnt:
+        return seen
+    if trouble := sizes.trouble or _held(asked, sizes):
+        return seen.model_copy(update={"sentences": [*seen.sentences, trouble]})
+    together = packing_preview.beside(asked, sizes)
+    if not together:
+        return seen
+    rows = packing_preview.read(asked, together)
+    both = zip(rows, labelled(rows, writer, tokenizer), strict=True)
+    pack = _pack(asked, together, {row.number: partial(show, row, found) for row, found in both})
+    return seen.model_copy(update={"pack": pack})
+
+
+def choices(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Templates:
+    """Return what the other chat templates make of a row, or of a small talk in place of a text.
+
+    The one that was asked about is not tried: it may be what has just failed, at length.
+    """
+    row = _row(asked)
+    if row is None or row.text is not None or not until_last_answer(row).messages:
+        row = _PROBE
+    own, end = tokenizer.chat_template, tokenizer.eos_token
+    found: list[Written] = []
+    for name in [one for one in _TITLES if one != asked.chat_template]:
+        tokenizer.chat_template, tokenizer.eos_token = own, end
+        found.append(_choice(name, row, tokenizer))
+    return Templates(has_own=bool(own), choices=found)
+
+
+def _row(asked: Asked) -> Row | None:
+    try:
+        return taught(asked.row, asked.number, "training")
+    except ValueError as error:
+        raise InvalidError(
+            f"This row cannot be learnt from: {error}.",
+            hint="A row is a conversation (messages), or text.",
+            param="row",
+        ) from error
+
+
+def _held(asked: Asked, sizes: Sizes) -> str:
+    if asked.number not in sizes.held:
+        return ""
+    return "This row is held back to measure by, and shares an example with none."
+
+
+def _pack(asked: Asked, together: Mapping[int, int], show: Mapping[int, _Show]) -> Pack:
+    """Tell the rows of an example, and of those around the one asked about their tokens."""
+    left, shown = SHOWN_TOKENS - min(together[asked.number], SHOWN_TOKENS), dict[int, range]()
+    before = max((number for number in together if number < asked.number), default=None)
+    if before is not None:
+        shown[before] = range(max(0, together[before] - _TAIL), together[before])
+    for number in (number for number in together if number > asked.number):
+        shown[number] = range(min(left, together[number]))
+        left -= len(shown[number])
+    rows = [
+        Shared(
+            number=number,
+            size=size,
+            tokens=list(show[number](places=shown[number])) if shown.get(number) else [],
+        )
+        for number, size in together.items()
+    ]
+    return Pack(rows=rows, size=sum(together.values()), limit=asked.max_length)
+
+
+def _shown(
+    row: Row,
+    found: Labelled,
+    *,
+    template: Template | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    places: range = range(SHOWN_TOKENS),
+) -> Iterator[Token]:
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special |= set(tokenizer.all_special_ids)
+    starts = template.starts(until_last_answer(row), found.text) if template else [0]
+    told = max((end for _, end in found.offsets[: places.start]), default=0)
+    for place in islice(places, max(0, len(found.ids) - places.start)):
+        token, label, (start, end) = found.ids[place], found.labels[place], found.offsets[place]
+        is_written = end > start
+        # Tokenizers leave spaces out of their offsets: they belong to the token behind them.
+        text = found.text[told:end] if is_written else tokenizer.convert_ids_to_tokens(token)
+        yield Token(
+            id=token,
+            text=text,
+            start=start,
+            end=end,
+            learnt=place > 0 and label != IGNORED,
+            special=token in special,
+            turn=max(0, bisect_right(starts, max(start, told)) - 1),
+            cut=place >= max_length,
+        )
+        told = max(told, end)
+
+
+def _seen(asked: Asked, row: Row, found: Labelled, shown: list[Token]) -> Tokens:
+    total, most = len(found.ids), asked.max_length
+    return Tokens(
+        tokens=shown,
+        total=total,
+        learnt=_learnt(found, 1, most),
+        cut=max(0, total - most),
+        cut_at=most if total > most else None,
+        roles=[turn["role"] for turn in until_last_answer(row).messages],
+        template=asked.chat_template if row.text is None else None,
+        sentences=list(_sentences(asked, row)),
+        warnings=list(_warnings(found, most)),
+    )
+
+
+def _learnt(found: Labelled, start: int, end: int | None) -> int:
+    labels = found.labels[start:end]
+    return len(labels) - labels.count(IGNORED)
+
+
+def _sentences(asked: Asked, row: Row) -> Iterator[str]:
+    if row.text is not None:
+        yield "Text without turns: every token is learnt, and no chat template is used."
+    if "chosen" in asked.row:
+        yield "Of this pair, the chosen answer is learnt."
+    left = len(row.messages) - len(until_last_answer(row).messages)
+    if left and left < len(row.messages):
+        what = "The last turn teaches" if left == 1 else f"The last {left} turns teach"
+        yield f"{what} nothing, for no answer to learn follows; left out."
+
+
+def _warnings(found: Labelled, most: int) -> Iterator[str]:
+    behind = _learnt(found, most, None)
+    if not _learnt(found, 1, most):
+        why = (
+            f"what is to be learnt begins behind the cut at {most:,} tokens"
+            if behind
+            else "it has no answer to learn"
+        )
+        yield f"Nothing of this row is learnt: {why}. The row is left out."
+    elif behind:
+        cut = len(found.ids) - most
+        share = "all" if behind == cut else f"{behind:,}"
+        yield f"{cut:,} tokens are cut off, {share} of which would have been learnt."
+
+
+def _nothing(why: str) -> Tokens:
+    return Tokens(
+        tokens=[],
+        total=0,
+        learnt=0,
+        cut=0,
+        cut_at=None,
+        roles=[],
+        template=None,
+        sentences=[],
+        warnings=[why],
+    )
+
+
+def _choice(name: Source, row: Row, tokenizer: PreTrainedTokenizerBase) -> Written:
+    pieces: list[tuple[str, bool]] = []
+    refused, text = "", ""
+    try:
+        chat_templates.install(tokenizer, name)
+        (written,) = Template(tokenizer).write([until_last_answer(row)])
+        text = written.text
+        pieces = list(_pieces(text[:SHOWN_TEXT], written.answers))
+    except TrainingError as error:
+        refused = error.message
+    return Written(
+        name=name,
+        title=_TITLES[name],
+        refused=refused,
+        pieces=pieces,
+        shortened=len(text) > SHOWN_TEXT,
+    )
+
+
+def _pieces(text: str, answers: Sequence[Span]) -> Iterator[tuple[str, bool]]:
+    at = 0
+    for start, end in answers:
+        if at < start:
+            yield text[at:start], False
+        if start < len(text):
+            yield text[start:end], True
+        at = end
+    if at < len(text):
+        yield text[at:], False

@@ -1,0 +1,184 @@
+"""The rows of a data set, counted in tokens as training would see them. Needs no torch."""
+
+import heapq
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from studio.desk import Source
+from studio.errors import TrainingError
+from studio.intake.quality import length_stats
+from studio.intake.quality.length_stats import Refused, Tally
+from studio.training.data import chat_templates
+from studio.training.data.chat_templates import Span, Template, TemplateRefusedError
+from studio.training.data.labels import IGNORED, Labelled, labelled, until_last_answer
+from studio.training.data.rows import Row, each
+
+Write = Callable[[Sequence[Row]], Iterator[Labelled]]
+"""Makes rows tokens."""
+
+_ROWS, _BYTES = 500, 4 * 2**20
+"""How much is held at once."""
+_REASON = 300
+"""Characters of a reason: a template may say what it likes."""
+
+
+def writer(tokenizer: PreTrainedTokenizerBase, chat_template: Source) -> Write:
+    """Return what writes rows as a run would, which asks for a template only to write turns."""
+    made: list[Template] = []
+
+    def write(rows: Sequence[Row]) -> Iterator[Labelled]:
+        if not made and any(row.text is None for row in rows):
+            chat_templates.install(tokenizer, chat_template)
+            made.append(Template(tokenizer))
+        return labelled(rows, made[0] if made else None, tokenizer)
+
+    return write
+
+
+def tally(path: Path, part: str, write: Write, told: Callable[[int, int], None]) -> Tally:
+    """Count the rows of a file; `told` hears of each stretch how many rows and bytes are done.
+
+    Raises:
+        TrainingError: a line is no row, or there is nothing to write turns with.
+
+    """
+    found = Tally()
+    longest: list[tuple[int, int]] = []
+    shortest: list[tuple[int, int]] = []
+    done = 0
+    for rows, end in _stretches(path, part):
+        some = [row for row in rows if row is not None]
+        found.left_out += len(rows) - len(some)
+        for row, seen in _written(some, write, found):
+            _add(found, row, seen)
+            _keep(longest, (len(seen.ids), -row.number), length_stats.LISTED)
+            _keep(shortest, (-len(seen.ids), -row.number), length_stats.FEWEST)
+        done += len(rows)
+        told(done, end)
+    found.longest = [
+        length_stats.Row(size, -number) for size, number in sorted(longest, reverse=True)
+    ]
+    found.shortest = [
+        length_stats.Row(-size, -number) for size, number in sorted(shortest, reverse=True)
+    ]
+    return found
+
+
+def _stretches(path: Path, part: str) -> Iterator[tuple[list[Row | None], int]]:
+    rows: list[Row | None] = []
+    start = end = 0
+    for row, end in each(path, part):
+        rows.append(row)
+        if len(rows) == _ROWS or end - start > _BYTES:
+            yield rows, end
+            rows, start = [], end
+    yield rows, end
+
+
+def _written(rows: Sequence[Row], write: Write, found: Tally) -> Iterator[tuple[Row, Labelled]]:
+    """Write rows all at once; where one is refused, one by one, and note which are."""
+    try:
+        seen = list(write(rows))
+    except TrainingError as error:
+        if error.code == "no_chat_template":
+            raise
+    else:
+        yield from zip(rows, seen, strict=True)
+        return
+    for row in rows:
+        try:
+            (one,) = write([row])
+        except TrainingError as error:
+            _refuse(found, row, error)
+        else:
+            yield row, one
+
+
+def _refuse(found: Tally, row: Row, error: TrainingError) -> None:
+    cause = error.__cause__ if isinstance(error.__cause__, TemplateRefusedError) else error
+    reason = cause.reason if isinstance(cause, TemplateRefusedError) else error.message
+    reason = reason[:_REASON]
+    if reason not in found.refused and len(found.refused) >= length_stats.REASONS:
+        reason = length_stats.OTHER
+    known = found.refused.setdefault(reason, Refused())
+    known.rows += 1
+    if len(known.numbers) < length_stats.FEWEST:
+        known.numbers.append(row.number)
+
+
+def _add(found: Tally, row: Row, seen: Labelled) -> None:
+    size = len(seen.ids)
+    # The first token is never predicted, so a label there teaches nothing.
+    is_learnt = [False, *(label != IGNORED for label in seen.labels[1:])]
+    found.rows += 1
+    found.tokens += size
+    found.learnt += sum(is_learnt)
+    found.most_learnt = max(found.most_learnt, sum(is_learnt))
+    found.lengths.add(size)
+    if True in is_learnt:
+        found.needs.add(is_learnt.index(True) + 1)
+    else:
+        found.unlearnt += 1
+    for start, end in _stretches_of(is_learnt):
+        found.edges.add(end)
+        found.edges.add(start, -1)
+    _add_roles(found, row, seen, is_learnt)
+
+
+def _stretches_of(is_learnt: list[bool]) -> Iterator[Span]:
+    """Yield where tokens are learnt one after the other: the place before, and the last."""
+    at = 0
+    for one, same in groupby(is_learnt):
+        end = at + sum(1 for _ in same)
+        if one:
+            yield at, end
+        at = end
+
+
+def _add_roles(found: Tally, row: Row, seen: Labelled, is_learnt: list[bool]) -> None:
+    """Count tokens by who says them.
+
+    What is learnt beside what a turn says, its calls of tools and the mark that ends it, is the
+    assistant's; all else that the template writes is its own.
+    """
+    size, learnt = len(seen.ids), sum(is_learnt)
+    if row.text is not None:
+        found.roles["text"] += size
+        found.learnt_roles["text"] += learnt
+        return
+    done = 0
+    said, taught = Counter[str](), Counter[str]()
+    for role, (start, end) in _said(row, seen.text):
+        first = max(done, bisect_right(seen.offsets, start, key=lambda offset: offset[1]))
+        done = max(first, bisect_left(seen.offsets, end, key=lambda offset: offset[0]))
+        said[role] += done - first
+        taught[role] += sum(is_learnt[first:done])
+    beside = learnt - taught.total()
+    found.roles.update(said | Counter(template=size - beside - said.total()))
+    found.roles["assistant"] += beside
+    found.learnt_roles.update(taught)
+    found.learnt_roles["assistant"] += beside
+
+
+def _said(row: Row, text: str) -> Iterator[tuple[str, Span]]:
+    """Find what each turn says in what the template wrote; what it rewrote is not found."""
+    at = 0
+    for turn in until_last_answer(row).messages:
+        content = turn["content"].strip()
+        start = text.find(content, at) if content else -1
+        if start >= 0:
+            at = start + len(content)
+            yield turn["role"], (start, at)
+
+
+def _keep(most: list[tuple[int, int]], one: tuple[int, int], limit: int) -> None:
+    """Keep the greatest."""
+    if len(most) < limit:
+        heapq.heappush(most, one)
+    else:
+        heapq.heappushpop(most, one)

@@ -1,0 +1,146 @@
+"""Rows become examples: cut, counted, and made into batches."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from studio.errors import TrainingError
+from studio.training.data.chat_templates import Template
+from studio.training.data.labels import IGNORED, labelled
+from studio.training.data.rows import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Tokenised rows, and what had to be left out."""
+
+    data: Dataset
+    """Columns `input_ids` and `labels`."""
+    rows: list[Row]
+    dropped: int
+    """Rows with nothing to learn in what was kept of them."""
+    truncated: int
+    tokens: int
+    longest: int = 0
+    """Tokens of the longest example."""
+    longest_answer: int = 0
+    """Most tokens to learn in one example."""
+    longest_row: int = 0
+    """Tokens of the longest row, before it was cut."""
+    cut_off: int = 0
+    """Dropped rows whose every answer stood behind the longest example allowed."""
+    packs: Sequence[Sequence[int]] | None = None
+    """Which rows share an example, by their places; None where each has its own."""
+
+    @property
+    def count(self) -> int:
+        """How many examples a model reads."""
+        return len(self.rows if self.packs is None else self.packs)
+
+
+def tokenise(
+    rows: Sequence[Row],
+    template: Template | None,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> Examples:
+    """Write, tokenise, label and cut the rows; drop those that leave nothing to learn."""
+    columns: dict[str, list[Any]] = {"input_ids": [], "labels": []}
+    kept: list[Row] = []
+    truncated = tokens = longest_row = cut_off = 0
+    for row, found in zip(rows, labelled(rows, template, tokenizer), strict=True):
+        ids, labels = found.ids, found.labels
+        truncated += len(ids) > max_length
+        longest_row = max(longest_row, len(ids))
+        # The first token is never predicted, so a label there teaches nothing.
+        if any(label != IGNORED for label in labels[1:max_length]):
+            columns["input_ids"].append(ids[:max_length])
+            columns["labels"].append(labels[:max_length])
+            kept.append(row)
+            tokens += min(len(ids), max_length)
+        else:
+            cut_off += any(label != IGNORED for label in labels[1:])
+    return Examples(
+        Dataset.from_dict(columns),
+        kept,
+        dropped=len(rows) - len(kept),
+        truncated=truncated,
+        tokens=tokens,
+        longest=max(map(len, columns["input_ids"]), default=0),
+        longest_answer=max(map(_learnt, columns["labels"]), default=0),
+        longest_row=longest_row,
+        cut_off=cut_off,
+    )
+
+
+def tensors(data: Dataset) -> list[dict[str, torch.Tensor]]:
+    """Return the rows as views into the data set's own memory: nothing is copied or decoded."""
+    columns = {name: _views(data, name) for name in ("input_ids", "labels")}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Collator:
+    """Makes a batch of examples, padded on the right to the longest of them.
+
+    Where rows share an example, upstream tells them apart by positions that begin anew, and only
+    where there is no mask; so does padding then, as one more row, and `tokens` counts the others.
+    """
+
+    pad_token_id: int
+
+    def __call__(self, rows: Sequence[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        ids = [row["input_ids"] for row in rows]
+        labels = [row["labels"] for row in rows]
+        lengths = torch.tensor([len(row) for row in ids])
+        batch = {
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=self.pad_token_id),
+            "labels": pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+        }
+        places = torch.arange(int(lengths.max()))
+        if "position_ids" not in rows[0]:
+            return batch | {"attention_mask": (places < lengths[:, None]).long()}
+        positions = (places - lengths[:, None]).clamp(min=0)
+        for padded, row in zip(positions, rows, strict=True):
+            padded[: len(row["position_ids"])] = row["position_ids"]
+        return batch | {"position_ids": positions, "tokens": lengths}
+
+
+def refuse_empty(examples: Examples, part: str, max_length: int) -> None:
+    """Raise TrainingError when nothing is left of a part of the data."""
+    if examples.rows:
+        return
+    if not examples.cut_off:
+        raise TrainingError(
+            "all_labels_masked",
+            f"None of the {examples.dropped:,} rows of the {part} data has an answer to learn.",
+            hint="See whether the columns were mapped rightly: answers must be assistant turns.",
+        )
+    others = examples.dropped - examples.cut_off
+    rest = f"; the other {others:,} have none" if others else ""
+    raise TrainingError(
+        "sequence_too_long",
+        f"{examples.cut_off:,} of {examples.dropped:,} rows of the {part} data are cut at "
+        f"{max_length:,} tokens, before their answers begin{rest}.",
+        hint=f'Raise "Longest example": the longest row has {examples.longest_row:,} tokens.',
+        longest=examples.longest_row,
+    )
+
+
+def _learnt(labels: Sequence[int]) -> int:
+    return len(labels) - labels.count(IGNORED)
+
+
+def _views(data: Dataset, name: str) -> tuple[torch.Tensor, ...]:
+    rows = data.data.column(name).combine_chunks()
+    # Arrow hands out memory that must not be written to, and nobody does.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        values = torch.from_numpy(rows.flatten().to_numpy())
+    return torch.split(values, rows.value_lengths().to_pylist())

@@ -1,0 +1,56 @@
+"""How surprised a model is by answers it has not learnt: the figure a conversion must not spoil."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from studio.training.data.labels import IGNORED
+from studio.training.data.tokenisation import Collator, Examples, tensors
+from studio.training.models.eval_context import undisturbed
+
+LOGITS = 2**26
+"""Logits computed at once: 256 MiB in float32, however many words the model knows."""
+MOST_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """A mean loss over the tokens of answers."""
+
+    loss: float
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        try:
+            return math.exp(self.loss)
+        except OverflowError:
+            return math.inf
+
+
+def measure(
+    model: PreTrainedModel, examples: Examples, pad_token_id: int, done: Callable[[float], None]
+) -> Surprise:
+    """Read every example once. A model that computes NaN has NaN for its perplexity."""
+    rows, collator = tensors(examples.data), Collator(pad_token_id)
+    longest = max(len(row["input_ids"]) for row in rows)
+    size = max(1, min(MOST_ROWS, LOGITS // (longest * model.config.get_text_config().vocab_size)))
+    loss, tokens = 0.0, 0
+    with undisturbed(model):
+        for at in range(0, len(rows), size):
+            batch = {
+                name: tensor.to(model.device)
+                for name, tensor in collator(rows[at : at + size]).items()
+            }
+            labels = batch.pop("labels")[:, 1:]
+            logits = model(**batch, use_cache=False).logits[:, :-1]
+            is_answer = labels != IGNORED
+            loss += torch.nn.functional.cross_entropy(
+                logits[is_answer].float(), labels[is_answer], reduction="sum"
+            ).item()
+            tokens += int(is_answer.sum())
+            done(min(at + size, len(rows)) / len(rows))
+    return Surprise(loss / max(tokens, 1), tokens)

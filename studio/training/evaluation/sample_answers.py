@@ -1,0 +1,144 @@
+"""Answers to fixed validation prompts, so that a person can read what training has changed."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
+
+from studio.events import Sampled, Stage
+from studio.training.data.chat_templates import Template
+from studio.training.data.rows import Message, Row, is_learnt
+from studio.training.models import quantised_weights
+from studio.training.models.eval_context import undisturbed
+
+_BATCH = 8
+
+_OPENING = 200
+"""Characters of a text that are its prompt: half of it, but no more than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a model is to go on with."""
+
+    ids: list[int]
+    prompt: str
+    """The same, to be read."""
+    reference: str
+    """How the row goes on."""
+
+
+class Sampler:
+    """Writes the answers: always the likeliest token, so that only the weights make a change."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        template: Template | None,
+        tokenizer: PreTrainedTokenizerBase,
+        max_new_tokens: int,
+    ) -> None:
+        self._tasks = [_task(row, template, tokenizer) for row in rows]
+        self._tokenizer = tokenizer
+        self._max_new_tokens = max_new_tokens
+        self._stops = template.stops if template else [tokenizer.eos_token_id]
+
+    def answer(self, model: PreTrainedModel, stage: Stage, step: int) -> Iterator[Sampled]:
+        """Yield one answer a prompt, in the prompts' order."""
+        answers: list[str] = []
+        with watched(model) as formats:
+            for at in range(0, len(self._tasks), self._batch_size(model)):
+                some = self._tasks[at : at + self._batch_size(model)]
+                answers += self._generate(model, [task.ids for task in some])
+        for i, (task, answer) in enumerate(zip(self._tasks, answers, strict=True)):
+            yield Sampled(
+                stage=stage,
+                step=step,
+                position=i,
+                prompt=task.prompt,
+                reference=task.reference,
+                answer=answer.strip(),
+                computed_in=" and ".join(sorted(formats)),
+            )
+
+    def _batch_size(self, model: PreTrainedModel) -> int:
+        # Recurrent families read padding as text: no row of theirs may be padded.
+        return 1 if model._is_stateful else _BATCH  # noqa: SLF001 -- upstream has no other word
+
+    def _generate(self, model: PreTrainedModel, prompts: list[list[int]]) -> list[str]:
+        inputs = self._tokenizer.pad(
+            {"input_ids": prompts}, padding_side="left", return_tensors="pt"
+        ).to(model.device)
+        with undisturbed(model):
+            written = model.generate(
+                **inputs,
+                do_sample=False,
+                num_beams=1,
+                max_new_tokens=self._max_new_tokens,
+                eos_token_id=self._stops,
+                pad_token_id=self._tokenizer.pad_token_id,
+                use_cache=True,
+            )
+        new = written[:, inputs["input_ids"].shape[1] :]
+        answers: list[str] = self._tokenizer.batch_decode(new, skip_special_tokens=True)
+        return answers
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[set[str]]:
+    """Gather the formats a model really computes in: measured at its first linear layer."""
+    found: set[str] = set()
+
+    def see(layer: nn.Module, _inputs: object, output: Tensor) -> None:
+        weight: Any = layer.weight
+        stored = (
+            f" ({quantised_weights.format_of(weight)})"
+            if quantised_weights.is_quantised(weight)
+            else ""
+        )
+        found.add(f"{str(output.dtype).removeprefix('torch.')}{stored}")
+
+    layers = (one for one in model.modules() if isinstance(one, nn.Linear | Conv1D))
+    hook = next(layers).register_forward_hook(see)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def _task(row: Row, template: Template | None, tokenizer: PreTrainedTokenizerBase) -> _Task:
+    if row.text is not None:
+        return _continuation(row.text, tokenizer)
+    assert template is not None  # noqa: S101 -- a job without conversations alone has none
+    last = max(i for i, turn in enumerate(row.messages) if is_learnt(turn))
+    before = row.messages[:last]
+    ids = tokenizer(template.prompt(before, row.tools), add_special_tokens=False)["input_ids"]
+    return _Task(ids, _readable(before), _said(row.messages[last]))
+
+
+def _continuation(text: str, tokenizer: PreTrainedTokenizerBase) -> _Task:
+    """Give the first part of a text, up to a space if it has one, to be gone on with."""
+    middle = min(len(text) // 2, _OPENING) or len(text)
+    at = max(text.rfind(" ", 1, middle), text.rfind("\n", 1, middle))
+    at = at if at > 0 else middle
+    ids = tokenizer(text[:at])["input_ids"]
+    if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
+        ids.pop()  # Some tokenizers end every text.
+    return _Task(ids, text[:at], text[at:].strip())
+
+
+def _readable(messages: Sequence[Message]) -> str:
+    if len(messages) == 1:
+        return _said(messages[0])
+    return "\n".join(f"{message['role']}: {_said(message)}" for message in messages)
+
+
+def _said(message: Message) -> str:
+    calls = message.get("tool_calls") or ()
+    told = [json.dumps(call["function"], ensure_ascii=False) for call in calls]
+    return "\n".join(part for part in (message["content"], *told) if part)

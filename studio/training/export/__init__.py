@@ -1,0 +1,1 @@
+"""Export of a run's model in another format, with the loss measured."""

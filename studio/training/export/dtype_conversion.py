@@ -1,0 +1,140 @@
+"""Weights in another format, tensor by tensor, and what that did to each of them.
+
+A conversion may round a weight, push it beyond the format's range (it becomes infinite), or drop
+it below (it becomes zero). All three are counted over every weight; nothing is estimated.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers.core_model_loading import build_glob_alternation
+
+from studio.training.export.sharded_weights import Shards
+from studio.weights import safetensors_headers
+
+PIECE = 2**22
+"""Weights compared at once, so that the largest tensor takes no more memory than any other."""
+
+Keep = Callable[[str], bool]
+"""Whether the tensor of a name stays float32."""
+
+
+@dataclass(slots=True)
+class Change:
+    """What a conversion did to all weights it has met."""
+
+    weights: int = 0
+    changed: int = 0
+    overflowed: int = 0
+    """Finite before, infinite after."""
+    underflowed: int = 0
+    """Other than zero before, zero after: a relative change of 1."""
+    kept: int = 0
+    """Weights that upstream wants in float32 whatever the rest is."""
+    largest: float = 0.0
+    piece: int = PIECE
+    _sum: float = 0.0
+    _compared: int = 0
+
+    def add(self, before: Tensor, after: Tensor) -> None:
+        """Count in one tensor, as it was and as it is written."""
+        pieces = (torch.split(whole.flatten(), self.piece) for whole in (before, after))
+        for was, now in zip(*pieces, strict=True):
+            self._add(was.double(), now.double())
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "weights": self.weights,
+            "changed_weights": self.changed,
+            "kept_weights": self.kept,
+            "overflowed_weights": self.overflowed,
+            "underflowed_weights": self.underflowed,
+            "max_relative_change": self.largest,
+            "mean_relative_change": self._sum / max(self._compared, 1),
+        }
+
+    def _add(self, was: Tensor, now: Tensor) -> None:
+        self.weights += was.numel()
+        self.overflowed += int((was.isfinite() & now.isinf()).sum())
+        self.underflowed += int(((was != 0) & (now == 0)).sum())
+        # A weight that was no number stays none, and what became infinite is counted by itself.
+        is_known = was.isfinite() & now.isfinite() & (was != 0)
+        was, now = was[is_known], now[is_known]
+        if was.numel() == 0:
+            return
+        relative = ((now - was) / was).abs()
+        self.changed += int((relative > 0).sum())
+        self.largest = max(self.largest, relative.max().item())
+        self._sum += relative.sum().item()
+        self._compared += was.numel()
+
+
+def convert(
+    files: Sequence[Path],
+    shards: Shards,
+    to: torch.dtype,
+    keep: Keep,
+    done: Callable[[float], None],
+    trained: Sequence[Path] = (),
+) -> Change:
+    """Write the tensors of some files in another format. `done` hears the share that is written.
+
+    The change is from the same tensors in the files of `trained`, where there are any.
+    """
+    before_in = {
+        one.name: one.file for file in trained for one in safetensors_headers.tensors(file)
+    }
+    tensors = [tensor for file in files for tensor in safetensors_headers.tensors(file)]
+    change, written = Change(), 0
+    parts = shards.of(tensors, lambda tensor: _format(tensor.dtype, to, keep(tensor.name)).itemsize)
+    for path, part in parts:
+        converted: dict[str, Tensor] = {}
+        for file, group in groupby(part, key=lambda tensor: tensor.file):
+            with safe_open(file, framework="pt") as opened:
+                for tensor in group:
+                    written_from = opened.get_tensor(tensor.name)
+                    before = _tensor(before_in.get(tensor.name), tensor.name, written_from)
+                    after = written_from.to(_format(tensor.dtype, to, keep(tensor.name)))
+                    if before.is_floating_point():
+                        change.add(before, after)
+                        change.kept += before.numel() if after.dtype != to else 0
+                    converted[tensor.name] = after
+                    written += tensor.size
+        save_file(converted, path, metadata={"format": "pt"})
+        done(written / max(sum(tensor.size for tensor in tensors), 1))
+    return change
+
+
+def _tensor(file: Path | None, name: str, otherwise: Tensor) -> Tensor:
+    if file is None:
+        return otherwise
+    with safe_open(file, framework="pt") as opened:
+        tensor: Tensor = opened.get_tensor(name)
+    return tensor
+
+
+def kept_wide(config: PreTrainedConfig, to: torch.dtype) -> Keep:
+    """Tell which tensors transformers would load in float32 though the model is in `to`.
+
+    Written in 16 bits they would be widened again on loading, but what they lost would stay lost.
+    """
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=to)
+    wide = {name for name, one in model.named_parameters() if one.dtype == torch.float32 != to}
+    plan = model._get_dtype_plan(to)  # noqa: SLF001 -- upstream has no other word
+    pattern = build_glob_alternation(list(plan))[0] if plan else None
+    return lambda name: name in wide or (pattern is not None and bool(pattern.search(name)))
+
+
+def _format(stored: str, to: torch.dtype, is_kept: bool) -> torch.dtype:  # noqa: FBT001 -- one fact
+    dtype: torch.dtype = getattr(torch, stored)
+    if not dtype.is_floating_point:
+        return dtype
+    return torch.float32 if is_kept else to

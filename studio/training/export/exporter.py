@@ -1,0 +1,283 @@
+"""A run's model in a format of one's choice, with the loss of the conversion measured.
+
+    the run's model in float32  ->  perplexity  ->  convert, tensor by tensor  ->  perplexity
+
+The model before is what was trained, computed in float32: an adapter beside its base as the run
+loaded it, rounded or quantised if it was. The model after is loaded from the files as anybody would
+load them, and computes in the format they are in. An adapter alone is measured on the same base
+both times, so that only its own rounding shows.
+"""
+
+import gc
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from studio.events import Event, Phase
+from studio.recipe.base import Recipe
+from studio.recipe.exports import ExportSpec
+from studio.recipe.formats import DType
+from studio.recipe.precision import PRECISIONS
+from studio.rundir import ExportDir, JobSpec, RunDir
+from studio.training import artifacts, job, model_card
+from studio.training.data.chat_templates import Template
+from studio.training.data.tokenisation import Examples
+from studio.training.evaluation import perplexity
+from studio.training.evaluation.perplexity import Surprise
+from studio.training.export import dtype_conversion
+from studio.training.export.sharded_weights import Shards
+from studio.training.models import adapter_base, loader, tokenizers
+from studio.weights import safetensors_headers
+
+ADAPTER, ADAPTER_CONFIG = "adapter_model", "adapter_config.json"
+"""As peft names its files."""
+_STEP = 0.02
+"""The least progress that is worth telling."""
+
+Say = Callable[[Event], None]
+
+
+def make(folder: ExportDir, spec: ExportSpec, recipe: Recipe, say: Say) -> dict[str, float]:
+    """Export the model of a run that was trained by a recipe. Return what was measured."""
+    progress = Progress(say, _PARTS)
+    progress.enter("loading")
+    run = RunDir(spec.run)
+    told = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
+    tokenizer = tokenizers.load(str(run.artifacts))
+    examples = _examples(recipe, told, tokenizer)
+    base = model_card.base_name(recipe.base_model, told.model)
+    source = Source(run, recipe, told, base, tokenizer, examples)
+    maker = Maker(folder, spec, source, progress)
+    with artifacts.whole(folder.files) as partial, _cleared(folder.merged):
+        before = maker.before()
+        change = maker.write(partial)
+        after = maker.after(partial)
+        metrics = change.metrics() | _surprise(before, after)
+        metrics["bytes"] = sum(file.stat().st_size for file in partial.glob("*.safetensors"))
+        text = model_card.write_of_export(told.name, recipe, source.base, spec, metrics)
+        (partial / "README.md").write_text(text, encoding="utf-8")
+    return metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The run whose model is exported."""
+
+    run: RunDir
+    recipe: Recipe
+    job: JobSpec
+    base: str
+    """What its base is called elsewhere."""
+    tokenizer: PreTrainedTokenizerBase
+    examples: Examples | None
+    """Its validation rows, or None where the data set is gone."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Tells how far the work is, in parts of equal weight, and only when there is news."""
+
+    say: Say
+    parts: tuple[str, ...]
+    _told: float = field(default=-1.0)
+
+    def enter(self, part: str) -> Callable[[float], None]:
+        """Begin a part. Return what to call with the share of it that is done."""
+        at = self.parts.index(part)
+
+        def tell(share: float) -> None:
+            whole = (at + share) / len(self.parts)
+            if whole - self._told >= _STEP:
+                self._told = whole
+                self.say(Phase(name=part, share=whole))
+
+        print(part, flush=True)  # noqa: T201 -- the export's own log
+        self._told = -1.0
+        tell(0.0)
+        return tell
+
+
+_PARTS = ("loading", "measuring before", "converting", "measuring after")
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    folder: ExportDir
+    spec: ExportSpec
+    source: Source
+    progress: Progress
+
+    def before(self) -> Surprise | None:
+        """Measure what was trained; where an adapter is to be folded in, do that, too."""
+        if self.spec.kind == "full":
+            return self._measure(
+                self._load(self.source.run.artifacts, "float32"), "measuring before"
+            )
+        base = self._base()
+        model = PeftModel.from_pretrained(base, self.source.run.artifacts)
+        found = self._measure(model, "measuring before")
+        if self.spec.kind != "adapter":
+            self._fold(model)
+        return found
+
+    def write(self, partial: Path) -> dtype_conversion.Change:
+        """Write the weights and all that is needed to load them."""
+        done = self.progress.enter("converting")
+        self.source.tokenizer.save_pretrained(partial)
+        if self.spec.kind == "adapter":
+            return self._write_adapter(partial, done)
+        folder = self.source.run.artifacts if self.spec.kind == "full" else self.folder.merged
+        trained = (
+            safetensors_headers.files(self._trained) if self.spec.kind == "merged_original" else []
+        )
+        _write_config(folder, partial, self.spec.dtype)
+        keep = dtype_conversion.kept_wide(loader.load_config(str(folder)), self._to)
+        files = safetensors_headers.files(folder)
+        return dtype_conversion.convert(files, Shards(partial), self._to, keep, done, trained)
+
+    def after(self, partial: Path) -> Surprise | None:
+        """Measure what was written, as it is loaded from there."""
+        if self.spec.kind == "adapter":
+            model = PeftModel.from_pretrained(self._base(), partial)
+            return self._measure(model, "measuring after")
+        return self._measure(self._load(partial, self.spec.dtype), "measuring after")
+
+    def _measure(self, model: PreTrainedModel, part: str) -> Surprise | None:
+        done = self.progress.enter(part)
+        if self.source.examples is None:
+            return None
+        found = perplexity.measure(
+            model, self.source.examples, self.source.tokenizer.pad_token_id, done
+        )
+        print(f"loss {found.loss:.6g} over {found.tokens} tokens", flush=True)  # noqa: T201 -- the export's own log
+        return found
+
+    def _load(self, source: Path | str, dtype: DType) -> PreTrainedModel:
+        gc.collect()  # the model before this one
+        config = loader.load_config(str(source))
+        return loader.load_model(str(source), config, dtype).to(_device())
+
+    def _base(self) -> PreTrainedModel:
+        gc.collect()  # the model before this one
+        recipe, job = self.source.recipe, self.source.job
+        mode = PRECISIONS[recipe.precision]
+        model = adapter_base.load(job.model, job.code, mode, recipe.adapter)
+        # Upstream has put a quantised model on its device, and moves it no more.
+        return model if self._is_quantised else model.to(_device())
+
+    @property
+    def _is_quantised(self) -> bool:
+        return self.source.recipe.adapter.quantised is not None
+
+    @property
+    def _trained(self) -> Path:
+        """Where the weights as trained are, while others are written."""
+        return self.folder.merged / "trained"
+
+    def _fold(self, model: PeftModel) -> None:
+        """Write base and adapter as one model, in float32: what is rounded is rounded later."""
+        is_original = self.spec.kind == "merged_original"
+        if self._is_quantised:
+            base = adapter_base.dequantised(model.unload(), self.source.job)
+            model = PeftModel.from_pretrained(base, self.source.run.artifacts)
+        self._write_merged(model, self._trained if is_original else self.folder.merged)
+        if is_original:
+            del model
+            gc.collect()
+            saved = adapter_base.load_saved(self.source.job).to(_device())
+            model = PeftModel.from_pretrained(saved, self.source.run.artifacts)
+            self._write_merged(model, self.folder.merged)
+
+    def _write_merged(self, model: PeftModel, folder: Path) -> None:
+        merged = model.merge_and_unload()
+        merged.generation_config.eos_token_id = _stops(self.source.tokenizer)
+        merged.save_pretrained(folder, max_shard_size="2GB")
+
+    def _write_adapter(
+        self, partial: Path, done: Callable[[float], None]
+    ) -> dtype_conversion.Change:
+        adapter = self.source.run.artifacts
+        config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+        # Runs of an earlier studio name a folder of this machine here.
+        _write_json(
+            partial / ADAPTER_CONFIG, config | {"base_model_name_or_path": self.source.base}
+        )
+        files = [adapter / f"{ADAPTER}.safetensors"]
+        # peft widens adapters when it loads them, so none of their tensors must stay wide.
+        return dtype_conversion.convert(
+            files, Shards(partial, ADAPTER), self._to, lambda _name: False, done
+        )
+
+    @property
+    def _to(self) -> torch.dtype:
+        dtype: torch.dtype = getattr(torch, self.spec.dtype)
+        return dtype
+
+
+@contextmanager
+def _cleared(folder: Path) -> Iterator[None]:
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _examples(recipe: Recipe, spec: JobSpec, tokenizer: PreTrainedTokenizerBase) -> Examples | None:
+    try:
+        found = job.validation(recipe, spec, tokenizer)
+    except FileNotFoundError:
+        print("The data set is gone: nothing to measure perplexity by.", flush=True)  # noqa: T201 -- the export's own log
+        return None
+    return found if found.rows else None
+
+
+def _stops(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    return Template(tokenizer).stops if tokenizer.chat_template else [tokenizer.eos_token_id]
+
+
+def _write_config(source: Path, partial: Path, dtype: DType) -> None:
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    _write_json(partial / "config.json", _in_format(config, dtype) | {"dtype": dtype})
+    generation = source / "generation_config.json"
+    if generation.is_file():
+        shutil.copyfile(generation, partial / generation.name)
+
+
+def _in_format(config: dict[str, Any], dtype: DType) -> dict[str, Any]:
+    """Return a config that names the format wherever it named one; composite models do so twice."""
+    return {key: _named(key, value, dtype) for key, value in config.items()}
+
+
+def _named(key: str, value: object, dtype: DType) -> object:
+    if isinstance(value, dict):
+        return _in_format(value, dtype)
+    return dtype if key in {"dtype", "torch_dtype"} else value
+
+
+def _surprise(before: Surprise | None, after: Surprise | None) -> dict[str, float]:
+    if before is None or after is None:
+        return {}
+    return {
+        "loss_before": before.loss,
+        "loss_after": after.loss,
+        "perplexity_before": before.perplexity,
+        "perplexity_after": after.perplexity,
+        "validation_tokens": before.tokens,
+    }
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _write_json(path: Path, values: object) -> None:
+    path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,250 @@
+"""A dry run: real training steps on tensors that have shapes and no numbers, and what they hold.
+
+Torch's fake tensors go through every operation of a step, and through autograd, without a byte of
+memory for what they stand for; a ledger notes each storage that comes or goes. Upstream's own code
+runs, from the trainer's constructor to its optimizer's step. Only its loop is left out, which reads
+numbers that nobody has.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Trainer,
+    masking_utils,
+)
+from trl.kernels import chunked_logprob
+
+from studio.recipe.formats import DType
+from studio.recipe.precision import Precision
+from studio.recipe.quantised import Quantised
+from studio.training.data.labels import IGNORED
+from studio.training.memory.allocation_ledger import Ledger
+from studio.training.models import loader, remote_code
+from studio.training.precision import matmul_precision
+
+_STEPS = 2
+"""The first makes what the optimizer keeps; all others find it."""
+
+_ADDED_UP = 2
+"""The first batch of an update finds no gradients, all others do."""
+
+_COMPENSATION = ("lost", "master")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a step is given."""
+
+    examples: int
+    length: int
+    """Tokens of each."""
+    answers: int
+    """Tokens to learn in each."""
+    is_packed: bool = False
+    """Whether rows share an example."""
+
+    @property
+    def picked(self) -> int:
+        """How many answers are scored: the first token of an example is never predicted."""
+        return self.examples * min(self.answers, self.length - 1)
+
+    def tensors(self, device: torch.device) -> dict[str, Tensor]:
+        """Make it, of numbers that mean nothing; of several examples, some are padded."""
+        shape = (self.examples, self.length)
+        labels = torch.full(shape, IGNORED, device=device)
+        labels[:, -self.answers :] = 0
+        batch = {"input_ids": torch.zeros_like(labels), "labels": labels}
+        if self.is_packed:
+            positions = torch.arange(self.length, device=device).expand(shape).clone()
+            positions[:, -1] = 0
+            return batch | {"position_ids": positions, "tokens": torch.ones_like(labels[:, 0])}
+        mask = torch.ones(shape, dtype=torch.long, device=device)
+        mask[1:, -1] = 0
+        return batch | {"attention_mask": mask}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is rehearsed."""
+
+    build: Callable[[], Trainer]
+    """Makes the trainer, and all that it is made from."""
+    mode: Precision
+    train: Batch
+    validate: Batch
+
+
+def imagine(
+    name: str,
+    config: PreTrainedConfig,
+    weights: DType,
+    _row: Quantised | None = None,
+    code: str = "",
+    own: Mapping[str, DType] = MappingProxyType({}),
+) -> PreTrainedModel:
+    """Make the model that would be loaded, of weights that nobody has read."""
+    model = AutoModelForCausalLM.from_config(
+        config,
+        dtype=getattr(torch, weights),
+        attn_implementation=loader.attention(config),
+        trust_remote_code=remote_code.is_allowed(name, code),
+    )
+    kept = loader.kept_in_float32(config, weights)
+    for called, weight in model.named_parameters():
+        if any(loader.is_part(called, part) for part in kept):
+            weight.data = weight.data.float()
+    loader.set_formats(model, own)
+    return model
+
+
+def fakes() -> FakeTensorMode:
+    """Return the mode to make a model in that is rehearsed."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def rehearse(plan: Plan, mode: FakeTensorMode) -> dict[str, int]:
+    """Go through a training step on fake tensors: nothing is allocated, nothing computed."""
+    with mode, _numberless():
+        return counted(plan)
+
+
+def counted(plan: Plan) -> dict[str, int]:
+    """Train on whatever tensors there are; count a step that finds all in place, and a validation.
+
+    Return the bytes by part when there were most at once.
+
+    Of real tensors it is just as true, which is how a dry run is proven.
+    """
+    is_padded = plan.train.examples > 1 or plan.train.is_packed
+    ledger = Ledger(picked=plan.train.picked, is_padded=is_padded)
+    with ledger, ExitStack() as stack:
+        trainer = plan.build()
+        with unset_fake_temporarily():
+            # What products read is found out by a real one.
+            stack.enter_context(matmul_precision.reading(plan.mode, trainer.args.device))
+        model = _prepared(trainer)
+        _mark_head(trainer.model, ledger)
+        for _ in range(_STEPS):
+            _name(trainer, ledger)
+            ledger.begin()
+            _step(trainer, model, plan.train, ledger)
+        _validate(trainer, model, plan.validate, ledger)
+    return ledger.held()
+
+
+def _prepared(trainer: Trainer) -> nn.Module:
+    """Do what upstream does before its first step."""
+    if trainer.args.activation_checkpointing:
+        trainer.model.activation_checkpointing_enable(trainer.args.activation_checkpointing_kwargs)
+    trainer.create_optimizer()
+    model, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
+    prepared: nn.Module = model
+    return prepared
+
+
+def _step(trainer: Trainer, model: nn.Module, batch: Batch, ledger: Ledger) -> None:
+    device = trainer.args.device
+    times = min(trainer.args.gradient_accumulation_steps, _ADDED_UP)
+    count = torch.ones((), dtype=torch.long, device=device)
+    trainer.current_gradient_accumulation_steps = times
+    for _ in range(times):
+        ledger.part = "activations"
+        trainer.training_step(model, batch.tensors(device), count)
+        ledger.name("gradients", (p.grad for p in model.parameters() if p.grad is not None))
+    ledger.part = "scratch"
+    trainer._clip_grad_norm(model)  # noqa: SLF001 -- upstream's loop calls it
+    trainer.optimizer.step()
+    model.zero_grad()
+
+
+def _validate(trainer: Trainer, model: nn.Module, batch: Batch, ledger: Ledger) -> None:
+    ledger.part, ledger.picked = "activations", batch.picked
+    inputs = batch.tensors(trainer.args.device)
+    model.eval()
+    with torch.no_grad(), trainer.compute_loss_context_manager():
+        trainer.compute_loss(model, inputs)
+
+
+def _name(trainer: Trainer, ledger: Ledger) -> None:
+    """Say what there is between two steps."""
+    has_adapter = hasattr(trainer.model, "peft_config")
+    for weight in trainer.model.parameters():
+        ledger.name("adapter" if has_adapter and weight.requires_grad else "weights", [weight])
+    ledger.name("weights", trainer.model.buffers())
+    for state in trainer.optimizer.state.values():
+        for name, value in state.items():
+            part = "compensation" if name in _COMPENSATION else "optimizer"
+            ledger.name(part, [value] if isinstance(value, Tensor) else ())
+
+
+def _mark_head(model: PreTrainedModel, ledger: Ledger) -> None:
+    """Have the ledger know when answers are scored: from the last layer on, and back to it."""
+
+    def layers_again(_gradient: Tensor) -> None:
+        ledger.part = "activations"
+
+    def scores(_layers: nn.Module, _args: object, output: Any) -> None:  # noqa: ANN401 -- upstream is untyped
+        ledger.part = "scores"
+        if output.last_hidden_state.requires_grad:
+            output.last_hidden_state.register_hook(layers_again)
+
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    base.base_model.register_forward_hook(scores)
+
+
+@contextmanager
+def _numberless() -> Iterator[None]:
+    """Have upstream go the way of a real step where it would look for a compiler, or a kernel."""
+    with (
+        # Fake tensors are a compiler's elsewhere, for which a mask is written out though all count.
+        _replaced(masking_utils, "is_tracing", lambda _tensor: False),
+        # Torch moves a module by exchanging tensors, and refuses to where a mode has them in mind.
+        _replaced(nn.Module, "_apply", _moved),
+        # These write in place, and cannot be launched on nothing.
+        _replaced(chunked_logprob, "_forward_kernel", _Unlaunched()),
+        _replaced(chunked_logprob, "_backward_kernel", _Unlaunched()),
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _moved(module: nn.Module, move: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:  # noqa: ARG001, FBT001, FBT002 -- upstream's signature
+    """Move a module's tensors, those it shares as one."""
+    found: dict[Tensor, nn.Parameter] = {}
+    for inner in module.modules():
+        for name, old in inner._parameters.items():  # noqa: SLF001 -- as upstream does
+            if old is not None:
+                moved = move(old.data)
+                same = moved.dtype == old.dtype and moved.device == old.device
+                new = old if same else nn.Parameter(moved, requires_grad=old.requires_grad)
+                inner._parameters[name] = found.setdefault(old, new)  # noqa: SLF001 -- the same
+        for name, buffer in inner._buffers.items():  # noqa: SLF001 -- the same
+            if buffer is not None:
+                inner._buffers[name] = move(buffer)  # noqa: SLF001 -- the same
+    return module
+
+
+class _Unlaunched:
+    """Stands in for a kernel."""
+
+    def __getitem__(self, _grid: object) -> Callable[..., None]:
+        return lambda *_args, **_kwargs: None

@@ -1,0 +1,1 @@
+"""Models, tokenizers and weights: loading them in the formats a run asks for."""

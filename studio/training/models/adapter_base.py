@@ -1,0 +1,79 @@
+"""The base beside which an adapter was trained, as it was then, in float32.
+
+What a run rounds or quantises of its base on loading is a part of what was trained: the adapter has
+learnt to make up for it. Folded into the base as it was saved, it makes another model.
+"""
+
+from typing import Any
+
+import torch
+from peft.utils.integrations import dequantize_bnb_weight
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from studio import hardware
+from studio.errors import InvalidError
+from studio.recipe.adapters import FullFineTune, Lora
+from studio.recipe.precision import Precision
+from studio.rundir import JobSpec
+from studio.training.models import loader, quantised_weights, weight_formats
+
+
+def load(
+    name: str, code: str, mode: Precision, adapter: Lora | FullFineTune, *, is_wide: bool = True
+) -> PreTrainedModel:
+    """Load the base as the run did, quantised if it was, and widen all else to float32.
+
+    Raises:
+        InvalidError: it was quantised, and this machine lacks what that needs.
+
+    """
+    row = adapter.quantised
+    if row is not None and (lack := row.refusal(hardware.detect())):
+        raise InvalidError(
+            f"This adapter was trained beside its base in {row.title}, which {lack}.",
+            hint="Install what is missing, or do this where it was trained.",
+        )
+    config = loader.load_config(name, code)
+    formats = weight_formats.formats(name, config, mode, adapter, code)
+    model = loader.load_model(name, config, formats.main, row, code, formats.own)
+    if is_wide:
+        _widen(model)
+    return model
+
+
+def load_saved(spec: JobSpec) -> PreTrainedModel:
+    """Load the base as it was saved, in float32."""
+    config = loader.load_config(spec.model, spec.code)
+    return loader.load_model(spec.model, config, "float32", code=spec.code)
+
+
+def dequantised(model: PreTrainedModel, spec: JobSpec) -> PreTrainedModel:
+    """Return a quantised base as a plain model of the very weights that its products read."""
+    plain = load_saved(spec)
+    for path, layer in model.named_modules():
+        twin = plain.get_submodule(path)
+        for name, weight in layer.named_parameters(recurse=False):
+            # bitsandbytes stores the layers of GPT-2's kind the other way round.
+            is_turned = isinstance(twin, Conv1D) and name == "weight"
+            value = _value(layer, weight)
+            twin.get_parameter(name).data.copy_(value.T if is_turned else value)
+    return plain
+
+
+def _value(layer: nn.Module, weight: nn.Parameter) -> Tensor:
+    if not quantised_weights.is_quantised(weight):
+        return weight.data
+    value: Tensor = dequantize_bnb_weight(weight, state=getattr(layer, "state", None))
+    return value
+
+
+def _widen(model: nn.Module) -> None:
+    for held in (*model.parameters(), *model.buffers()):
+        if held.is_floating_point():
+            held.data = held.data.float()
+    modules: list[Any] = list(model.modules())
+    for module in modules:
+        if hasattr(module, "compute_dtype"):
+            module.compute_dtype = torch.float32

@@ -1,0 +1,187 @@
+"""The formats that a model's file keeps its weights in, by the names they have once loaded.
+
+transformers loads every weight in the format the config names (`dtype="auto"`), whatever the file
+holds. Here the headers of the files are believed instead.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from huggingface_hub import try_to_load_from_cache
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
+from transformers.utils import cached_file
+from transformers.utils.hub import get_checkpoint_shard_files
+
+from studio.recipe.adapters import FullFineTune, Lora, keeps_own_formats
+from studio.recipe.formats import DType
+from studio.recipe.precision import Precision
+from studio.training.models import loader, remote_code
+from studio.weights import model_facts, native_dtypes, safetensors_headers
+from studio.weights.safetensors_headers import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """The formats to load a model's weights in."""
+
+    main: DType
+    """The format of all weights but those in `own`."""
+    own: Mapping[str, DType] = field(default_factory=dict)
+    """By the name of a weight in the model: its format, where that is another."""
+    kept: frozenset[str] = frozenset()
+    """Weights in `own` that their family keeps in float32, which a plan names by itself."""
+
+    @property
+    def held(self) -> set[DType]:
+        return {self.main, *(one for name, one in self.own.items() if name not in self.kept)}
+
+
+def fetch(name: str) -> None:
+    """Bring the weights of a hub model to this machine, as loading it would."""
+    if Path(name).is_absolute():
+        return
+    missing = "_raise_exceptions_for_missing_entries"
+    if cached_file(name, safetensors_headers.WHOLE, **{missing: False}) is None:
+        index = cached_file(name, safetensors_headers.INDEX, **{missing: False})
+        if index is not None:
+            get_checkpoint_shard_files(name, index)
+
+
+def tensors(name: str) -> list[Tensor]:
+    """Return what the files of a folder or a hub model hold; nothing where they are not here."""
+    folder = _folder(name)
+    return (
+        []
+        if folder is None
+        else [
+            t
+            for file in safetensors_headers.files(folder)
+            for t in safetensors_headers.tensors(file)
+        ]
+    )
+
+
+def formats(
+    name: str,
+    config: PreTrainedConfig,
+    mode: Precision,
+    adapter: Lora | FullFineTune,
+    code: str = "",
+) -> Formats:
+    """Return the formats to load a model's weights in for a run."""
+    found = tensors(name)
+    chosen = native_dtypes.formats(found)
+    counts = native_dtypes.counts(found, chosen)
+    main = loader.weights_format(next(iter(counts), _declared(config, mode.weights)), mode, adapter)
+    if not keeps_own_formats(adapter, mode) or len(counts) < 2:  # noqa: PLR2004 -- two make a mixture
+        return Formats(main)
+    return _by_name(_empty(name, config, main, code), chosen, main)
+
+
+def main_format(name: str, config: PreTrainedConfig) -> DType:
+    """Return the format most weights of a model are saved in; of one not here, the config's."""
+    found = tensors(name)
+    counts = native_dtypes.counts(found, native_dtypes.formats(found))
+    return next(iter(counts), _declared(config, "bfloat16"))
+
+
+def not_finite(name: str) -> dict[str, int]:
+    """Count the weights of a model's files that are NaN or infinite, by tensor."""
+    folder = _folder(name)
+    found: dict[str, int] = {}
+    for file in [] if folder is None else safetensors_headers.files(folder):
+        with safe_open(file, framework="pt") as opened:
+            for key in opened.keys():  # noqa: SIM118 -- it is no mapping
+                count = int((~opened.get_tensor(key).isfinite()).sum())
+                found |= {key: count} if count else {}
+    return found
+
+
+def rounded(
+    name: str, main: DType, mode: Precision, adapter: Lora | FullFineTune
+) -> dict[str, Any] | None:
+    """Return what loading a model rounds, measured on a sample as before the start; else None."""
+    folder = _folder(name)
+    if folder is None:
+        return None
+    cast = model_facts.read(folder).rounded(
+        main,
+        keeps_own=keeps_own_formats(adapter, mode),
+        is_quantised=adapter.quantised is not None,
+    )
+    return None if cast is None else asdict(cast)
+
+
+def _folder(name: str) -> Path | None:
+    if Path(name).is_absolute():
+        return Path(name)
+    found = (
+        try_to_load_from_cache(name, file)
+        for file in (safetensors_headers.WHOLE, safetensors_headers.INDEX)
+    )
+    return next((Path(path).parent for path in found if isinstance(path, str)), None)
+
+
+def _declared(config: PreTrainedConfig, otherwise: DType) -> DType:
+    said = str(config.dtype).removeprefix("torch.")
+    return next((dtype for dtype in get_args(DType) if dtype == said), otherwise)
+
+
+def _empty(name: str, config: PreTrainedConfig, dtype: DType, code: str) -> PreTrainedModel:
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            config,
+            dtype=getattr(torch, dtype),
+            trust_remote_code=remote_code.is_allowed(name, code),
+        )
+
+
+def _by_name(model: PreTrainedModel, chosen: Mapping[str, DType], main: DType) -> Formats:
+    """Go by the names that weights get in the model; what it does not use is left out."""
+    merged: dict[str, set[DType]] = {}
+    for name, target in _targets(model, chosen):
+        merged.setdefault(target, set()).add(chosen[name])
+    own = {name: _format(model, name, found) for name, found in merged.items()}
+    kept = frozenset(name for name in own if _is_kept(model, name, main))
+    return Formats(main, {name: one for name, one in own.items() if one != main}, kept)
+
+
+def _format(model: PreTrainedModel, name: str, found: AbstractSet[DType]) -> DType:
+    """Return the format of a weight that one tensor or several become."""
+    # float32 alone holds both 16-bit formats.
+    if len(found) > 1 or any(_is_kept(model, name, dtype) for dtype in found):
+        return native_dtypes.WIDE
+    return next(iter(found))
+
+
+def _targets(model: PreTrainedModel, names: Iterable[str]) -> Iterable[tuple[str, str]]:
+    """Return which weight of a model each tensor of its file becomes, as upstream renames them."""
+    there = model.state_dict()
+    changes = get_model_conversion_mapping(model)
+    renamings = [one for one in changes if isinstance(one, WeightRenaming)]
+    converters = [one for one in changes if isinstance(one, WeightConverter)]
+    prefix = model.base_model_prefix
+    for name in sorted(names, key=dot_natural_key):
+        target, _ = rename_source_key(name, renamings, converters, prefix, there)
+        if target not in there and name in there:
+            target, _ = rename_source_key(name, [], [], prefix, there)
+        if target in there:
+            yield name, target
+
+
+def _is_kept(model: PreTrainedModel, name: str, dtype: DType) -> bool:
+    """Whether a family keeps a weight in float32 that is loaded in a format."""
+    parts = loader.kept_in_float32(model.config, dtype)
+    return any(loader.is_part(name, part) for part in parts)

@@ -1,0 +1,1 @@
+"""What a run reports as it trains: metrics, numeric health and divergence."""

@@ -1,0 +1,404 @@
+"""The guard: tells in words that a run's numbers break, and leaves a run that is beyond help.
+
+Unless told to warn alone, it also leaves out a step whose gradient is no number, as a loss scaler
+does: one such step and no weight is a number any more.
+
+A step left out, by the guard or by the loss scaler, changes no weight and leaves the learning-rate
+schedule where it is. All such steps are counted here, and a run with too many of them fails.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainerState
+
+from studio.errors import TrainingError
+from studio.events import Alarmed
+from studio.recipe.formats import FORMATS
+from studio.recipe.precision import Precision
+from studio.training.models import weight_formats
+from studio.training.monitoring.numeric_health import Findings, Health
+
+Policy = Literal["warn", "stop", "rollback"]
+
+PATIENCE = 10
+"""Non-finite losses in a row after which a run is beyond help."""
+
+WINDOW = 2 * PATIENCE
+"""Steps that are looked back on: with `PATIENCE` of them left out, a run is beyond help."""
+
+LEAST_SCALE = 1.0
+MOST_UNDERFLOW = 0.2
+MOST_LOST = 0.5
+LEAST_HEADROOM = 4.0
+
+_AT_WORK = 0.5
+"""Updates are judged from this share of the full learning rate on: smaller ones are lost, rightly,
+while the rate warms up or fades out."""
+
+_NAMED = 3
+"""Broken tensors that a message names."""
+
+_LOOKS = 2
+"""Looks in a row that must find updates lost before the run is ended."""
+
+
+class Guarded(Trainer):  # type: ignore[misc] # upstream is untyped
+    """A trainer that shows its guard every gradient before it is clipped."""
+
+    guard: "Guard | None" = None
+
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        self._show_gradients()
+        norm: Tensor = super()._clip_grad_norm(model)
+        return norm
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
+        """Drop the gradients of a step to leave out. Called at every step, clipped or not."""
+        if grad_norm is None:
+            self._show_gradients()
+        norm: Tensor = super()._get_grad_norm(model, grad_norm=grad_norm)
+        if self.guard is not None and self.guard.refuses(norm):
+            model.zero_grad()
+        return norm
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            # Upstream resets its sum by `tr_loss -= tr_loss`, and NaN less NaN is NaN for good.
+            self._tr_loss.zero_()
+        super().log(logs, start_time)
+
+    def _show_gradients(self) -> None:
+        if self.guard is not None and self.guard.health is not None:
+            self.guard.health.see_gradients()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the guard judges: one logging step."""
+
+    step: int
+    metrics: dict[str, float]
+    broken_losses: float
+    """Steps in a row, up to this one, whose loss was no number."""
+    findings: Findings | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trouble:
+    code: str
+    message: str
+    hint: str
+    module: str = ""
+    is_end: bool = False
+    """Whether going on would teach the model nothing."""
+
+
+class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+    """Keeps an eye on one run."""
+
+    REMEMBERED = (
+        "skipped_steps",
+        "_first_skipped",
+        "_recently_skipped",
+        "_told",
+        "_origin",
+        "_zero_losses",
+        "_lost_looks",
+    )
+
+    def __init__(
+        self, policy: Policy, mode: Precision, trainer: Trainer, health: Health | None
+    ) -> None:
+        self.health = health
+        self.skipped_steps = 0
+        """Steps that changed no weight because a loss or a gradient was no number."""
+        self.loss_scale = 0.0
+        """Of float16, after the newest step."""
+        self.ended_by: TrainingError | None = None
+        self._policy = policy
+        self._mode = mode
+        self._trainer = trainer
+        self._is_refused = False
+        self._first_skipped = 0
+        self._recently_skipped: list[int] = []
+        """The steps left out among the last `WINDOW`."""
+        self._told: set[str] = set()
+        self._origin = ""
+        self._zero_losses = 0
+        self._lost_looks = 0
+
+    def on_train_begin(
+        self, _args: object, _state: object, _control: object, **_rest: object
+    ) -> None:
+        self.loss_scale = self._read_scale()
+
+    def refuses(self, norm: Tensor) -> bool:
+        """Return whether the step at hand must be left out. To warn is to let it happen."""
+        self._is_refused = self._policy != "warn" and not bool(torch.isfinite(norm))
+        if self._is_refused and self.health is not None and not self._scales:
+            self.health.want()
+        return self._is_refused
+
+    def on_optimizer_step(
+        self, _args: object, state: TrainerState, _control: object, **_rest: object
+    ) -> None:
+        """Count a step left out, and hold the schedule: upstream asks the flags right after us."""
+        scale = self._read_scale()
+        # Fused optimizers never report a step that the scaler skips, but its scale falls.
+        is_skipped = self._is_refused or scale < self.loss_scale
+        self.loss_scale = scale
+        for optimizer in self._trainer.accelerator._optimizers:  # noqa: SLF001 -- no public door
+            optimizer._is_overflow = is_skipped  # noqa: SLF001 -- the same
+        step = state.global_step + 1
+        recent = [one for one in self._recently_skipped if one > step - WINDOW]
+        self._recently_skipped = [*recent, *[step] * is_skipped]
+        if is_skipped:
+            self.skipped_steps += 1
+            self._first_skipped = self._first_skipped or step
+
+    @property
+    def is_beyond_help(self) -> bool:
+        """Whether so many of the last steps were left out that the next reading ends the run."""
+        return self._policy != "warn" and not self._scales and self._has_stalled
+
+    def refuse_mostly_skipped(self, steps: int) -> None:
+        """Refuse to call a run of so many steps a success if most of them were left out.
+
+        Raises:
+            TrainingError: more than half of the steps updated no weight.
+
+        """
+        if 2 * self.skipped_steps > steps:
+            updated = steps - self.skipped_steps
+            raise TrainingError(
+                "steps_left_out",
+                f"Only {updated:,} of {steps:,} steps updated the weights; in the others the loss "
+                f"or a gradient was NaN or infinite{self._origin}.",
+                hint=self._skip_hint,
+            )
+
+    def take(self) -> Findings | None:
+        """Return what the newest look at the run has found, once."""
+        return self.health.take() if self.health is not None else None
+
+    def judge(self, reading: Reading) -> list[Alarmed]:
+        """Return what is new to tell."""
+        if self.health is not None and not _is_sound(reading):
+            self.health.want()
+        troubles = [*self._of_losses(reading), *self._of_findings(reading)]
+        for trouble in troubles:
+            if trouble.is_end and self.ended_by is None and self._policy != "warn":
+                self.ended_by = TrainingError(trouble.code, trouble.message, hint=trouble.hint)
+        new = [trouble for trouble in troubles if trouble.code not in self._told]
+        self._told |= {trouble.code for trouble in new}
+        return [
+            Alarmed(
+                code=trouble.code,
+                message=trouble.message,
+                hint=trouble.hint,
+                step=reading.step,
+                module=trouble.module,
+            )
+            for trouble in new
+        ]
+
+    def enforce(self) -> None:
+        """End the run if it is beyond help."""
+        if self.ended_by is not None:
+            raise self.ended_by
+
+    @property
+    def _scales(self) -> bool:
+        return self._trainer.accelerator.scaler is not None
+
+    def _read_scale(self) -> float:
+        scaler = self._trainer.accelerator.scaler
+        return float(scaler.get_scale()) if scaler is not None else 0.0
+
+    @property
+    def _has_stalled(self) -> bool:
+        return len(self._recently_skipped) >= PATIENCE
+
+    @property
+    def _skip_hint(self) -> str:
+        if self._scales:
+            return (
+                "Choose bfloat16 or float32, or train for more steps: float16 leaves out some "
+                "until it finds its loss scale."
+            )
+        return "Lower the learning rate, and look for rows that are broken."
+
+    def _of_skips(self) -> Iterator[_Trouble]:
+        """Tell of steps left out. A loss scaler finds its scale by some, and ends by itself."""
+        if self._first_skipped and not self._scales:
+            yield _Trouble(
+                code="step_left_out",
+                message=f"Step {self._first_skipped:,} was left out: its loss or a gradient was "
+                "NaN or infinite.",
+                hint="One such step does no harm. Lower the learning rate if more follow.",
+            )
+        if self._has_stalled:
+            yield _Trouble(
+                code="steps_left_out",
+                message=f"{len(self._recently_skipped)} of the last {WINDOW} steps were left out: "
+                f"the loss or a gradient was NaN or infinite{self._origin}.",
+                hint=self._skip_hint,
+                is_end=not self._scales,
+            )
+
+    def _of_losses(self, reading: Reading) -> Iterator[_Trouble]:
+        if reading.broken_losses < PATIENCE:
+            yield from self._of_skips()
+        else:
+            yield _Trouble(
+                code="non_finite",
+                message=f"The loss has been no number for {PATIENCE} steps{self._origin}.",
+                hint="Lower the learning rate. In float16, try bfloat16 or float32.",
+                is_end=True,
+            )
+        if reading.metrics.get("loss_scale", math.inf) < LEAST_SCALE:
+            yield _Trouble(
+                code="loss_scale_collapsed",
+                message=f"The loss scale has fallen below 1{self._origin}: the numbers of this "
+                "model do not fit into float16.",
+                hint="Choose bfloat16 or float32.",
+                is_end=True,
+            )
+        self._zero_losses = self._zero_losses + 1 if reading.metrics["loss"] == 0 else 0
+        if self._zero_losses >= PATIENCE:
+            # With every token right it is earned: whatever was to be learnt by heart has been.
+            is_learnt = reading.metrics.get("mean_token_accuracy") == 1
+            yield _Trouble(
+                code="zero_loss",
+                message=f"The loss has been exactly zero {PATIENCE} times: "
+                f"{'all is learnt by heart' if is_learnt else 'nothing is learnt'}.",
+                hint="Stop here and keep it, or bring more data."
+                if is_learnt
+                else "See whether the answers are cut off, or raise the longest example.",
+                is_end=not is_learnt,
+            )
+
+    def _of_findings(self, reading: Reading) -> Iterator[_Trouble]:
+        if reading.findings is None:
+            return
+        yield from self._of_overflow(reading.findings)
+        yield from self._of_underflow(reading)
+        yield from self._of_updates(reading)
+
+    def _of_overflow(self, found: Findings) -> Iterator[_Trouble]:
+        name, peak = found.narrow
+        if found.module:
+            self._origin = self._origin or f"; it began in {found.module}"
+            yield _Trouble(
+                code="activations_overflow",
+                message=f"The first output that is no number came from {found.module}.",
+                hint="In float16, choose bfloat16 or float32; else lower the learning rate.",
+                module=found.module,
+            )
+        elif peak * LEAST_HEADROOM > FORMATS["float16"].largest:
+            yield _Trouble(
+                code="little_headroom",
+                message=f"{name} puts out {peak:,.0f}; float16 ends at 65,504.",
+                hint="Choose bfloat16, which has the range of float32.",
+                module=name,
+            )
+        # A loss scaler searches for its scale by such steps: they are no news.
+        if found.tensor and not found.module and not self._scales:
+            yield _Trouble(
+                code="gradients_overflow",
+                message=f"A gradient was no number, first that of {found.tensor}.",
+                hint="Lower the learning rate.",
+                module=found.tensor,
+            )
+
+    def _of_underflow(self, reading: Reading) -> Iterator[_Trouble]:
+        share = reading.metrics.get("grad_underflow_share", 0.0)
+        if share > MOST_UNDERFLOW and self._mode.compute == "float16":
+            yield _Trouble(
+                code="gradients_underflow",
+                message=f"{share:.0%} of the gradients were rounded to zero in float16.",
+                hint="Choose bfloat16 or float32.",
+            )
+
+    def _of_updates(self, reading: Reading) -> Iterator[_Trouble]:
+        full = self._trainer.args.learning_rate
+        if reading.metrics["learning_rate"] < _AT_WORK * full or not self._rounds_weights:
+            return
+        share = reading.metrics.get("lost_update_share", 0.0)
+        self._lost_looks = self._lost_looks + 1 if share > MOST_LOST else 0
+        if self._lost_looks:
+            yield _Trouble(
+                code="updates_lost",
+                message=f"{share:.0%} of the updates are lost: too small for 16-bit weights.",
+                hint="Keep the weights in float32, as the mixed modes do, or raise the learning "
+                "rate.",
+                is_end=self._lost_looks >= _LOOKS,
+            )
+
+    @property
+    def _rounds_weights(self) -> bool:
+        """Whether an update that is too small for a weight's 16 bits is gone for good."""
+        if self._mode.rounding != "nearest" or self._mode.master is not None:
+            return False
+        trained = (p for p in self._trainer.model.parameters() if p.requires_grad)
+        return all(p.element_size() == 2 for p in trained)  # noqa: PLR2004 -- bytes
+
+
+def broken_weights(model: nn.Module) -> list[str]:
+    """Name the trained tensors that hold something other than numbers."""
+    return _not_finite((name, p) for name, p in model.named_parameters() if p.requires_grad)
+
+
+def refuse_broken_weights(model: nn.Module) -> None:
+    """Refuse weights that are no numbers: they must never pass for a result."""
+    if broken := broken_weights(model):
+        raise TrainingError(
+            "non_finite",
+            f"Training has left weights that are no numbers, first {broken[0]}; none were saved.",
+            hint="Lower the learning rate. In 16 bits, try a wider format.",
+        )
+
+
+def refuse_broken_base(model: nn.Module, name: str) -> None:
+    """Refuse a model whose files hold NaN or infinity, before training can be blamed for it.
+
+    Quantising may turn NaN into any number, so of a quantised model the files are read.
+    """
+    named = dict(model.named_parameters())
+    if all(p.is_floating_point() for p in named.values()):
+        found = {one: int((~named[one].isfinite()).sum()) for one in _not_finite(named.items())}
+    else:
+        found = weight_formats.not_finite(name)
+    if found:
+        raise TrainingError(
+            "corrupt_weights",
+            f"{sum(found.values()):,} weights of the base model are NaN or infinite, in "
+            f"{_listed(list(found))}. Nothing was trained.",
+            hint="Get the model again, or choose another.",
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
+    named = [(name, one.detach()) for name, one in tensors if one.numel()]
+    if not named:
+        return []
+    norms = torch._foreach_norm([one for _, one in named], 2, dtype=torch.float32)  # noqa: SLF001 -- clip_grad_norm_ uses it, too
+    finite = torch.stack(norms).isfinite().tolist()
+    suspects = [one for one, is_finite in zip(named, finite, strict=True) if not is_finite]
+    # A norm may be too large for its format where no weight is.
+    return [name for name, weight in suspects if not weight.isfinite().all()]
+
+
+def _is_sound(reading: Reading) -> bool:
+    finite = math.isfinite(reading.metrics.get("grad_norm", 0.0))
+    return finite and reading.broken_losses == 0

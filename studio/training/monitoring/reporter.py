@@ -1,0 +1,216 @@
+"""What a trainer says while it trains: events for the studio, and a line a step for the log."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from studio.events import Event, Progressed, Started
+from studio.training.memory.process_memory import Gauge
+from studio.training.monitoring.divergence_guard import Guard, Reading
+from studio.training.stop_handler import Stop
+
+METRICS = ("loss", "mean_token_accuracy", "grad_norm", "learning_rate")
+EVAL_METRICS = ("eval_loss", "eval_mean_token_accuracy")
+
+
+class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
+    """Turns what the trainer logs into events, and leaves the run where that is asked for."""
+
+    REMEMBERED = ("tokens", "last", "best_eval_loss")
+
+    def __init__(
+        self,
+        say: Callable[[Event], None],
+        stop: Stop,
+        guard: Guard,
+        gauge: Gauge,
+        resolve: Callable[[], dict[str, Any]],
+    ) -> None:
+        self.resolved: dict[str, Any] = {}
+        self.tokens = 0
+        self.last: dict[str, float] = {}
+        """The newest value of every metric."""
+        self.best_eval_loss = math.inf
+        self._say = say
+        self._stop = stop
+        self._guard = guard
+        self._gauge = gauge
+        self._resolve = resolve
+        self.pace = Pace()
+        self.was_cut = False
+        """Whether training ended early because what was learnt so far is to be kept."""
+
+    def on_train_begin(
+        self,
+        _args: object,
+        state: TrainerState,
+        _control: object,
+        *,
+        model: nn.Module,
+        **_rest: object,
+    ) -> None:
+        self.resolved = self._resolve()
+        self._say(Started(total_steps=state.max_steps, resolved=self.resolved))
+        self._gauge.set_back(model)
+        self.pace.start()
+
+    def on_step_end(
+        self, _args: object, state: TrainerState, control: TrainerControl, **_rest: object
+    ) -> None:
+        self.pace.step(state.global_step)
+        self._stop.step = state.global_step
+        # The last step is logged whether or not its turn has come, or its tokens would be lost.
+        control.should_log |= state.global_step >= state.max_steps
+        # Nor does a run that is beyond help go on until its turn comes.
+        control.should_log |= self._guard.is_beyond_help
+        self._stop.check()
+        if self._stop.asked == "keep" and not control.should_training_stop:
+            self.was_cut = control.should_training_stop = True
+            control.should_log = control.should_evaluate = True
+
+    def on_prediction_step(
+        self, _args: object, _state: object, _control: object, **_rest: object
+    ) -> None:
+        self._stop.check()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        _control: object,
+        logs: dict[str, float],
+        **_rest: object,
+    ) -> None:
+        if "loss" not in logs:
+            return
+        tokens = int(logs["tokens"])
+        step_seconds, rate = self.pace.lap(tokens)
+        self.tokens += tokens
+        metrics = {name: float(logs[name]) for name in METRICS if name in logs}
+        metrics |= {"tokens_per_second": rate, "step_seconds": step_seconds}
+        metrics |= {"peak_memory_bytes": self._gauge.peak_bytes()} | self._scaling()
+        findings = self._guard.take()
+        if findings is not None:
+            metrics |= findings.metrics | {"nonfinite_losses": logs["nonfinite_losses"]}
+        self._report(state, metrics)
+        self._be_judged(
+            Reading(
+                step=state.global_step,
+                metrics=metrics,
+                broken_losses=logs["nonfinite"] / args.gradient_accumulation_steps,
+                findings=findings,
+            )
+        )
+
+    def on_evaluate(
+        self,
+        _args: object,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **_rest: object,
+    ) -> None:
+        self.pace.resume()
+        found = {name: float(metrics[name]) for name in EVAL_METRICS if name in metrics}
+        # The untrained model's is where improvement is measured from, and is never the best kept.
+        if state.global_step:
+            self.best_eval_loss = min(self.best_eval_loss, found["eval_loss"])
+        self._report(state, found)
+        if self._stop.asked == "keep" and not control.should_training_stop:
+            self.was_cut = control.should_training_stop = True
+
+    def on_save(self, _args: object, _state: object, _control: object, **_rest: object) -> None:
+        self.pace.resume()
+
+    def results(self) -> dict[str, float]:
+        """Return what the run came to."""
+        return {
+            "loss": self.last["loss"],
+            "eval_loss": self.last["eval_loss"],
+            "best_eval_loss": self.best_eval_loss,
+            "train_seconds": self.pace.training_seconds,
+            "tokens": self.tokens,
+            "tokens_per_second": self.tokens / self.pace.training_seconds,
+            "peak_memory_bytes": self._gauge.peak_bytes(),
+        } | {name: value for name, value in self._scaling().items() if name == "skipped_steps"}
+
+    def _scaling(self) -> dict[str, float]:
+        skipped = self._guard.skipped_steps
+        if self._guard.loss_scale:
+            return {"loss_scale": self._guard.loss_scale, "skipped_steps": skipped}
+        return {"skipped_steps": skipped} if skipped else {}
+
+    def _be_judged(self, reading: Reading) -> None:
+        for alarm in self._guard.judge(reading):
+            print(f"{alarm.message} {alarm.hint}", flush=True)  # noqa: T201 -- the run's own log
+            self._say(alarm)
+        self._guard.enforce()
+
+    def _report(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        self.last |= metrics
+        self._say(
+            Progressed(
+                step=state.global_step,
+                epoch=state.epoch or 0.0,
+                tokens=self.tokens,
+                seconds=self.pace.seconds,
+                metrics=metrics,
+            )
+        )
+        print(_line(state, metrics), flush=True)  # noqa: T201 -- the run's own log
+
+
+class Pace:
+    """How fast training goes, the time for evaluations and saves left out of its laps."""
+
+    REMEMBERED = ("ages", "training_seconds", "_steps", "_lap_steps")
+
+    def __init__(self) -> None:
+        self._began = self._lap_began = self._step_ended = 0.0
+        self._steps = self._lap_steps = 0
+        self.training_seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began if self._began else 0.0
+
+    @property
+    def ages(self) -> tuple[float, float, float]:
+        """Seconds since training, the lap, and the pause after the last step began."""
+        now = time.perf_counter()
+        return now - self._began, now - self._lap_began, now - self._step_ended
+
+    @ages.setter
+    def ages(self, ages: tuple[float, float, float]) -> None:
+        now = time.perf_counter()
+        self._began, self._lap_began, self._step_ended = (now - age for age in ages)
+
+    def start(self) -> None:
+        self._began = self._lap_began = self._step_ended = time.perf_counter()
+
+    def step(self, number: int) -> None:
+        self._steps = number
+        self._step_ended = time.perf_counter()
+
+    def lap(self, tokens: int) -> tuple[float, float]:
+        """Return seconds a step, and tokens a second, since the last lap."""
+        now = time.perf_counter()
+        elapsed, steps = now - self._lap_began, self._steps - self._lap_steps
+        self._lap_began, self._lap_steps = now, self._steps
+        self.training_seconds += elapsed
+        return elapsed / max(steps, 1), tokens / elapsed
+
+    def resume(self) -> None:
+        """Take up the lap after a pause, which began when the last step ended."""
+        now = time.perf_counter()
+        self._lap_began += now - max(self._step_ended, self._lap_began)
+        self._step_ended = now
+
+
+def _line(state: TrainerState, metrics: dict[str, float]) -> str:
+    numbers = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+    return f"step {state.global_step}/{state.max_steps}  {numbers}"

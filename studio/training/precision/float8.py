@@ -1,0 +1,168 @@
+"""Linear layers that multiply 8 bits, by torchao, and proof of what each of them reads.
+
+Tensors are scaled whole, torchao's default and its fastest way (`Float8LinearRecipeName`): inputs
+and weights are read as e4m3, gradients as e5m2, as their range is wider (arXiv 2209.05433). Scaling
+row by row is finer where a few numbers tower, but reads gradients as e4m3, and without fast
+accumulation torchao itself goes back to the other kernel (`addmm_float8_unwrapped`).
+
+A layer keeps its weight as it is, the same float32 tensor: what is saved is a plain model.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from studio import hardware
+from studio.errors import TrainingError
+from studio.recipe.precision import Precision
+from studio.training.precision import matmul_precision
+from studio.weights.model_facts import FLOAT8_SIDES
+
+_NAMED = 3
+
+
+def convert(model: PreTrainedModel, mode: Precision) -> None:
+    """Exchange all linear layers but the output's. Call it before an optimizer knows the weights.
+
+    Raises:
+        TrainingError: this machine or this model cannot.
+
+    """
+    if reason := mode.refusal(hardware.detect()):
+        raise TrainingError(
+            "precision_refused", f"{mode.title} {reason}.", hint="Choose another precision."
+        )
+    from torchao.float8 import (  # noqa: PLC0415 -- optional dependency
+        Float8LinearConfig,
+        convert_to_float8_training,
+    )
+
+    wanted = layers(model)
+    _refuse_unfit(wanted)
+    # Tokens are summed over in a weight's gradient, and come in any number: that is padded.
+    config = Float8LinearConfig(emulate=not torch.cuda.is_available(), pad_inner_dim=True)
+    chosen = set(wanted.values())
+    convert_to_float8_training(
+        model, config=config, module_filter_fn=lambda layer, _name: layer in chosen
+    )
+
+
+def layers(model: PreTrainedModel) -> dict[str, nn.Linear]:
+    """Return the linear layers by name, but for the output, whose numbers are the loss's own."""
+    output = model.get_output_embeddings()
+    named = model.named_modules()
+    return {name: one for name, one in named if isinstance(one, nn.Linear) and one is not output}
+
+
+def is_emulated(model: nn.Module) -> bool:
+    """Whether a layer works its 8 bits out in float32, where nothing multiplies them."""
+    configs = (getattr(layer, "config", None) for layer in model.modules())
+    return any(getattr(config, "emulate", False) for config in configs)
+
+
+@contextmanager
+def watched(model: PreTrainedModel, mode: Precision) -> Iterator["Readings"]:
+    """Yield what each linear layer reads, told by its own forward when the model comes to it.
+
+    Of other modes nothing is told: their layers read what all products do.
+    """
+    named = layers(model) if mode.is_float8 else {}
+    readings = Readings(mode, sum(isinstance(layer, nn.Linear) for layer in model.modules()))
+    hooks = [
+        layer.register_forward_hook(partial(readings.look, name)) for name, layer in named.items()
+    ]
+    try:
+        yield readings
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class Readings:
+    """What linear layers read on the way forth, and of gradients on the way back."""
+
+    def __init__(self, mode: Precision, total: int) -> None:
+        self._mode = mode
+        self._total = total
+        self._forth: dict[str, str] = {}
+        self._back: dict[str, str] = {}
+
+    @property
+    def matmul(self) -> str:
+        """What layers read; gradients are named where the way forth alone is as planned."""
+        planned = (self._mode.matmul, self._mode.matmul_of_gradients)
+        kinds = set()
+        for name, forth in self._forth.items():
+            back = self._back[name]
+            is_half_right = forth == planned[0] and back != planned[1]
+            kinds.add(f"{forth} ({back} of gradients)" if is_half_right else forth)
+        return " and ".join(sorted(kinds))
+
+    @property
+    def told(self) -> dict[str, str]:
+        """How many layers read what, in words."""
+        counted = Counter(self._forth.values()).items()
+        counts = (f"{count} of {self._total} read {kind}" for kind, count in counted)
+        gradients = " and ".join(sorted(set(self._back.values())))
+        told = {"linear_layers": ", ".join(counts), "linear_gradients": gradients}
+        return told if self._forth else {}
+
+    def look(
+        self, name: str, layer: nn.Linear, inputs: tuple[Tensor, ...], _output: Tensor
+    ) -> None:
+        """Let a layer show by weights that tell what it reads: of inputs, weights and gradients."""
+        device = inputs[0].device
+        ones = torch.ones(matmul_precision.SIZE, matmul_precision.SIZE, device=device)
+        forth = {
+            matmul_precision.read_by(lambda fine: _run(layer, fine, ones), device),
+            matmul_precision.read_by(lambda fine: _run(layer, ones, fine), device),
+        }
+        self._forth[name] = " and ".join(sorted(forth))
+        self._back[name] = matmul_precision.read_by(
+            lambda fine: _run_back(layer, fine, ones), device
+        )
+
+
+def _run(layer: nn.Linear, inputs: Tensor, weight: Tensor) -> Tensor:
+    """Compute as the layer does, with another weight."""
+    twin = copy.copy(layer)
+    twin._parameters = {"weight": nn.Parameter(weight), "bias": None}  # noqa: SLF001 -- the layer keeps its own
+    output: Tensor = twin.forward(inputs)
+    return output
+
+
+def _run_back(layer: nn.Linear, gradient: Tensor, weight: Tensor) -> Tensor:
+    """Compute what the layer makes of a gradient, with another weight."""
+    inputs = torch.zeros_like(gradient, requires_grad=True)
+    with torch.enable_grad():
+        output = _run(layer, inputs, weight)
+    with torch.autocast(gradient.device.type, enabled=False):
+        return torch.autograd.grad(output, inputs, gradient.to(output.dtype))[0]
+
+
+def _refuse_unfit(wanted: dict[str, nn.Linear]) -> None:
+    if not wanted:
+        raise TrainingError(
+            "precision_refused",
+            "This model has no linear layer that could multiply 8 bits.",
+            hint="Choose bfloat16 mixed.",
+        )
+    odd = [
+        name
+        for name, one in wanted.items()
+        if any(side % FLOAT8_SIDES for side in one.weight.shape)
+    ]
+    if odd:
+        more = f" and {len(odd) - _NAMED} more" if len(odd) > _NAMED else ""
+        raise TrainingError(
+            "precision_refused",
+            f"{', '.join(odd[:_NAMED])}{more}: a product of 8 bits takes no layer whose sides are "
+            f"not multiples of {FLOAT8_SIDES}.",
+            hint="Choose bfloat16 mixed.",
+        )

@@ -1,0 +1,306 @@
+"""The number formats of a training step: those planned, and those found by measuring.
+
+A plan is made of the mode's row, the adapter and the family, before a model is loaded. An audit
+looks at the model, at the optimizer, and at what a small forward pass computes in.
+"""
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedConfig, PreTrainedModel, Trainer
+from transformers.pytorch_utils import Conv1D
+
+from studio.recipe.adapters import Lora
+from studio.recipe.base import Recipe
+from studio.recipe.precision import PRECISIONS
+from studio.training.models import loader, quantised_weights
+from studio.training.models.eval_context import undisturbed
+from studio.training.models.weight_formats import Formats
+from studio.training.precision import float8, matmul_precision
+
+NONE = "none"
+_AND = " and "
+_PROBE_TOKENS = 8
+_OPTIMIZERS = {"adafactor": "Adafactor", "sgd": "SGD"}
+"""What the recipe's optimizers are called, where that is not AdamW."""
+
+_MATRIX = 2
+_LORA = "lora_"
+_ATTENTION = "_scaled_dot_product_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """What a plan and an audit must agree on."""
+
+    weights: str
+    """The frozen model's, or where all is trained, all. Of a quantised model its linear layers'.
+    Of one that is saved in several formats and keeps them, all of these."""
+    kept_in_float32: tuple[str, ...]
+    """Parts of the model that its family never loads in 16 bits, by a part of their names."""
+    rest: str
+    """Of a quantised model: embeddings, norms, and the output."""
+    trained: str
+    gradients: str
+    compute: str
+    """What comes out of a matrix product."""
+    matmul: str
+    """What goes into it."""
+    autocast: str
+    scaler: bool
+    optimizer: str
+    optimizer_states: str
+    master: str
+    attention: str
+
+    def differences(self, found: "Numbers") -> str:
+        """Name what is otherwise than in these numbers, in words."""
+        wanted, there = asdict(self), asdict(found)
+        return "; ".join(
+            f"{name.replace('_', ' ')} should be {_word(wanted[name])} and is {_word(there[name])}"
+            for name in wanted
+            if wanted[name] != there[name]
+        )
+
+
+def plan(recipe: Recipe, formats: Formats, config: PreTrainedConfig) -> Numbers:
+    """Say what must be, from the mode's row and from what is read of the model before it loads."""
+    weights = formats.main
+    mode = PRECISIONS[recipe.precision]
+    lora = isinstance(recipe.adapter, Lora)
+    optim = recipe.optimisation.optim
+    trained = "float32" if lora else mode.gradients
+    row = recipe.adapter.quantised
+    is_read_in_int8 = row is not None and row.is_read_in_int8 and torch.cuda.is_available()
+    return Numbers(
+        weights=row.name if row else names(formats.held),
+        kept_in_float32=loader.kept_in_float32(config, weights),
+        rest=weights if row else NONE,
+        trained="float32" if lora else mode.weights,
+        gradients=trained,
+        compute=mode.compute,
+        matmul="int8" if is_read_in_int8 else mode.matmul,
+        autocast=mode.autocast or NONE,
+        scaler=mode.scaler,
+        optimizer=_OPTIMIZERS.get(optim, mode.optimizer),
+        optimizer_states=NONE if optim == "sgd" else mode.optimizer_states,
+        master=mode.master or NONE,
+        attention=loader.attention(config),
+    )
+
+
+def audit(trainer: Trainer, planned: Numbers) -> tuple[Numbers, dict[str, Any]]:
+    """Look at the weights, at the optimizer, and at what a small forward pass computes in."""
+    wide = kept(trainer.model, planned)
+    learning = [p for p in trainer.model.parameters() if p.requires_grad]
+    trained = [p for p in learning if p not in wide]
+    weights, rest = _frozen(trainer.model, wide)
+    with float8.watched(trainer.model, trainer.mode) as readings:
+        seen = _Seen.by(trainer.model_wrapped, trainer.args.device)
+    states, master = states_of(_after_a_step(trainer.optimizer, wide), wide)
+    scaler = trainer.accelerator.scaler
+    numbers = Numbers(
+        weights=weights if weights != NONE else names(p.dtype for p in trained),
+        kept_in_float32=_kept_indeed(trainer.model, planned),
+        rest=rest,
+        trained=names(p.dtype for p in trained),
+        # As its weight, says torch; the first step will show.
+        gradients=names(p.dtype for p in trained),
+        compute=seen.compute,
+        matmul=readings.matmul or seen.matmul,
+        autocast=seen.autocast,
+        scaler=scaler is not None and scaler.is_enabled(),
+        optimizer=_title(trainer.optimizer),
+        optimizer_states=states,
+        master=master,
+        attention=trainer.model.config._attn_implementation,  # noqa: SLF001 -- no public name
+    )
+    return numbers, {
+        "attention_kernel": seen.attention_kernel,
+        "trained_tensors": f"{len(learning)}, all in the optimizer",
+        **readings.told,
+        "formats": _by_layer(trainer.model),
+        **_quantised(trainer.model),
+    }
+
+
+def orphans(trainer: Trainer) -> list[str]:
+    """Return the names of trainable weights that no optimizer would ever move."""
+    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    named = trainer.model.named_parameters()
+    return [name for name, p in named if p.requires_grad and id(p) not in held]
+
+
+def strays(trainer: Trainer, planned: Numbers) -> list[str]:
+    """Return the weights of a format that no plan speaks of, each with its format."""
+    usual = {*planned.weights.split(_AND), planned.rest, planned.trained}
+    wide = kept(trainer.model, planned)
+    return [
+        f"{name} is {names({p.dtype})}"
+        for name, p in trainer.model.named_parameters()
+        if p.is_floating_point() and names({p.dtype}) not in ({"float32"} if p in wide else usual)
+    ]
+
+
+def kept(model: nn.Module, planned: Numbers) -> set[Tensor]:
+    """Return the weights that the plan leaves in float32 whatever the others are."""
+    named = model.named_parameters()
+    return {
+        p
+        for name, p in named
+        if any(loader.is_part(name, part) for part in planned.kept_in_float32)
+    }
+
+
+def states_of(
+    optimizer: torch.optim.Optimizer, without: AbstractSet[Tensor] = frozenset()
+) -> tuple[str, str]:
+    """Return the formats of what an optimizer keeps: its states, and its copy of the weights."""
+    found: dict[bool, set[torch.dtype]] = {True: set(), False: set()}
+    for state in (state for weight, state in optimizer.state.items() if weight not in without):
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
+                found[name == "master"].add(value.dtype)
+    return names(found[False]), names(found[True])
+
+
+def names(formats: Iterable[torch.dtype | str]) -> str:
+    found = {str(dtype).removeprefix("torch.") for dtype in formats}
+    return _AND.join(sorted(found)) or NONE
+
+
+def _word(value: object) -> str:
+    return _AND.join(value) or NONE if isinstance(value, tuple) else str(value)
+
+
+def _is_in(name: str, parts: Iterable[str]) -> bool:
+    return any(loader.is_part(name, part) for part in parts)
+
+
+def _kept_indeed(model: nn.Module, planned: Numbers) -> tuple[str, ...]:
+    """Return those parts that are to be kept in float32 of which nothing is otherwise."""
+    held = [*model.named_parameters(), *model.named_buffers()]
+    narrow = [name for name, one in held if one.is_floating_point() and one.element_size() < 4]  # noqa: PLR2004 -- bytes
+    return tuple(
+        part
+        for part in planned.kept_in_float32
+        if not any(loader.is_part(name, part) for name in narrow)
+    )
+
+
+def _frozen(model: PreTrainedModel, wide: AbstractSet[Tensor]) -> tuple[str, str]:
+    """Return the formats of the weights beside an adapter, and of what is not quantised of them."""
+    frozen = [p for p in model.parameters() if not p.requires_grad and p not in wide]
+    floats = names(p.dtype for p in frozen if p.is_floating_point())
+    if not any(map(quantised_weights.is_quantised, frozen)):
+        return floats, NONE
+    # Matrices in stacks are weights as well, and no library has quantised them yet.
+    stacks = [p for p in frozen if p.dim() > _MATRIX and min(p.shape) > 1]
+    inner = [layer.weight for layer in _linear(model) if layer is not model.get_output_embeddings()]
+    return names(map(quantised_weights.format_of, inner + stacks)), floats
+
+
+def _linear(model: nn.Module) -> list[Any]:
+    """Return the linear layers of the model itself."""
+    found = model.named_modules()
+    return [one for path, one in found if isinstance(one, nn.Linear | Conv1D) and _LORA not in path]
+
+
+def _quantised(model: nn.Module) -> dict[str, str]:
+    layers = _linear(model)
+    found = [layer.weight for layer in layers if quantised_weights.is_quantised(layer.weight)]
+    if not found:
+        return {}
+    formats = names(map(quantised_weights.format_of, found))
+    return {"quantised_layers": f"{len(found)} of {len(layers)} linear layers are {formats}"}
+
+
+def _after_a_step(
+    optimizer: Any,  # noqa: ANN401 -- accelerate's wrapper is untyped
+    without: AbstractSet[Tensor],
+) -> torch.optim.Optimizer:
+    """Return a copy of the optimizer that has made a step with a small weight of each format."""
+    twin: torch.optim.Optimizer = copy.copy(getattr(optimizer, "optimizer", optimizer))
+    groups = twin.param_groups
+    params = (p for group in groups for p in group["params"] if p not in without)
+    formats = {(p.dtype, p.device) for p in params}
+    weights = [torch.zeros(2, 2, dtype=dtype, device=device) for dtype, device in formats]
+    for weight in weights:
+        weight.requires_grad_().grad = torch.zeros_like(weight)
+    twin.state = defaultdict(dict)
+    twin.param_groups = [{**groups[0], "params": weights}]
+    twin.step()
+    return twin
+
+
+def _title(optimizer: Any) -> str:  # noqa: ANN401 -- accelerate's wrapper is untyped
+    inner = getattr(optimizer, "optimizer", optimizer)
+    return getattr(inner, "title", type(inner).__name__)
+
+
+def _by_layer(model: nn.Module) -> dict[str, str]:
+    """Return the weights' formats by the kind of layer that holds them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path, module in model.named_modules():
+        kind = "adapter" if _LORA in path else type(module).__name__
+        found[kind].update(map(quantised_weights.format_of, module.parameters(recurse=False)))
+    return {kind: names(formats) for kind, formats in found.items() if formats}
+
+
+class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call] # upstream is untyped
+    """What a small forward pass shows of the first matrix product, and of attention."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # upstream is untyped
+        self.compute = self.matmul = self.autocast = NONE
+        self.attention_kernel = "no fused kernel"
+        self._device = device
+
+    @classmethod
+    def by(cls, model: nn.Module, device: torch.device) -> "_Seen":
+        seen = cls(device)
+        first = next(m for m in model.modules() if isinstance(m, nn.Linear | Conv1D))
+        hook = first.register_forward_hook(seen.look)
+        tokens = torch.zeros((2, _PROBE_TOKENS), dtype=torch.long, device=device)
+        # Padded like a batch: attention chooses its kernel by that.
+        mask = torch.ones_like(tokens)
+        mask[1, -1] = 0
+        try:
+            with undisturbed(model), seen:
+                model(input_ids=tokens, attention_mask=mask, use_cache=False)
+        finally:
+            hook.remove()
+        return seen
+
+    def look(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        kind = self._device.type
+        weight: Any = layer.weight
+        self.compute = names({output.dtype})
+        if torch.is_autocast_enabled(kind):
+            self.autocast = names({torch.get_autocast_dtype(kind)})
+        if quantised_weights.is_quantised(weight):
+            product = quantised_weights.product_like(layer, matmul_precision.SIZE, self._device)
+            self.matmul = matmul_precision.read_by(product, self._device, inputs[0].dtype)
+        elif torch.is_autocast_enabled(kind):
+            self.matmul = matmul_precision.operand(self._device)
+        else:
+            self.matmul = matmul_precision.operand(self._device, inputs[0].dtype, weight.dtype)
+
+    def __torch_dispatch__(
+        self,
+        function: Any,  # noqa: ANN401 -- an operator of torch
+        _types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        name = function.overloadpacket.__name__
+        if name.startswith(_ATTENTION):
+            self.attention_kernel = name.removeprefix(_ATTENTION).replace("_", " ")
+        return function(*args, **(kwargs or {}))

@@ -1,0 +1,110 @@
+"""One attempt that a worker looks after: asked to leave, waited for, and given up if it hangs."""
+
+import logging
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from studio.db.states import Ask
+from studio.events import Failed
+from studio.rundir import RunDir, WorkDir
+from studio.services.runs import artifacts
+from studio.services.runs.attempts import Owner
+from studio.services.tasks import exit_diagnosis
+from studio.services.tasks.exit_diagnosis import End
+from studio.settings import Settings
+from studio.worker.processes.launcher import Launcher
+
+log = logging.getLogger(__name__)
+
+DUMP_SECONDS = 2.0
+"""How long a hung process is given to write down where it stands."""
+
+_LAST_LINES = 20
+_NO_ROOM = 64 * 1024
+"""Bytes: what is free of a disk that is full, where a block is left over."""
+
+
+@dataclass(slots=True)
+class Followed:
+    owner: Owner
+    handle: str
+    folder: RunDir
+    gpu: int | None = None
+    is_hung: bool = False
+    broken: Failed | None = None
+    """Why it cannot be followed any more: it is only ended then."""
+    kills: int = 0
+    """How often its end was insisted on."""
+    _asked: Ask | None = None
+    _asked_at: float = 0.0
+    _size: int = -1
+    _heard_at: float = field(default_factory=time.monotonic)
+
+    def ask(self, ask: Ask, launcher: Launcher, settings: Settings) -> None:
+        """Ask once for each word; insist when the time given for it is over."""
+        now = time.monotonic()
+        if ask is not self._asked:
+            word = Ask.PAUSE if ask is Ask.DRAIN else ask
+            written = self.folder.ask.with_suffix(".new")
+            written.write_text(word.value, encoding="ascii")
+            written.replace(self.folder.ask)
+            launcher.stop(self.handle)
+            self._asked, self._asked_at = ask, now
+            return
+        is_quick = ask is Ask.CANCEL
+        grace = settings.stop_grace_seconds if is_quick else settings.save_grace_seconds
+        if now - self._asked_at > grace:
+            launcher.kill(self.handle)
+
+    def witness(self, end: End) -> End:
+        """Add to how a process ended what its folder and its last words tell."""
+        return replace(witnessed(self.folder, end), hung=self.is_hung)
+
+    def watch(self, launcher: Launcher, limit: float) -> None:
+        """End an attempt that has said nothing for too long, its stacks in its log."""
+        now, size = time.monotonic(), _size(self.folder)
+        if size != self._size:
+            self._size, self._heard_at = size, now
+        elif now - self._heard_at > limit + DUMP_SECONDS:
+            launcher.kill(self.handle)
+        elif now - self._heard_at > limit and not self.is_hung:
+            self.is_hung = True
+            log.warning("run_hung", extra={"folder": str(self.folder.root)})
+            launcher.dump(self.handle)
+
+
+def has_news(folder: WorkDir, offset: int) -> bool:
+    """Whether the process has written events after a byte offset.
+
+    Raises:
+        FilesLostError: the folder is gone, or the events before the offset are.
+
+    """
+    if not folder.root.is_dir():
+        raise exit_diagnosis.lost_folder()
+    path = folder.events.path
+    size = path.stat().st_size if path.exists() else 0
+    if size < offset:
+        raise exit_diagnosis.lost_events(path.name)
+    return size > offset
+
+
+def witnessed(folder: WorkDir, end: End) -> End:
+    """Add to how a process ended what its folder and its last words tell, as far as they can."""
+    printed: list[str] = []
+    with suppress(OSError):
+        printed = artifacts.log_part(folder.log, None, _LAST_LINES).lines
+    there = next(path for path in (folder.root, *folder.root.parents) if path.is_dir())
+    return replace(
+        end,
+        disk_full=shutil.disk_usage(there).free < _NO_ROOM,
+        last_words=next((line for line in reversed(printed) if line.strip()), "").strip(),
+    )
+
+
+def _size(folder: RunDir) -> int:
+    """Return how much the process has said, in events and on paper."""
+    paths = (folder.events.path, folder.log)
+    return sum(path.stat().st_size for path in paths if path.exists())

@@ -1,0 +1,1 @@
+"""Notifications: sent by mail and webhook."""

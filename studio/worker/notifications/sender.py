@@ -1,0 +1,104 @@
+"""The thread that sends what waits in the outbox, beside the worker's loop."""
+
+import logging
+import threading
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine
+
+from studio.db.outbox import Channel, Delivery
+from studio.db.session import reading, unit_of_work
+from studio.errors import UnavailableError
+from studio.services.accounts import secrets
+from studio.services.notifications import channels, deliveries
+from studio.services.notifications.deliveries import Answer
+from studio.settings import Settings
+from studio.worker.fault_isolation import Isolation, caught
+from studio.worker.notifications import mail, webhook
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+
+
+class Messenger:
+    """Sends messages one after the other until told to stop."""
+
+    def __init__(
+        self, engine: Engine, settings: Settings, isolation: Isolation | None = None
+    ) -> None:
+        self._engine = engine
+        self._isolation = isolation or Isolation()
+        self._settings = settings
+        self._thread: threading.Thread | None = None
+        self._trouble = ""
+
+    def tend(self, stop: threading.Event) -> None:
+        """Begin, and begin again if a fault has ended the thread: its traceback is in the log."""
+        if self._thread is None or not self._thread.is_alive():
+            # It dies with the process: what it leaves unsaid is tried again by the next.
+            self._thread = threading.Thread(
+                target=self._run, args=(stop,), name="messenger", daemon=True
+            )
+            self._thread.start()
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            with self._isolation.step("messages", "outbox"):
+                while not stop.is_set() and self._send_next():
+                    pass
+            stop.wait(LOOK_SECONDS)
+
+    def _send_next(self) -> bool:
+        """Try the next message with the secrets as they are now; with unreadable ones, all wait."""
+        try:
+            with reading(self._engine) as db:
+                settings = secrets.given(db, self._settings, channels.SECRETS)
+        except UnavailableError as error:
+            if error.message != self._trouble:
+                log.warning("messages_wait", extra={"reason": error.message, "hint": error.hint})
+            self._trouble = error.message
+            return False
+        self._trouble = ""
+        return send_next(self._engine, settings, datetime.now(UTC), channels.wanted(settings))
+
+
+def send_next(
+    engine: Engine, settings: Settings, now: datetime, wanted: tuple[Channel, ...]
+) -> bool:
+    """Try the message that has been due for longest. Return whether there was one."""
+    with reading(engine) as db:
+        next_id = deliveries.due(db, now)
+    if next_id is None:
+        return False
+    with unit_of_work(engine) as db:
+        deliveries.drop_others(db, wanted)
+        taken = deliveries.begin(db, next_id, now)
+    if taken is None:
+        return True
+    delivery, tried = taken
+    answer = _try(delivery, settings, now)
+    with unit_of_work(engine) as db:
+        settled = deliveries.settle(db, tried, answer, now)
+    facts = {"key": delivery.key, "channel": delivery.channel, "run_id": delivery.run_id}
+    log.info(
+        "message_tried",
+        extra=facts | {"status": settled.status, "number": tried.number, "answer": answer.words},
+    )
+    return True
+
+
+def _try(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
+    """Send a message; an error of the studio's own must not keep the next from being sent."""
+    with caught() as errors:
+        return _send(delivery, settings, now)
+    log.error("message_not_sent", extra={"key": delivery.key}, exc_info=errors[0])
+    return Answer(is_ok=False, words=f"The studio could not send it: {type(errors[0]).__name__}.")
+
+
+def _send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
+    match delivery.channel:
+        case Channel.WEBHOOK:
+            return webhook.send(delivery, settings, now)
+        case _:
+            return mail.send(delivery, settings)

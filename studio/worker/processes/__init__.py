@@ -1,0 +1,1 @@
+"""Processes of runs and tasks: launched, limited, found again, ended."""

@@ -1,0 +1,156 @@
+"""Training on this machine: one process for each attempt."""
+
+import resource
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from studio.hardware import Hardware, detect
+from studio.rundir import RunDir
+from studio.services.tasks.exit_diagnosis import End
+from studio.worker.processes import process
+from studio.worker.processes.cgroups import Groups
+from studio.worker.processes.launcher import LaunchSpec
+from studio.worker.processes.prefork_client import Warm
+from studio.worker.processes.process import RUNNER, Process
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_KILLS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
+"""Where Linux counts the processes it has killed for want of memory: in our group, or at all."""
+
+
+def boot_id() -> str:
+    """Return what names this start of the machine; a pid of another start names nothing."""
+    return _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else ""
+
+
+@dataclass(slots=True)
+class Local:
+    """A handle is the pid, the moment the process began, and the machine's present boot."""
+
+    command: Sequence[str] = RUNNER
+    wanted_slots: int | None = None
+    hardware: Hardware = field(default_factory=detect)
+    boot: str = field(default_factory=boot_id)
+    name: str = "local"
+    warm: Warm | None = None
+    """Starts attempts sooner than a new process would, unless it may not or cannot."""
+    groups: Groups | None = None
+    """Where each attempt gets a control group of its own; None where that is not allowed."""
+    memory_limit: int | None = None
+    """Bytes of this machine's memory that an attempt may have."""
+    _children: dict[str, Process] = field(default_factory=dict)
+    _folders: dict[str, RunDir] = field(default_factory=dict)
+    _kills: dict[str, int] = field(default_factory=dict)
+    _ends: dict[str, End] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        if self.warm is not None:
+            self.warm.begin()
+
+    def tend(self) -> None:
+        if self.warm is not None:
+            self.warm.tend()
+
+    def end(self) -> None:
+        if self.warm is not None:
+            self.warm.end()
+
+    def check(self) -> str:
+        return ""
+
+    def submit(self, spec: LaunchSpec) -> str:
+        # A worker that was killed while it launched may have left one that nobody looks after.
+        process.clear(spec.folder)
+        kills = memory_kills()
+        # What a recipe needs beside the usual packages, the launcher has not loaded.
+        start = process.start if self.warm is None or spec.packages else self.warm.start
+        started = start(spec.folder, gpu=spec.gpu, command=self.command, besides=spec.secrets)
+        self._confine(started.pid)
+        handle = self._handle(started)
+        self._children[handle], self._kills[handle] = started, kills
+        return handle
+
+    def observe(self, handle: str) -> End | None:
+        pid, began, boot = _parts(handle)
+        if boot not in ("", self.boot):
+            return End(rebooted=True)
+        if handle in self._ends:
+            return self._ends[handle]
+        ours = self._children.get(handle)
+        if (ours or process.found(pid, began) or _GONE).is_alive:
+            return None
+        return self._ends.setdefault(handle, self._end(handle, pid))
+
+    def stop(self, handle: str) -> None:
+        self._process(handle).terminate()
+
+    def kill(self, handle: str) -> None:
+        process = self._process(handle)
+        process.kill()
+        if self.groups and process.pid:
+            self.groups.of(process.pid).kill()
+
+    def dump(self, handle: str) -> None:
+        self._process(handle).dump()
+
+    def adopt(self, spec: LaunchSpec, handle: str) -> str:
+        left = None if handle else process.training(spec.folder)
+        handle = self._handle(left) if left else handle
+        self._folders[handle] = spec.folder
+        return handle
+
+    def slots(self) -> int:
+        gpus = self.hardware.gpus if self.hardware.device == "cuda" else ()
+        return self.wanted_slots or max(1, len(gpus))
+
+    def _confine(self, pid: int) -> None:
+        """Give a process a group of its own; else at least its memory a limit."""
+        if self.groups and self.groups.make(pid, self.memory_limit):
+            return
+        if self.memory_limit and sys.platform == "linux" and self.hardware.device == "cpu":
+            with suppress(ProcessLookupError):
+                limit = (self.memory_limit, self.memory_limit)
+                resource.prlimit(pid, resource.RLIMIT_DATA, limit)
+
+    def _end(self, handle: str, pid: int) -> End:
+        """Read once how a process ended, and clear up what it has left."""
+        ours = self._children.get(handle)
+        folder = self._folders.get(handle)
+        code = ours.exit_code if ours else folder.exit_of(pid) if folder else None
+        kills = memory_kills() - self._kills.get(handle, memory_kills())
+        group = self.groups.of(pid) if self.groups else None
+        if group and group.path.exists():
+            kills = group.memory_kills
+            group.kill()
+            group.remove()
+        return End(exit_code=code, out_of_memory=kills > 0 and code in (None, -9))
+
+    def _handle(self, made: Process) -> str:
+        return f"{made.pid}@{made.started!r}@{self.boot}"
+
+    def _process(self, handle: str) -> Process:
+        pid, began, boot = _parts(handle)
+        here = process.found(pid, began) if boot in ("", self.boot) else None
+        return self._children.get(handle) or here or _GONE
+
+
+def memory_kills() -> int:
+    """Return how many processes the system has killed for want of memory, as far as it tells."""
+    for path in _KILLS:
+        if path.exists():
+            lines = path.read_text(encoding="ascii").splitlines()
+            counts = dict(line.split()[:2] for line in lines)
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
+    return 0
+
+
+_GONE = Process(pid=0, started=0.0)
+
+
+def _parts(handle: str) -> tuple[int, float, str]:
+    pid, began, boot = handle.split("@", 2)
+    return int(pid), float(began), boot

@@ -1,0 +1,95 @@
+"""The folder of a run, laid out for the process that trains it."""
+
+import errno
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from sqlmodel import Session
+
+from studio.db.tables import DatasetVersion, Run
+from studio.errors import DiskFullError, InvalidError, StudioError, UnavailableError
+from studio.recipe import yaml
+from studio.rundir import JobSpec, RunDir
+from studio.services.accounts import secrets
+from studio.services.datasets import versions
+from studio.services.models import models, remote_code_trust
+from studio.services.runs import manifests
+from studio.settings import Settings
+from studio.worker.processes import process
+from studio.worker.processes.launcher import LaunchSpec
+
+
+def ready(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> LaunchSpec:
+    """Write the run's folder, and add to its launch what fetches a model of the hub.
+
+    Raises:
+        StudioError: something that the recipe names is gone, or the secret cannot be read.
+
+    """
+    lay_out(db, run, spec.folder, settings)
+    if Path(models.require(db, run.recipe.base_model)).is_absolute():
+        return spec
+    # Its trainer fetches the model from the hub itself, by the libraries' own ways.
+    token = secrets.given(db, settings, ["hub_token"]).value("hub_token")
+    secret = {"HF_TOKEN": token} if token else {}
+    return replace(spec, secrets=process.hub_environment(settings) | secret)
+
+
+def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
+    """Write the run's folder: the recipe, and what its names mean on this machine."""
+    folder.root.mkdir(parents=True, exist_ok=True)
+    # Of a folder that was deleted there are no events before those that come.
+    written = folder.events.path.stat().st_size if folder.events.path.exists() else 0
+    run.events_offset = min(run.events_offset, written)
+    folder.ask.unlink(missing_ok=True)
+    if not run.resumes:
+        # What a run that begins anew has saved before is not of this course.
+        shutil.rmtree(folder.artifacts, ignore_errors=True)
+    train, validation = versions.files(settings.datasets, _rows(db, run))
+    spec = JobSpec(
+        run_id=run.id or 0,
+        name=run.name,
+        model=models.require(db, run.recipe.base_model),
+        code=remote_code_trust.allowed(models.named(db, run.recipe.base_model)),
+        train=train,
+        validation=validation,
+        precision_reason=run.precision_reason,
+        attempt=run.attempt,
+        resume=run.resumes,
+        dataset=manifests.facts_of(db, run),
+        cache=settings.cache,
+    )
+    folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
+    folder.job.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+
+
+def told(error: Exception) -> StudioError:
+    """Say why a run could not be launched."""
+    if isinstance(error, StudioError):
+        return error
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        hint = "Delete old runs or models, then try again."
+        return DiskFullError("The disk is full, so the run could not be started.", hint=hint)
+    reason = error.strerror if isinstance(error, OSError) else type(error).__name__
+    return UnavailableError(
+        f"The training process could not be started: {reason}.",
+        hint="The worker's log says more.",
+    )
+
+
+def _rows(db: Session, run: Run) -> DatasetVersion:
+    """Return the rows as they were when the run was submitted, whatever has become of them since.
+
+    Raises:
+        InvalidError: they have been deleted.
+
+    """
+    found = versions.of_run(db, run)
+    if found is None:
+        raise InvalidError(
+            f"The rows of {run.recipe.dataset} that this run learns from have been deleted.",
+            hint="Start a new run with a data set that is there.",
+            param="dataset",
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Processes started when a client connects to their socket: tokenizer and inference service."""

@@ -1,0 +1,74 @@
+"""The speaker on the worker's side: it has a slot while it lives, but none that a run waits for.
+
+It is started when somebody asks a model and a slot is free; if none is, whoever asks is refused and
+may come again. Once a run or other work waits for its slot, it finishes its answer and leaves.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from studio import speaker
+from studio.desk import Failure
+from studio.services.models import loaded_model
+from studio.services.queue.wait_reasons import Obstacle
+from studio.settings import Settings
+from studio.speaker import Said
+from studio.worker.socket_services.loaded_model_status import Notice
+from studio.worker.socket_services.socket_activation import Post
+
+
+def busy(obstacle: Obstacle | None) -> Failure:
+    """Return the refusal of a question: what holds the slot, and for how long."""
+    reason = obstacle.reason if obstacle else "waits for a run to end"
+    minutes = math.ceil((obstacle.seconds or 0) / 60) if obstacle else 0
+    about = f", in about {minutes} min" if minutes else ""
+    return Failure(
+        code="no_free_slot",
+        message=f"No slot is free for a model that answers: it {reason}{about}.",
+        hint="Try again then, or start the studio with more slots: STUDIO_SLOTS.",
+    )
+
+
+@dataclass(slots=True)
+class Speaker:
+    settings: Settings
+    post: Post = field(init=False)
+    notice: Notice = field(init=False)
+
+    def __post_init__(self) -> None:
+        idle = str(self.settings.answer_idle_seconds)
+        self.post = Post(speaker.path(self.settings.home), speaker.MODULE, (idle,))
+        self.notice = Notice(self.post, timedelta(seconds=self.settings.answer_idle_seconds))
+
+    @property
+    def slots(self) -> int:
+        """How many slots are taken that a run could have."""
+        return loaded_model.SLOTS * self.post.is_staffed
+
+    @property
+    def gpus(self) -> set[int | None]:
+        return {self.post.gpu} if self.post.is_staffed else set()
+
+    def tend(
+        self,
+        free_slots: Callable[[], int],
+        free_gpu: Callable[[], int | None],
+        obstacle: Callable[[], Obstacle | None],
+    ) -> None:
+        """Start it for whoever waits, or refuse them; never waits itself."""
+        while self.post.is_wanted():
+            if free_slots() > 0:
+                self.post.gpu = free_gpu()
+                self.post.start()
+            else:
+                self.post.refuse(Said(failure=busy(obstacle())).line())
+
+    def make_room(self) -> None:
+        """Have it leave after the answer at hand."""
+        self.post.let_go()
+
+    def end(self) -> None:
+        """End it, in the middle of a word if need be: its worker is leaving."""
+        self.post.end()

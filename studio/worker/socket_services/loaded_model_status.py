@@ -1,0 +1,81 @@
+"""What a worker tells of the model its speaker has loaded: a row, for as long as that lives."""
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from pydantic import ValidationError
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.work import Loaded
+from studio.services.models import loaded_model
+from studio.speaker import Doing
+from studio.worker.socket_services.socket_activation import Post
+
+WRITE_SECONDS = 1.0
+"""How often the row is written at most: answers may be short, and many."""
+
+
+@dataclass(slots=True)
+class Notice:
+    post: Post
+    idle: timedelta
+    _pid: int = 0
+    """Of the process that the row is about; 0 where there is none."""
+    _model: str = ""
+    _computed_in: str = ""
+    _since: datetime = field(default_factory=lambda: datetime.now(UTC))
+    _leaves_at: datetime | None = None
+    _written: tuple[object, ...] = ()
+    _next_at: float = float("-inf")
+    _rest: bytes = b""
+
+    def tend(self, engine: Engine, worker: str) -> None:
+        """Write down what has changed, and let go what a person wants gone."""
+        child = self.post.child
+        pid = child.pid if child is not None and self.post.is_staffed else 0
+        if pid != self._pid:
+            self._begin(engine, worker, pid)
+        if not pid:
+            return
+        self._hear()
+        self._write(engine, worker)
+        with reading(engine) as db:
+            if loaded_model.is_to_leave(db, worker):
+                self.post.let_go()
+
+    def _begin(self, engine: Engine, worker: str, pid: int) -> None:
+        with unit_of_work(engine) as db:
+            loaded_model.forget(db, worker)
+        self._pid, self._model, self._computed_in, self._rest = pid, "", "", b""
+        self._since, self._leaves_at = datetime.now(UTC), None
+        self._written, self._next_at = (), float("-inf")
+
+    def _hear(self) -> None:
+        *lines, self._rest = (self._rest + self.post.heard()).split(b"\n")
+        for line in lines:
+            try:
+                doing = Doing.model_validate_json(line)
+            except ValidationError:
+                continue  # Half a line, where it could not be written whole.
+            if doing.name != self._model:
+                self._computed_in = ""
+            self._model, self._computed_in = doing.name, doing.computed_in or self._computed_in
+            self._leaves_at = None if doing.is_answering else datetime.now(UTC) + self.idle
+
+    def _write(self, engine: Engine, worker: str) -> None:
+        state = (self._model, self._computed_in, self._leaves_at, self.post.is_let_go)
+        if state == self._written or time.monotonic() < self._next_at:
+            return
+        with unit_of_work(engine) as db:
+            row = Loaded(
+                worker=worker,
+                model=self._model,
+                computed_in=self._computed_in,
+                since=self._since,
+                leaves_at=self._leaves_at,
+                is_leaving=self.post.is_let_go,
+            )
+            loaded_model.tell(db, row)
+        self._written, self._next_at = state, time.monotonic() + WRITE_SECONDS

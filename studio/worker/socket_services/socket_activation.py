@@ -1,0 +1,180 @@
+"""Posts: a socket that listens, and a process that serves it once somebody connects.
+
+So the worker keeps the desk and the speaker. A worker that ends takes them along. One that finds
+another's still listening leaves it the socket, and takes it over when that is gone.
+"""
+
+import logging
+import select
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from studio import sockets
+from studio.worker.processes import process
+
+log = logging.getLogger(__name__)
+
+WAITING = 64
+"""How many may wait to be answered."""
+
+LOOK_SECONDS = 5.0
+"""How often a socket that another worker holds is tried again."""
+
+PATIENCE_SECONDS = 2.0
+"""The least time between two starts: one that dies as it starts must not be all a worker does."""
+
+REFUSAL_SECONDS = 1.0
+"""How long one who is refused may take to say what is not heard."""
+
+REFUSED_BYTES = 64 * 2**20
+
+HEARD_BYTES = 2**16
+"""The most that a process may have told of itself between two looks."""
+
+
+@dataclass(slots=True)
+class Post:
+    where: Path
+    """The socket; the log of the process is beside it."""
+    module: str
+    """The process, which is given the numbers of two open files: the socket, and a lifeline that
+    ends when it is to leave, and that it may tell of itself on; then `args`."""
+    args: tuple[str, ...] = ()
+    gpu: int | None = None
+    child: subprocess.Popen[bytes] | None = None
+    _listener: socket.socket | None = None
+    _lifeline: socket.socket | None = None
+    _next_at: float = field(default=float("-inf"))
+    _look_at: float = field(default=float("-inf"))
+    _file: tuple[int, int] = (0, 0)
+    """Names the socket's file: another in its place is another's."""
+
+    @property
+    def name(self) -> str:
+        return self.where.stem
+
+    @property
+    def is_staffed(self) -> bool:
+        """Whether a process serves it."""
+        return self.child is not None and self.child.poll() is None
+
+    def tend(self) -> None:
+        """Start a process if somebody waits for one; never waits itself."""
+        if self.is_wanted():
+            self.start()
+
+    def is_wanted(self) -> bool:
+        """Whether somebody has connected, and no process takes what comes."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        if self._listener is None or now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._reopen()
+        if self._listener is None:
+            return False
+        return not self.is_staffed and bool(select.select([self._listener], [], [], 0)[0])
+
+    def start(self) -> None:
+        """Start a process for those who wait."""
+        assert self._listener is not None  # noqa: S101 -- somebody has connected
+        self._next_at = time.monotonic() + PATIENCE_SECONDS
+        self.let_go()
+        self._lifeline, theirs = socket.socketpair()
+        files = (self._listener.fileno(), theirs.fileno())
+        try:
+            with self.where.with_suffix(".log").open("wb") as printed:
+                self.child = subprocess.Popen(  # noqa: S603 -- our own interpreter, our own module
+                    [sys.executable, "-m", self.module, *map(str, files), *self.args],
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=printed,
+                    env=process.environment(self.gpu),
+                    pass_fds=files,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            log.warning("post_not_staffed", extra={"post": self.name, "why": str(error)})
+        else:
+            log.info("post_staffed", extra={"post": self.name, "pid": self.child.pid})
+        finally:
+            theirs.close()
+
+    def refuse(self, answer: bytes) -> None:
+        """Give one who waits an answer in place of the process's own."""
+        assert self._listener is not None  # noqa: S101 -- somebody has connected
+        line, _ = self._listener.accept()
+        with line, suppress(OSError):  # Whoever asked has gone.
+            line.settimeout(REFUSAL_SECONDS)
+            line.sendall(answer)
+            # What was asked is heard out: a line that is closed on it is a broken one.
+            line.shutdown(socket.SHUT_WR)
+            sockets.hear(line, REFUSED_BYTES)
+
+    def heard(self) -> bytes:
+        """Return what the process has told of itself since; never waits for it."""
+        if self._lifeline is None:
+            return b""
+        with suppress(BlockingIOError, ConnectionError):
+            return self._lifeline.recv(HEARD_BYTES, socket.MSG_DONTWAIT)
+        return b""
+
+    @property
+    def is_let_go(self) -> bool:
+        return self._lifeline is None
+
+    def let_go(self) -> None:
+        """Have the process leave once it is through with what it does."""
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+
+    def end(self) -> None:
+        """Let the process go, and the socket with it."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+            with suppress(OSError):
+                if _named(self.where) == self._file:
+                    self.where.unlink()
+        self.let_go()
+        if self.child is not None:
+            self.child.kill()  # What it answers is lost; one may ask again.
+            self.child.wait()
+
+    def _reopen(self) -> None:
+        """Listen, or listen again where the socket's file was deleted: nobody finds it then."""
+        with suppress(FileNotFoundError):
+            if self._listener is not None and _named(self.where) == self._file:
+                return
+        if self._listener is not None:
+            log.warning("post_lost", extra={"post": self.name})
+            self._listener.close()
+            self._listener = None
+            self.let_go()
+        self._listen()
+
+    def _listen(self) -> None:
+        try:
+            with suppress(OSError):
+                sockets.connect(self.where, timeout=1).close()
+                return  # Another worker's.
+            self.where.unlink(missing_ok=True)
+            listener = socket.socket(socket.AF_UNIX)
+            with sockets.address(self.where) as where:
+                listener.bind(where)
+            self.where.chmod(0o600)
+            listener.listen(WAITING)
+            self._listener, self._file = listener, _named(self.where)
+        except OSError as error:
+            log.warning("post_not_opened", extra={"post": self.name, "why": str(error)})
+
+
+def _named(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_dev, about.st_ino

@@ -1,0 +1,77 @@
+"""Goes on with sweeps as their runs end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.sweeps import Sweep
+from studio.services.sweeps import sweeps, trials
+from studio.services.sweeps.trials import Trial
+from studio.services.tasks import exit_diagnosis
+from studio.worker.fault_isolation import Isolation
+
+if TYPE_CHECKING:
+    from studio.services.sweeps import optuna_sampler
+
+
+@dataclass(slots=True)
+class Sweeper:
+    """Looks at sweeps often, and does something only when one stands otherwise than before."""
+
+    engine: Engine
+    folder: Path
+    """Where Optuna keeps its journals."""
+    isolation: Isolation = field(default_factory=Isolation)
+    _stood: dict[int, tuple[object, ...]] = field(default_factory=dict)
+
+    def tend(self) -> None:
+        """Do for each sweep what is to be done now."""
+        with self.isolation.step("sweeps"):
+            with reading(self.engine) as db:
+                found = [(sweep, sweeps.stand(db, sweep)) for sweep in sweeps.running(db)]
+            for sweep, stands in found:
+                if self._stood.get(sweep.id or 0) != stands:
+                    self._try(sweep, stands)
+
+    def _try(self, sweep: Sweep, stands: tuple[object, ...]) -> None:
+        """Go on with one sweep, or end it in words once that has failed for its own sake."""
+        sweep_id, subject = sweep.id or 0, f"sweep {sweep.id}"
+        with self.isolation.step("sweeps", subject):
+            self._advance(sweep)
+            self._stood[sweep_id] = stands
+        if error := self.isolation.hopeless("sweeps", subject):
+            with self.isolation.step("end", subject), unit_of_work(self.engine) as db:
+                sweeps.fail(db, sweep_id, exit_diagnosis.unfollowed(error, "sweep"))
+                self.isolation.forget(subject)
+
+    def _advance(self, sweep: Sweep) -> None:
+        with reading(self.engine) as db:
+            made = trials.of(db, sweep, courses=sweep.is_pruning)
+            wanted = 0 if sweep.planned else sweeps.wanted(db, sweep)
+        # Outside of any transaction: nobody waits for the database while Optuna thinks.
+        advice = _advice(sweep, made, self.folder, wanted)
+        with unit_of_work(self.engine) as db:
+            current = sweeps.get(db, sweep.id or 0)
+            if current.submitted != sweep.submitted:
+                return  # Another has gone on with it meanwhile, and knows more.
+            if advice is not None:
+                sweeps.prune(db, current, advice.hopeless)
+                current.importance = advice.importance
+            sweeps.advance(db, current.id or 0, advice.proposed if advice else ())
+
+
+def _advice(
+    sweep: Sweep, made: Sequence[Trial], folder: Path, wanted: int
+) -> "optuna_sampler.Advice | None":
+    """Ask Optuna; None where there is nothing to ask yet."""
+    ended = [one for one in made if one.state == "done"]
+    if sweep.strategy != "tpe" and len(ended) < trials.ENOUGH:
+        return None
+    # Neither the web nor a worker without sweeps loads Optuna: it takes half a second.
+    from studio.services.sweeps import optuna_sampler  # noqa: PLC0415 -- heavy import
+
+    return optuna_sampler.consult(sweep, made, folder / f"{sweep.id}.journal", wanted)

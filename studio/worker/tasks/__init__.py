@@ -1,0 +1,1 @@
+"""Exports and background tasks: which comes next, and the processes that do them."""

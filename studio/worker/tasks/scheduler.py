@@ -1,0 +1,169 @@
+"""The work that a worker has done besides runs: exports and chores, and which of it comes first."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.chores import FILES, KINDS, ChoreDir, ChoreSpec
+from studio.db.session import unit_of_work
+from studio.db.work import Chore, Export
+from studio.events import Event
+from studio.hardware import Hardware, free_memory
+from studio.recipe.exports import ExportSpec
+from studio.rundir import ExportDir, RunDir
+from studio.services.accounts import secrets
+from studio.services.datasets import token_stats
+from studio.services.exports import exports
+from studio.services.queue import concurrent_exports, task_results
+from studio.services.tasks import tasks
+from studio.settings import Settings
+from studio.worker.fault_isolation import Isolation
+from studio.worker.processes import process
+from studio.worker.tasks.task_processes import Workshop
+
+
+@dataclass(frozen=True, slots=True)
+class Exporting:
+    settings: Settings
+    hardware: Hardware
+    free_memory: Callable[[], int] = free_memory
+    table: type[Export] = Export
+    niceness: int = 5
+
+    def name(self, _export: Export) -> str:
+        return exports.WORD
+
+    def folder(self, export: Export) -> ExportDir:
+        return RunDir(self.settings.runs / str(export.run_id)).export(export.id or 0)
+
+    def spec(self, export: Export) -> ExportSpec:
+        run = RunDir(self.settings.runs / str(export.run_id))
+        about = {"run": run.root, "kind": export.kind, "dtype": export.dtype}
+        return ExportSpec.model_validate(about)
+
+    def takes_slot(self, db: Session, export: Export) -> bool:
+        return concurrent_exports.takes_slot(db, export, self.hardware)
+
+    def may_start(self, db: Session, export: Export, *, on_device: bool) -> bool:
+        is_small = concurrent_exports.is_small(db, export, self.hardware)
+        if on_device:
+            return self.hardware.device == "cuda" or not is_small
+        return is_small and concurrent_exports.fits(db, export, self.hardware, self.free_memory())
+
+    def secrets(self, _db: Session, _export: Export) -> dict[str, str]:
+        return {}
+
+    def follow(self, _db: Session, export: Export, events: list[Event], offset: int) -> None:
+        exports.follow(export, events, offset)
+
+    def told(self, _db: Session, _export: Export) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class Choring:
+    settings: Settings
+    table: type[Chore] = Chore
+    niceness: int = 0
+
+    def name(self, chore: Chore) -> str:
+        return chore.kind
+
+    def folder(self, chore: Chore) -> ChoreDir:
+        return tasks.folder(self.settings.chores, chore)
+
+    def spec(self, chore: Chore) -> ChoreSpec:
+        return ChoreSpec(kind=chore.kind, params=chore.params)
+
+    def takes_slot(self, _db: Session, chore: Chore) -> bool:
+        return tasks.needs_device(chore)
+
+    def may_start(self, _db: Session, chore: Chore, *, on_device: bool) -> bool:
+        return tasks.needs_device(chore) is on_device
+
+    def secrets(self, db: Session, chore: Chore) -> dict[str, str]:
+        names = KINDS[chore.kind].needs(chore.params)
+        return secrets.given(db, self.settings, names).revealed(names) if names else {}
+
+    def follow(self, _db: Session, chore: Chore, events: list[Event], offset: int) -> None:
+        tasks.follow(chore, events, offset, self.folder(chore))
+
+    def told(self, db: Session, chore: Chore) -> AbstractContextManager[None]:
+        return task_results.told(db, chore)
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What does the work; it is given the folder to do it in."""
+
+    export: tuple[str, ...] = process.EXPORTER
+    chore: tuple[str, ...] = process.CHORE
+
+
+class Trades:
+    """Every kind of work besides runs."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        isolation: Isolation,
+        commands: Commands,
+        hardware: Hardware,
+    ) -> None:
+        self.isolation = isolation
+        about = (engine, settings)
+        exporting = Exporting(settings, hardware)
+        self.exports = Workshop(*about, exporting, isolation, commands.export)
+        self.chores = Workshop(*about, Choring(settings), isolation, commands.chore, (FILES,))
+
+    @property
+    def gpus(self) -> set[int | None]:
+        return self.exports.gpus | self.chores.gpus
+
+    @property
+    def slots(self) -> int:
+        """How many slots are taken that a run could have."""
+        return self.exports.slots + self.chores.slots
+
+    def wanted(self, db: Session) -> int:
+        """Return how many slots the next work waits for that a run could have."""
+        return int(any(shop.waits(db, on_device=True) for shop in (self.exports, self.chores)))
+
+    def adopt(self) -> None:
+        """Take over from an earlier worker; it is alone on its folder, so it may tidy up, too."""
+        self.exports.adopt()
+        self.chores.adopt()
+        with self.isolation.step("tidy"), unit_of_work(self.chores.engine) as db:
+            token_stats.tidy(db)
+            tasks.tidy(db, self.chores.settings.chores)
+
+    def follow(self) -> None:
+        self.exports.follow()
+        self.chores.follow()
+
+    def take(self, has_slot: Callable[[], int], gpu: Callable[[], int | None]) -> None:
+        """Start what there is room for. Training goes first: here is what no run waits for."""
+        for shop in (self.exports, self.chores):
+            with self.isolation.step("start", f"{shop.noun}s on a device"):
+                while has_slot() and shop.take_next(gpu(), on_device=True):
+                    pass
+        with self.isolation.step("start", "exports beside training"):
+            while self._beside < concurrent_exports.EXPORTS and self.exports.take_next(
+                on_device=False
+            ):
+                pass
+        with self.isolation.step("start", "tasks"):
+            while self._light < concurrent_exports.TASKS and self.chores.take_next(on_device=False):
+                pass
+
+    @property
+    def _beside(self) -> int:
+        return len(self.exports.followed) - self.exports.slots
+
+    @property
+    def _light(self) -> int:
+        return len(self.chores.followed) - self.chores.slots

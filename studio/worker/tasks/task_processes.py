@@ -1,0 +1,286 @@
+"""Work that a process of its own does in a folder: started, followed, adopted, ended."""
+
+import logging
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from pydantic import BaseModel
+from sqlalchemy import Engine
+from sqlalchemy.exc import DatabaseError
+from sqlmodel import Session, select
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import WorkStatus
+from studio.db.work import Export, Work
+from studio.errors import StudioError, UnavailableError
+from studio.events import Event, Failed
+from studio.rundir import WorkDir
+from studio.services.storage import atomic_dirs
+from studio.services.tasks import exit_diagnosis, task_lifecycle
+from studio.services.tasks.exit_diagnosis import End
+from studio.settings import Settings
+from studio.worker.attempt_monitor import has_news, witnessed
+from studio.worker.fault_isolation import Isolation, caught, is_shortage
+from studio.worker.processes import process
+from studio.worker.processes.process import Process
+
+log = logging.getLogger(__name__)
+
+W = TypeVar("W", bound=Work)
+
+
+class Trade(Protocol[W]):
+    """What tells one kind of work from another."""
+
+    @property
+    def table(self) -> type[W]: ...
+
+    def name(self, work: W) -> str:
+        """Say what it is called in a sentence: "export"."""
+
+    def folder(self, work: W) -> WorkDir: ...
+
+    def spec(self, work: W) -> BaseModel:
+        """Return what its process is to do."""
+
+    @property
+    def niceness(self) -> int:
+        """How far its process steps back for others where it has no slot; 0 is not at all."""
+
+    def takes_slot(self, db: Session, work: W) -> bool:
+        """Whether it has, once it is started, a slot that a run could have."""
+
+    def may_start(self, db: Session, work: W, *, on_device: bool) -> bool:
+        """Whether it may start now in a slot that a run could have, or else without one."""
+
+    def secrets(self, db: Session, work: W) -> dict[str, str]:
+        """Return what its process finds in its environment, of what is nobody else's business.
+
+        Raises:
+            UnavailableError: it cannot be read.
+
+        """
+
+    def follow(self, db: Session, work: W, events: list[Event], offset: int) -> None:
+        """Bring it up to date with what its process has said."""
+
+    def told(self, db: Session, work: W) -> AbstractContextManager[None]:
+        """Tell whom it concerns if it ends meanwhile."""
+
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""What keeps a process without a slot off the GPUs, which belong to runs."""
+
+KILLS = 25
+"""After so many ticks work that was killed is closed, whatever its process does."""
+
+
+@dataclass(slots=True)
+class Followed:
+    """Work whose process this worker watches."""
+
+    process: Process
+    folder: WorkDir
+    gpu: int | None
+    on_device: bool
+    broken: Failed | None = None
+    """Why it cannot be followed any more: it is only ended then."""
+    kills: int = 0
+    """How often its end was insisted on."""
+
+
+@dataclass(slots=True)
+class Workshop(Generic[W]):
+    engine: Engine
+    settings: Settings
+    trade: Trade[W]
+    isolation: Isolation
+    command: tuple[str, ...]
+    keeps: tuple[str, ...] = ()
+    """What another try finds of the one before, by name."""
+    followed: dict[int, Followed] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> set[int | None]:
+        return {one.gpu for one in self.followed.values()}
+
+    @property
+    def slots(self) -> int:
+        """How many of the slots are taken that a run could have."""
+        return sum(one.on_device for one in self.followed.values())
+
+    def adopt(self) -> None:
+        """Take over what an earlier worker left: live processes, and those that are gone."""
+        with self.isolation.step("adopt"):
+            with reading(self.engine) as db:
+                left = [_id(one) for one in task_lifecycle.live(db, self.trade.table)]
+            for work_id in left:
+                with self.isolation.step("adopt", self._subject(work_id)):
+                    self._adopt(work_id)
+
+    def _adopt(self, work_id: int) -> None:
+        with unit_of_work(self.engine) as db:
+            one = db.get_one(self.trade.table, work_id)
+            if alive := process.found(one.pid, one.pid_started):
+                self._watch(one, alive, on_device=self.trade.takes_slot(db, one))
+                return
+            try:
+                self._catch_up(db, one, End())
+            except (StudioError, OSError) as error:
+                if is_shortage(error):
+                    raise
+                self._fail(db, one, exit_diagnosis.unfollowed(error, self.trade.name(one)))
+
+    def follow(self) -> None:
+        """Bring work up to date; end what was deleted, called off, or cannot be followed."""
+        for work_id, followed in list(self.followed.items()):
+            subject = self._subject(work_id)
+            if followed.broken is None:
+                with self.isolation.step("follow", subject):
+                    self._follow(work_id, followed)
+                if error := self.isolation.hopeless("follow", subject):
+                    followed.broken = exit_diagnosis.unfollowed(error, self.noun)
+            if followed.broken is not None:
+                with self.isolation.step("end", subject):
+                    self._give_up(work_id, followed, followed.broken)
+            if work_id not in self.followed:
+                self.isolation.forget(subject)
+
+    @property
+    def noun(self) -> str:
+        return "export" if self.trade.table is Export else "task"
+
+    def _subject(self, work_id: int) -> str:
+        return f"{self.noun} {work_id}"
+
+    def _follow(self, work_id: int, followed: Followed) -> None:
+        # Asked before reading: what a process says last is in the file before it is gone.
+        alive = followed.process.is_alive
+        with reading(self.engine) as db:
+            one = db.get(self.trade.table, work_id)
+        if one is None or one.status is WorkStatus.CANCELLED:
+            self._end(work_id, followed)
+        elif has_news(followed.folder, one.events_offset) or not alive:
+            self._update(work_id, followed, alive=alive)
+
+    def _give_up(self, work_id: int, followed: Followed, why: Failed) -> None:
+        """Kill work that cannot be followed, and then fail it in words."""
+        followed.kills += 1
+        if followed.process.is_alive and followed.kills < KILLS:
+            followed.process.kill()
+            return
+        with unit_of_work(self.engine) as db:
+            if one := db.get(self.trade.table, work_id):
+                # Whom it concerns must not keep its slot taken.
+                is_stuck = self.isolation.error("end", self._subject(work_id)) is not None
+                self._fail(db, one, why, tells=not is_stuck)
+        del self.followed[work_id]
+
+    def _fail(self, db: Session, one: W, why: Failed, *, tells: bool = True) -> None:
+        log.error("work_ended_by_worker", extra=self._about(one) | {"reason": why.message})
+        with self.trade.told(db, one) if tells else nullcontext():
+            one.pid = one.pid_started = None
+            if not one.status.is_final:
+                task_lifecycle.fail(one, why)
+
+    def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
+        """Start the next work that waits for a device, or for none. Return whether there was."""
+        with reading(self.engine) as db:
+            if not self.waits(db, on_device=on_device):
+                return False
+        with unit_of_work(self.engine) as db:
+            one = self._next(db, on_device=on_device)
+            if one is not None:
+                task_lifecycle.begin(one)
+                self._launch(db, one, gpu, on_device=on_device)
+        return one is not None
+
+    def waits(self, db: Session, *, on_device: bool) -> bool:
+        """Whether there is work that waits for a device, or for none."""
+        return self._next(db, on_device=on_device) is not None
+
+    def _next(self, db: Session, *, on_device: bool) -> W | None:
+        waiting = task_lifecycle.waiting(db, self.trade.table)
+        # What was told to stop and waits again does so until its first process is gone.
+        free = (one for one in waiting if _id(one) not in self.followed)
+        may_start = self.trade.may_start
+        return next((one for one in free if may_start(db, one, on_device=on_device)), None)
+
+    def _launch(self, db: Session, one: W, gpu: int | None, *, on_device: bool) -> None:
+        with caught() as errors:
+            secrets = self.trade.secrets(db, one)
+            started = process.start(
+                self._prepare(one),
+                gpu=gpu,
+                command=self.command,
+                besides=self.settings.environment | secrets | ({} if on_device else NO_GPU),
+            )
+            if not on_device:
+                started.step_back(self.trade.niceness)
+            one.pid, one.pid_started, one.gpu = started.pid, started.started, gpu
+            self._watch(one, started, on_device=on_device)
+        for error in errors:
+            if isinstance(error.__cause__, DatabaseError):
+                raise error
+            log.error("work_not_launched", extra=self._about(one), exc_info=error)
+            told = error if isinstance(error, StudioError) else UnavailableError(f"{error}.")
+            why = Failed(code=told.code, message=told.message, hint=told.hint)
+            with self.trade.told(db, one):
+                task_lifecycle.fail(one, why)
+        db.flush()
+
+    def _watch(self, one: W, started: Process, *, on_device: bool) -> None:
+        self.followed[_id(one)] = Followed(started, self.trade.folder(one), one.gpu, on_device)
+
+    def _prepare(self, one: W) -> WorkDir:
+        """Lay out the folder: of an earlier try nothing is left but what is kept."""
+        folder = self.trade.folder(one)
+        with atomic_dirs.room(), atomic_dirs.staged(folder.root.parent) as stage:
+            spec = self.trade.spec(one).model_dump_json(indent=2)
+            (stage / folder.job.name).write_text(spec, encoding="utf-8")
+            for name in self.keeps:
+                if (folder.root / name).exists():
+                    (folder.root / name).replace(stage / name)
+            atomic_dirs.place(stage, folder.root)
+        return folder
+
+    def _update(self, work_id: int, followed: Followed, *, alive: bool) -> None:
+        with unit_of_work(self.engine) as db:
+            one = db.get(self.trade.table, work_id)
+            if one is None:
+                return
+            end = None if alive else End(exit_code=followed.process.exit_code)
+            self._catch_up(db, one, end)
+        if not alive:
+            del self.followed[work_id]
+            log.info("work_ended", extra=self._about(one))
+
+    def _catch_up(self, db: Session, one: W, end: End | None) -> None:
+        folder = self.trade.folder(one)
+        with self.trade.told(db, one):
+            self.trade.follow(db, one, *folder.events.read(one.events_offset))
+            if end is not None:
+                task_lifecycle.settle(one, witnessed(folder, end), self.trade.name(one))
+
+    def _end(self, work_id: int, followed: Followed) -> None:
+        """End the process of what nobody wants any more, and take away what it wrote since."""
+        if followed.process.is_alive:
+            followed.process.kill()
+            return
+        with unit_of_work(self.engine) as db:
+            if one := db.get(self.trade.table, work_id):
+                task_lifecycle.settle(one, End(), self.trade.name(one))
+            kept = {str(one_id) for one_id in db.exec(select(self.trade.table.id))}
+        del self.followed[work_id]
+        shutil.rmtree(followed.folder.root, ignore_errors=True)
+        atomic_dirs.sweep(followed.folder.root.parent, kept)
+
+    def _about(self, one: W) -> dict[str, object]:
+        return {"work": self.trade.name(one), "id": one.id, "status": one.status.value}
+
+
+def _id(one: Work) -> int:
+    assert one.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
+    return one.id
