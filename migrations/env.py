@@ -5,16 +5,16 @@ from typing import Literal
 from alembic import context
 from sqlalchemy import types
 
-from studio.db import outbox, receipts, secrets, summaries, sweeps, tables, work
+from studio.db import idempotency_keys, outbox, secrets, summaries, sweeps, tables, tasks
 
 TABLES = (
     outbox.Delivery,
-    receipts.Receipt,
+    idempotency_keys.Receipt,
     secrets.Secret,
     summaries.SavedView,
     sweeps.Sweep,
     tables.Run,
-    work.Chore,
+    tasks.Chore,
 )
 """One of each file: all share what knows every table, once their files are loaded."""
 

@@ -61,21 +61,21 @@ def serve(
 ) -> None:
     """Serve the pages and the API, and run the queue beside them."""
     gc.disable()  # what is imported stays: no use in looking it over; `settle` enables it again
-    from studio.commands import entry  # noqa: PLC0415 -- heavy import
+    from studio.commands import login_link  # noqa: PLC0415 -- heavy import
     from studio.commands import serve as serving  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
     settings = Settings(sign_in="none") if no_sign_in else Settings()
-    serving.serve(settings, entry.Address(host, port), open_page=open_page, worker=worker)
+    serving.serve(settings, login_link.Address(host, port), open_page=open_page, worker=worker)
 
 
 @app.command()
 def link() -> None:
     """Print a new link into the studio that runs here. It works once."""
-    from studio.commands import entry  # noqa: PLC0415 -- heavy import
+    from studio.commands import login_link  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
-    entry.link(Settings())
+    login_link.link(Settings())
 
 
 @app.command()
@@ -84,10 +84,10 @@ def worker(
 ) -> None:
     """Run the queue, until told to stop; training goes on without it."""
     gc.disable()  # as above
-    from studio.commands import work  # noqa: PLC0415 -- heavy import
+    from studio.commands import worker  # noqa: PLC0415 -- heavy import
 
     gc.enable()
-    work.work(lifeline)
+    worker.work(lifeline)
 
 
 @app.command()

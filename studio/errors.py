@@ -79,7 +79,7 @@ class FilesLostError(UnavailableError):
 
 
 class TrainingError(StudioError):
-    """A run that cannot go on. `code` is one of `studio.failures`."""
+    """A run that cannot go on. `code` is one of `studio.failure_codes`."""
 
     def __init__(self, code: str, message: str, *, hint: str = "", **facts: int) -> None:
         super().__init__(message, hint=hint)

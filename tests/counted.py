@@ -5,7 +5,7 @@ from pathlib import Path
 from sqlmodel import Session
 
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.intake.quality.length_stats import STATS, Counting, Stats, Tally
 from studio.runner.tokenizer import cache
 from studio.services.datasets import datasets, token_stats, versions

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from studio import desk as line
+from studio.protocols import tokenizer_service as line
 from studio.settings import Settings
 from studio.worker.socket_services.socket_activation import Post
 

@@ -7,10 +7,10 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Dataset, DatasetVersion, Model, Run, Worker
-from studio.events import Progressed
 from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.dotted import merge
+from studio.protocols.events import Progressed
+from studio.recipe.dotted_keys import merge
 from studio.services import experiments
 from studio.services.runs import attempts, runs, states
 from studio.services.workers import workers

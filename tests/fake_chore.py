@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from studio.chores import ChoreDir
-from studio.events import Failed, Finished, Phase
+from studio.protocols.events import Failed, Finished, Phase
+from studio.protocols.tasks import ChoreDir
 
 RESULT = {"rows": 3}
 

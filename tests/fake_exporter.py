@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-from studio.events import Failed, Finished, Phase
-from studio.rundir import ExportDir
+from studio.protocols.events import Failed, Finished, Phase
+from studio.protocols.run_dir import ExportDir
 
 MEASURED = {
     "weights": 100.0,

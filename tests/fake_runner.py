@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from studio.events import (
+from studio.protocols.events import (
     EventLog,
     Failed,
     Finished,
@@ -21,7 +21,7 @@ from studio.events import (
     Started,
     Stopped,
 )
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.runner.run_lock import held
 
 STEPS = 5

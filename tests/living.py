@@ -23,8 +23,8 @@ from sqlmodel import select
 
 from studio.db.session import unit_of_work
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
-from studio.rundir import RunDir
+from studio.db.tasks import Chore
+from studio.protocols.run_dir import RunDir
 from studio.services.operations import home
 from studio.services.tasks import task_lifecycle
 from studio.services.workers import launcher_status, matmul_speeds

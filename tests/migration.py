@@ -10,14 +10,14 @@ from tempfile import TemporaryDirectory
 
 from alembic import command
 
-from studio.db import migrate, steps
+from studio.db import alembic_runner, migrate
 from studio.db.session import connect
 
 
 def write(name: str, home: Path) -> None:
     engine = connect(home / "studio.db")
     migrate.upgrade(engine)
-    configuration = steps.configuration()
+    configuration = alembic_runner.configuration()
     number = f"{len(migrate.versions()) + 1:04}"
     with engine.begin() as connection:
         configuration.attributes["connection"] = connection

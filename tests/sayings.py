@@ -14,12 +14,12 @@ from pathlib import Path
 from studio.db.accounts import Role
 from studio.db.owners import Actor
 from studio.db.states import RunStatus, SweepStatus, WorkStatus
-from studio.events import PHASES
 from studio.intake.detection.row_shapes import BECOME
 from studio.methods import METHODS
-from studio.recipe.knobs import Section, sections_in
+from studio.protocols.events import PHASES
+from studio.recipe.field_reference import Entry
+from studio.recipe.fields import Section, sections_in
 from studio.recipe.precision import PRECISIONS
-from studio.recipe.reference import Entry
 from studio.services.datasets import token_stats
 from studio.services.search import completions
 from studio.web import handout, manual, run_table
@@ -31,7 +31,10 @@ SPEAKING = (
     *("studio/methods", "studio/training", "studio/runner"),
     *(
         f"studio/{name}.py"
-        for name in ("chores", "failures", "hardware", "hub", "outside", "sources", "validation")
+        for name in (
+            *("data_sources", "failure_codes", "hardware", "network/hub_client"),
+            *("network/safe_http", "protocols/tasks", "schemas/validation_errors"),
+        )
     ),
 )
 """Parts of the package that say something a page shows."""
@@ -152,7 +155,7 @@ def _terms() -> Iterator[tuple[str, str]]:
     """Yield words that stand alone."""
     for state in (one for states in _STATES for one in states):
         yield _where(type(state)), state.value
-    yield from (("studio/events.py", phase) for phase in PHASES)
+    yield from (("studio/protocols/events.py", phase) for phase in PHASES)
     for status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
         yield "studio/web/errors.py", status.phrase
     yield from (("studio/intake/detection/row_shapes.py", word) for word in BECOME.values())

@@ -9,9 +9,9 @@
 Each call is declared once, in `calls.py`; what it answers, in `shapes.py`.
 """
 
-from studio.client.aio import AsyncStudio
+from studio.client.async_client import AsyncStudio
 from studio.client.errors import ApiError, UnreachableError
-from studio.client.shapes import Run
-from studio.client.sync import Studio
+from studio.client.schemas import Run
+from studio.client.sync_client import Studio
 
 __all__ = ["ApiError", "AsyncStudio", "Run", "Studio", "UnreachableError"]

@@ -16,31 +16,31 @@ AsRole = Annotated[
 @app.command()
 def add(name: Name, role: AsRole = "member") -> None:
     """Add somebody. Print the link by which they choose a password."""
-    from studio.commands import people  # noqa: PLC0415 -- heavy import
+    from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
     from studio.db.accounts import Role  # noqa: PLC0415 -- heavy import
 
-    people.add(name, Role(role))
+    account_actions.add(name, Role(role))
 
 
 @app.command("list")
 def listed() -> None:
     """Name everybody, and what they may do."""
-    from studio.commands import people  # noqa: PLC0415 -- heavy import
+    from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
 
-    people.tell()
+    account_actions.tell()
 
 
 @app.command()
 def link(name: Name) -> None:
     """Print a link by which somebody chooses a new password."""
-    from studio.commands import people  # noqa: PLC0415 -- heavy import
+    from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
 
-    people.link(name)
+    account_actions.link(name)
 
 
 @app.command()
 def remove(name: Name) -> None:
     """Remove somebody; what they made becomes everyone's."""
-    from studio.commands import people  # noqa: PLC0415 -- heavy import
+    from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
 
-    people.remove(name)
+    account_actions.remove(name)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from studio.commands.showing import Json, json_of, table
+from studio.commands.output import Json, json_of, table
 
 if TYPE_CHECKING:
-    from studio.client.shapes import Dataset
+    from studio.client.schemas import Dataset
 
 app = typer.Typer(no_args_is_help=True, help="Data sets of a studio: STUDIO_URL and STUDIO_TOKEN.")
 

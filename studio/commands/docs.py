@@ -8,11 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from studio.db.session import connect
-from studio.failures import KINDS
+from studio.failure_codes import KINDS
 from studio.methods import METHODS
-from studio.recipe.knobs import Section
+from studio.recipe.field_reference import Entry, entries
+from studio.recipe.fields import Section
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.recipe.reference import Entry, entries
 from studio.settings import Settings
 from studio.web.app import create_app
 
@@ -49,7 +49,7 @@ def knobs() -> str:
 def failures() -> str:
     """Return every code of a failure, in Markdown: a heading each, so that it can be linked to."""
     told = "Each run that fails has one of these codes, on its page and in the REST answer."
-    parts = [f"# Failures\n\nWritten by `make docs` from `studio/failures.py`. {told}\n"]
+    parts = [f"# Failures\n\nWritten by `make docs` from `studio/failure_codes.py`. {told}\n"]
     for one in KINDS.values():
         parts += [f"\n## {one.code}\n\n**{one.title}.** {one.meaning}\n\n{one.remedy}\n"]
     return "".join(parts)

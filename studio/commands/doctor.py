@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import typer
 
 import studio
-from studio import paths
+from studio import resources
 from studio.hardware import Hardware, detect, versions
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
@@ -61,6 +61,6 @@ def _quick_start(settings: Settings) -> Finding:
 
 
 def _scripts() -> Finding:
-    if paths.has_scripts():
+    if resources.has_scripts():
         return Finding(good=True, text="The page's scripts are in place")
     return Finding(good=False, text="The page's scripts are missing: python hatch_build.py")

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from studio.errors import InvalidError
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe import yaml
-from studio.recipe.dotted import merge, nest
-from studio.validation import field_errors
+from studio.recipe.dotted_keys import merge, nest
+from studio.schemas.validation_errors import field_errors
 
 
 def read(file: Path, changes: Sequence[str]) -> AnyRecipe:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from studio.commands.showing import RUN_COLUMNS, Json, json_of, number, run_row, table
+from studio.commands.output import RUN_COLUMNS, Json, json_of, number, run_row, table
 
 if TYPE_CHECKING:
     from studio.client import Run, Studio

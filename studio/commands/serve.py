@@ -15,10 +15,10 @@ import typer
 import uvicorn
 from sqlalchemy import Engine
 
-from studio import logs, paths
-from studio.commands import entry, showing
-from studio.commands.entry import Address
-from studio.commands.supervise import Ending, Supervisor
+from studio import logs, resources
+from studio.commands import login_link, output
+from studio.commands.login_link import Address
+from studio.commands.supervisor import Ending, Supervisor
 from studio.errors import ConflictError, UnavailableError
 from studio.services.accounts import secrets
 from studio.services.operations import health_checks, home
@@ -39,23 +39,23 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         UnavailableError: the folder cannot be used, or files of the page are missing.
 
     """
-    entry.keep_private()
+    login_link.keep_private()
     logs.configure("web")
-    entry.check(settings, address)
+    login_link.check(settings, address)
     _require_scripts()
     listening = listen(address)
     with locks.only_one(settings.home, "web", address.url):
         engine = home.open_home(settings)
         secrets.hide(engine, settings)
         home.tidy(engine, settings)
-        home.furnish(engine, settings, typer.echo, showing.in_place)
+        home.furnish(engine, settings, typer.echo, output.in_place)
         _warn(settings)
         with _worker_beside(engine, settings, wanted=worker) as ending:
             # The largest import of all goes on while the worker does its own.
             from studio.web import render  # noqa: PLC0415 -- heavy import
             from studio.web.app import create_app, settle  # noqa: PLC0415 -- heavy import
 
-            _announce(entry.prepare(engine, settings, address.url), open_page=open_page)
+            _announce(login_link.prepare(engine, settings, address.url), open_page=open_page)
             render.keep_compiled(settings.cache / "templates")
             app = create_app(engine, settings)
             settle()
@@ -70,7 +70,7 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
 
 
 def _require_scripts() -> None:
-    if not paths.has_scripts():
+    if not resources.has_scripts():
         raise UnavailableError(
             "The page's scripts are missing from static/vendor.",
             hint="Run `make run`, or `python hatch_build.py` in the checkout.",

@@ -8,7 +8,7 @@ import typer
 from sqlalchemy import Engine
 
 from studio import logs
-from studio.commands import recipes, showing
+from studio.commands import output, recipes
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
@@ -34,7 +34,7 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
     """
     recipe = recipes.read(file, changes)
     engine = home.open_home(settings)
-    home.furnish(engine, settings, typer.echo, showing.in_place)
+    home.furnish(engine, settings, typer.echo, output.in_place)
     with unit_of_work(engine) as db:
         run = runs.submit(db, experiments.create(db, name, recipe))
     typer.echo(f"Run {run.id} is queued.")

@@ -6,7 +6,7 @@ from enum import StrEnum
 from sqlalchemy import Column, Index
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import NEVER_REUSED, Instant, now
+from studio.db.column_types import NEVER_REUSED, Instant, now
 from studio.db.states import plain
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from studio import paths
+from studio import resources
 from studio.db import snapshot
 from studio.db.session import in_words
 from studio.errors import UnavailableError
@@ -83,7 +83,7 @@ def current(engine: Engine) -> str | None:
 
 def versions() -> list[str]:
     """Return the versions this studio knows, oldest first: the numbers of its migration files."""
-    folder = paths.migrations() / "versions"
+    folder = resources.migrations() / "versions"
     return sorted(path.name[:4] for path in folder.glob("[0-9][0-9][0-9][0-9]_*.py"))
 
 
@@ -96,7 +96,7 @@ def _keep(engine: Engine) -> Path | None:
 
 
 def _walk(engine: Engine, to: str, *, back: bool = False) -> None:
-    from studio.db import steps  # noqa: PLC0415 -- heavy import
+    from studio.db import alembic_runner  # noqa: PLC0415 -- heavy import
 
     with engine.execution_options(begin="BEGIN IMMEDIATE").begin() as connection:
-        steps.walk(connection, to, back=back)
+        alembic_runner.walk(connection, to, back=back)

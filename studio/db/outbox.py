@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, Column, Index, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import NEVER_REUSED, Instant, now
+from studio.db.column_types import NEVER_REUSED, Instant, now
 
 
 class Channel(StrEnum):

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import Instant, now
+from studio.db.column_types import Instant, now
 
 
 class Secret(SQLModel, table=True):

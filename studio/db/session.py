@@ -12,7 +12,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, create_engine
 
-from studio.db.columns import HOMES
+from studio.db.column_types import HOMES
 from studio.errors import DiskFullError, StudioError, UnavailableError
 
 FIXED = (3, 51, 3)

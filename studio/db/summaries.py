@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import JSON, Column, Index
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import NEVER_REUSED, Instant, now
+from studio.db.column_types import NEVER_REUSED, Instant, now
 from studio.db.owners import owner
 
 

@@ -6,11 +6,11 @@ from typing import Any
 from sqlalchemy import JSON, Column
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import METRICS, NEVER_REUSED, Instant, Validated, now
+from studio.db.column_types import METRICS, NEVER_REUSED, Instant, Validated, now
 from studio.db.owners import owner
 from studio.db.states import SweepStatus, plain
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.space import SPACE, Space
+from studio.recipe.search_space import SPACE, Space
 
 
 def _listed() -> Any:  # noqa: ANN401 -- what SQLModel's Field gives has no nameable type

@@ -9,7 +9,7 @@ from sqlmodel import Field, SQLModel
 
 import studio.db.openai
 import studio.db.sweeps  # noqa: F401 -- a run refers to its sweep
-from studio.db.columns import METRICS, NEVER_REUSED, InHome, Instant, Validated, now
+from studio.db.column_types import METRICS, NEVER_REUSED, InHome, Instant, Validated, now
 from studio.db.owners import owner
 from studio.db.states import Ask, DatasetStatus, RunStatus, plain
 from studio.methods import RECIPES, AnyRecipe

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 from annotated_types import Ge, Gt, Le, Len
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from studio.described import Described
 from studio.intake.files.encodings import ENCODINGS, normalise
+from studio.schemas.field_docs import Described
 
 ShapeName = Literal[
     "alpaca",

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from studio.recipe.knobs import Knob, Section
+from studio.recipe.fields import Knob, Section
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import QUANTISED, Quantised
 

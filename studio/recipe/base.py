@@ -11,7 +11,7 @@ from pydantic import Field
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.checkpoints import Checkpoints
 from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
-from studio.recipe.knobs import Knob, Section
+from studio.recipe.fields import Knob, Section
 from studio.recipe.numerics import Numerics
 from studio.recipe.optimisation import Optimisation
 from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from studio.recipe.knobs import Knob, Section
+from studio.recipe.fields import Knob, Section
 
 
 class Data(Section):

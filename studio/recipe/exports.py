@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from studio.recipe.adapters import FullFineTune, Lora
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 
 Kind = Literal["full", "merged", "merged_original", "adapter"]
 """Every weight of a full fine-tune; the adapter folded into its base as it was trained beside it

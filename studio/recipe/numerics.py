@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from studio.recipe.knobs import Knob, Section
+from studio.recipe.fields import Knob, Section
 
 
 class Numerics(Section):

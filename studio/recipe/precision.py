@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from studio.hardware import Hardware
-from studio.recipe.formats import FORMATS, DType, Format, Operand
+from studio.recipe.float_formats import FORMATS, DType, Format, Operand
 
 Rounding = Literal["nearest", "stochastic", "kahan"]
 PrecisionName = Literal[

@@ -6,8 +6,8 @@ A knob's type holds for stored recipes, too, so a bound added there would make t
 from collections.abc import Iterator
 
 from studio.recipe.base import Recipe
-from studio.recipe.conflicts import Conflict
-from studio.recipe.knobs import Section, knob_of
+from studio.recipe.constraints import Conflict
+from studio.recipe.fields import Section, knob_of
 
 
 def unusable(recipe: Recipe) -> Iterator[Conflict]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from studio.recipe.knobs import Knob, Section
+from studio.recipe.fields import Knob, Section
 
 
 class Recovery(Section):

@@ -6,9 +6,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from studio.described import texts
 from studio.errors import InvalidError
-from studio.recipe.knobs import Section
+from studio.recipe.fields import Section
+from studio.schemas.field_docs import texts
 
 
 def dump(recipe: Section) -> str:

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 
 from studio import redaction
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.settings import SECRETS, Settings
 from studio.training.stop_handler import Stop
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from studio.chores import ChoreDir
 from studio.errors import StudioError, TrainingError
-from studio.events import NO_ROOM_EXIT, Event, EventLog, Failed, Finished, Paused, Stopped
+from studio.protocols.events import NO_ROOM_EXIT, Event, EventLog, Failed, Finished, Paused, Stopped
+from studio.protocols.run_dir import ExportDir, RunDir
+from studio.protocols.tasks import ChoreDir
 from studio.recipe.exports import ExportSpec
 from studio.redaction import redacted
-from studio.rundir import ExportDir, RunDir
 from studio.runner import task_dispatch
 from studio.runner.run_lock import held
 from studio.training.stop_handler import Stop, StopRequested

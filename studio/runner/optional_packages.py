@@ -12,8 +12,8 @@ from collections.abc import Collection
 from studio.errors import StudioError
 from studio.hardware import OPTIONAL
 from studio.methods import RECIPES
+from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
-from studio.rundir import RunDir
 
 _NOISY = ("torchao", "torch.utils._pytree")
 """Who warns while torchao loads: of kernels no run here uses, and of names it gives to torch."""

@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from studio import parents
 from studio.methods import METHODS
-from studio.rundir import RunDir
+from studio.processes import parent_death
+from studio.processes.unix_sockets import is_gone
+from studio.protocols.run_dir import RunDir
 from studio.runner.__main__ import clean_environment, main
 from studio.runner.optional_packages import hide_all_but
-from studio.sockets import is_gone
 
 MESSAGE_BYTES = 2**18
 
@@ -183,7 +183,7 @@ def _reseed() -> None:
 def _launch() -> int:
     # A copy, so that a child's standard input is not the line: nothing comes from there.
     line = socket.socket(fileno=os.dup(0))
-    parents.end_with_parent(lambda: is_gone(line))
+    parent_death.end_with_parent(lambda: is_gone(line))
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     why = preload()

@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from studio.births import born
-from studio.rundir import RunDir
+from studio.processes.start_time import born
+from studio.protocols.run_dir import RunDir
 
 
 @contextmanager

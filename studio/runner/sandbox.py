@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio import parents
-from studio.desk import Asked, Failure
-from studio.sockets import is_gone
+from studio.processes import parent_death
+from studio.processes.unix_sockets import is_gone
+from studio.protocols.tokenizer_service import Asked, Failure
 
 CHILDREN = 4
 """How many there may be at once."""
@@ -105,7 +105,7 @@ def fork(work: Callable[[], Iterator[bytes]], limits: Limits, line: socket.socke
         return Child(pid, heard, time.monotonic() + limits.wall_seconds, line)
     code = 1
     try:
-        parents.end_with_parent(lambda: os.getppid() != parent)
+        parent_death.end_with_parent(lambda: os.getppid() != parent)
         _shut(said)
         limits.impose()
         with os.fdopen(said, "wb") as pipe:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from studio.chores import KINDS, ChoreDir, ChoreSpec
-from studio.events import Event, Finished, Phase
+from studio.protocols.events import Event, Finished, Phase
+from studio.protocols.tasks import KINDS, ChoreDir, ChoreSpec
 
 Tell = Callable[[str, float | None], None]
 """Called with what is being done, in words, and how much of all the work is done."""

@@ -14,13 +14,13 @@ import torch
 from transformers import PreTrainedModel, PrinterCallback, Trainer
 from transformers.utils import logging as upstream_logging
 
-from studio import __version__, hardware, manifest
+from studio import __version__, hardware, run_manifest
 from studio.errors import TrainingError
-from studio.events import Event, Finished, Phase, Resumed, Sampled, Stage, Stopped
 from studio.methods import RECIPES, AnyRecipe
+from studio.protocols.events import Event, Finished, Phase, Resumed, Sampled, Stage, Stopped
+from studio.protocols.run_dir import MANIFEST, JobSpec, RunDir
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
-from studio.rundir import MANIFEST, JobSpec, RunDir
 from studio.training import artifacts, model_card
 from studio.training.checkpoints.resume import Saver
 from studio.training.checkpoints.store import Shelf
@@ -197,11 +197,11 @@ class Stages:
     def _write_manifest(self, folder: Path, metrics: dict[str, float]) -> None:
         """Write what the folder's files are and how they came about; last, for it names them."""
         recipe = self.recipe.model_dump(mode="json")
-        known = manifest.of(self.job.spec, recipe, self.reporter.resolved, metrics)
+        known = run_manifest.of(self.job.spec, recipe, self.reporter.resolved, metrics)
         location, config = self.job.spec.model, self._model.config
         origin = hub_origin.read(Path(location))
         revision = origin.commit if origin else getattr(config, "_commit_hash", None)
-        whole = manifest.finished(known, location=location, revision=revision, folder=folder)
+        whole = run_manifest.finished(known, location=location, revision=revision, folder=folder)
         (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")
 
     def outcome(self, metrics: dict[str, float]) -> Outcome:

@@ -10,7 +10,7 @@ from typing import Any
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from studio.events import Sampled
+from studio.protocols.events import Sampled
 from studio.training.job import Job
 
 LAST_GOOD = "last-good"

@@ -11,7 +11,7 @@ from huggingface_hub import errors as hub
 from safetensors import SafetensorError
 
 from studio.errors import StudioError, TrainingError
-from studio.events import NO_ROOM, Failed
+from studio.protocols.events import NO_ROOM, Failed
 
 _LOG = "The run's log has the details."
 

@@ -9,10 +9,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio import hardware
 from studio.errors import TrainingError
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe
-from studio.recipe.conflicts import conflict
+from studio.recipe.constraints import conflict
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.rundir import JobSpec, RunDir
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
 from studio.training.data.rows import Row, read, split

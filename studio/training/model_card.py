@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from studio.events import Sampled
+from studio.protocols.events import Sampled
 from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec

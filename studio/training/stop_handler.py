@@ -7,7 +7,7 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
-from studio.rundir import Ask
+from studio.protocols.run_dir import Ask
 
 _ALL: frozenset[Ask] = frozenset(get_args(Ask))
 _NONE: frozenset[Ask] = frozenset()

@@ -9,7 +9,7 @@ from fastapi import Depends, Query, Request
 from sqlmodel import Session
 
 from studio.db.session import reading, unit_of_work
-from studio.recipe.dotted import nest
+from studio.recipe.dotted_keys import nest
 from studio.services.accounts import secrets
 from studio.settings import Settings
 

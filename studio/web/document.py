@@ -5,7 +5,7 @@ from typing import Any
 from fastapi.openapi.models import ParameterInType
 from pydantic import BaseModel
 
-from studio.described import Described
+from studio.schemas.field_docs import Described
 from studio.web import envelope
 from studio.web.api.bringing import NewImport
 from studio.web.api.calls import NEVER_KEPT

@@ -27,7 +27,7 @@ from studio.errors import (
     UnavailableError,
     UnknownPersonError,
 )
-from studio.validation import FieldError, field_errors
+from studio.schemas.validation_errors import FieldError, field_errors
 from studio.web import envelope
 from studio.web.render import asked_by_htmx, block, page
 from studio.web.safety import HEADERS

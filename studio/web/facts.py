@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from studio.db.tables import Run
-from studio.recipe.dotted import flatten
+from studio.recipe.dotted_keys import flatten
 from studio.recipe.precision import PRECISIONS
 from studio.web import words
 

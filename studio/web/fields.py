@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from studio.recipe.knobs import Knob
+from studio.recipe.fields import Knob
 
 Widget = Literal["text", "number", "checkbox", "select"]
 

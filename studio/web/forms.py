@@ -12,9 +12,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from studio.described import texts
-from studio.recipe.knobs import knob_of
-from studio.validation import field_errors
+from studio.recipe.fields import knob_of
+from studio.schemas.field_docs import texts
+from studio.schemas.validation_errors import field_errors
 from studio.web.fields import Fieldset, Input, Widget
 
 Problems = Mapping[str, str]

@@ -7,12 +7,12 @@ from typing import Any
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from studio.db.work import Chore
+from studio.data_sources import SOURCES, Source
+from studio.db.tasks import Chore
 from studio.errors import InvalidError
 from studio.services.datasets import import_sources
 from studio.services.datasets.import_sources import Entry, Offer
 from studio.settings import Settings
-from studio.sources import SOURCES, Source
 
 UPLOAD = "upload"
 

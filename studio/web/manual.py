@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from studio.failures import KINDS
-from studio.failures import Kind as Failure
+from studio.failure_codes import KINDS
+from studio.failure_codes import Kind as Failure
 from studio.methods import METHODS
-from studio.recipe.dotted import nest
+from studio.recipe.dotted_keys import nest
+from studio.recipe.field_reference import Entry, entries
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.recipe.reference import Entry, entries
 from studio.web.said import said
 
 

@@ -10,7 +10,7 @@ from sqlmodel import Session
 
 from studio.db.states import WorkStatus
 from studio.db.tables import Dataset
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import InvalidError, TooLargeError
 from studio.intake import mapping_text
 from studio.intake.conversion import file_preview

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from studio.intake.column_roles import Role, roles_of
 from studio.intake.conversion.file_preview import Glance
 from studio.intake.mapping import KINDS, FileOptions, Mapping, Split
-from studio.validation import field_errors
+from studio.schemas.validation_errors import field_errors
 
 COLUMNS = 60
 """Columns that can be chosen on a page; a file with more is read over REST."""

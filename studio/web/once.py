@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from studio.db.receipts import Receipt
+from studio.db.idempotency_keys import Receipt
 from studio.db.session import reading, unit_of_work
 from studio.services.accounts import idempotency_keys
 from studio.web.who import of_request

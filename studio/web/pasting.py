@@ -11,7 +11,7 @@ from studio.errors import InvalidError
 from studio.methods import METHODS
 from studio.methods.base import Method
 from studio.recipe import yaml
-from studio.recipe.knobs import Section, sections_in
+from studio.recipe.fields import Section, sections_in
 from studio.recipe.upgrade import upgrade
 from studio.web.forms import written
 

@@ -12,7 +12,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.methods import RECIPES, AnyRecipe
 from studio.methods.base import Method
-from studio.recipe.dotted import flatten
+from studio.recipe.dotted_keys import flatten
 from studio.recipe.precision import AUTO
 from studio.services.datasets import data_quality, token_stats
 from studio.services.datasets.data_quality import Noted

@@ -13,8 +13,8 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from jinja2_fragments import render_block
 
-from studio import paths
-from studio.recipe.dotted import flatten
+from studio import resources
+from studio.recipe.dotted_keys import flatten
 from studio.web import (
     live_figures,
     places,
@@ -86,7 +86,7 @@ class Kept(FileSystemBytecodeCache):
 @lru_cache(maxsize=1)
 def _jinja() -> Environment:
     jinja = Environment(
-        loader=FileSystemLoader(paths.templates()),
+        loader=FileSystemLoader(resources.templates()),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studio.db.sweeps import Sweep
-from studio.recipe.space import Range, Scalar, spell
+from studio.recipe.search_space import Range, Scalar, spell
 from studio.services.sweeps.trials import Trial
 from studio.web import words
 

@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from studio.db.session import reading
-from studio.desk import Asked, Shared, Source, Templates, Token, Tokens
 from studio.errors import InvalidError, StudioError
+from studio.protocols.tokenizer_service import Asked, Shared, Source, Templates, Token, Tokens
 from studio.services.datasets import datasets, token_preview
 from studio.services.datasets.token_preview import Place
 from studio.services.datasets.versions import Part

@@ -11,7 +11,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError, NotFoundError
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.methods.base import Method, Preset
-from studio.recipe.dotted import merge, nest
+from studio.recipe.dotted_keys import merge, nest
 from studio.recipe.precision import AUTO
 from studio.services import experiments
 from studio.services.datasets import datasets

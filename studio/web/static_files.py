@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from studio import paths
+from studio import resources
 
 _UNPACKED_BYTES = 1000
 """A smaller file is not worth packing."""
@@ -98,6 +98,6 @@ def static_file(name: str, content: bytes, version: tuple[int, int] = (0, 0)) ->
 @cache
 def shared() -> StaticFolder:
     """Return the studio's own files."""
-    folder = StaticFolder(paths.static())
+    folder = StaticFolder(resources.static())
     folder.load()
     return folder

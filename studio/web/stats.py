@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlmodel import Session
 
 from studio.db.tables import Dataset, DatasetVersion
-from studio.db.work import Chore
-from studio.desk import Source
+from studio.db.tasks import Chore
 from studio.errors import ConflictError, InvalidError, StudioError
 from studio.intake.quality import length_stats as counts
 from studio.intake.quality.length_stats import Bar, Cut, Stats, Tally
+from studio.protocols.tokenizer_service import Source
 from studio.services.datasets import token_stats, versions
 from studio.services.datasets.token_stats import Which
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
-from studio.db.changes import watched
+from studio.db.commit_watcher import watched
 
 LOOK_SECONDS = 0.2
 """How often the database is asked whether anything was committed; one pragma, microseconds."""

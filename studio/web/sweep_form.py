@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from studio.errors import InvalidError
 from studio.methods import METHODS, AnyRecipe
-from studio.recipe import kinds, space
-from studio.recipe.knobs import Knob
-from studio.recipe.space import Space
+from studio.recipe import search_space, variants
+from studio.recipe.fields import Knob
+from studio.recipe.search_space import Space
 from studio.services.sweeps import sweep_preview
 from studio.services.sweeps.sweep_preview import Plan
 from studio.web import words
@@ -173,7 +173,7 @@ def _space(draft: Draft) -> Space:
     made: Space = {}
     for name, text in draft.space.items():
         try:
-            made[name] = space.read(text)
+            made[name] = search_space.read(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise InvalidError(first["msg"].removeprefix("Value error, "), param=name) from error
@@ -215,7 +215,7 @@ def _switch(part: Fieldset, name: str) -> Input:
 
 def _known(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]:
     section = METHODS[recipe.method].recipe
-    return _sections(fieldset(section, recipe.model_dump()), kinds.switches(section))
+    return _sections(fieldset(section, recipe.model_dump()), variants.switches(section))
 
 
 def _row(one: Input, draft: Draft, problems: Mapping[str, str]) -> Row:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from studio import paths
+from studio import resources
 from studio.db.states import RunStatus
-from studio.events import PHASES
+from studio.protocols.events import PHASES
 
 ENGLISH = "en"
 TONGUES: dict[str, str] = {ENGLISH: "English", "zh-Hans": "\u4e2d\u6587"}
@@ -100,7 +100,7 @@ def catalogue(tag: str) -> NullTranslations:
 
 @lru_cache(maxsize=1)
 def _scripted() -> list[str]:
-    sources = (path.read_text("utf-8") for path in (paths.static() / "js").glob("*.js"))
+    sources = (path.read_text("utf-8") for path in (resources.static() / "js").glob("*.js"))
     found = {text for source in sources for text in PHRASE.findall(source)}
     return sorted(found | {state.value for state in RunStatus} | set(PHASES))
 

@@ -21,10 +21,10 @@ from starlette.requests import ClientDisconnect, Request
 from studio.errors import InvalidError, StudioError
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import FileOptions, Mapping
+from studio.schemas.validation_errors import field_errors
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.storage import atomic_dirs
 from studio.settings import Settings
-from studio.validation import field_errors
 from studio.web import once
 from studio.web.deps import Config
 from studio.web.incoming import Arrived, Incoming

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from studio.db.accounts import Account, Role, Scope
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.owners import Actor
 from studio.db.session import reading, unit_of_work
 from studio.services.accounts import accounts, api_tokens, login_sessions

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from studio.db.states import Ask
-from studio.events import Failed
-from studio.rundir import RunDir, WorkDir
+from studio.protocols.events import Failed
+from studio.protocols.run_dir import RunDir, WorkDir
 from studio.services.runs import artifacts
 from studio.services.runs.attempts import Owner
 from studio.services.tasks import exit_diagnosis

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
-from studio import desk
-from studio.db.changes import Changes, watched
+from studio.db.commit_watcher import Changes, watched
 from studio.db.session import reading, unit_of_work
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import FailingStep, Run, Worker
 from studio.errors import NotFoundError
-from studio.events import Failed
 from studio.hardware import Hardware, detect
-from studio.rundir import RunDir
+from studio.protocols import tokenizer_service
+from studio.protocols.events import Failed
+from studio.protocols.run_dir import RunDir
 from studio.services.models import models
 from studio.services.queue import concurrent_exports, queue, wait_reasons
 from studio.services.queue.wait_reasons import Obstacle
@@ -115,7 +115,7 @@ class Loop:
             self.launcher.begin()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
         messenger = Messenger(self.engine, self.settings, self.isolation)
-        shown = Post(desk.path(self.settings.home), desk.MODULE)
+        shown = Post(tokenizer_service.path(self.settings.home), tokenizer_service.MODULE)
         with watched(self.engine) as changes:
             while not stop.is_set():
                 with step("messages"):

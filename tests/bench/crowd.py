@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 import httpx2
 import psutil
 
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.settings import Settings
 from tests.bench.figures import Figure
 from tests.bench.launch import RECIPE

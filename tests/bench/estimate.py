@@ -20,13 +20,13 @@ from sqlalchemy import Engine
 from transformers import LlamaConfig, PreTrainedConfig
 from transformers.utils import logging as upstream_logging
 
-from studio.chores import ChoreSpec
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.methods import RECIPES
-from studio.recipe.dotted import merge
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
+from studio.protocols.tasks import ChoreSpec
+from studio.recipe.dotted_keys import merge
 from studio.services import experiments
 from studio.services.datasets import versions
 from studio.services.estimates import dry_runs, estimates, memory

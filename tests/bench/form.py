@@ -15,7 +15,7 @@ import httpx2
 
 from studio.db.session import reading
 from studio.methods import RECIPES
-from studio.recipe.dotted import merge
+from studio.recipe.dotted_keys import merge
 from studio.services.estimates import estimates, fit_suggestions
 from studio.services.operations import home
 from studio.services.precision import recommendation

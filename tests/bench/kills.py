@@ -23,9 +23,9 @@ from typing import Any
 import httpx2
 import psutil
 
-from studio import desk
-from studio.events import Event, Finished, Progressed, Resumed, Started
-from studio.rundir import RunDir
+from studio.protocols import tokenizer_service
+from studio.protocols.events import Event, Finished, Progressed, Resumed, Started
+from studio.protocols.run_dir import RunDir
 from studio.services.storage import locks
 from studio.services.workers import launcher_status
 from studio.settings import Settings
@@ -116,7 +116,7 @@ def _await_victim(scene: Scene, role: str) -> psutil.Process | None:
         _feed(scene)
         if role == "socket service":
             with suppress(OSError):
-                desk.connect(scene.studio.home, timeout=1).close()
+                tokenizer_service.connect(scene.studio.home, timeout=1).close()
         with suppress(psutil.NoSuchProcess, OSError, ValueError, IndexError):
             if victim := FIND[role](scene):
                 return victim

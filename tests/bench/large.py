@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from studio.chores import ChoreSpec
 from studio.db.session import unit_of_work
+from studio.protocols.tasks import ChoreSpec
 from studio.services.datasets import dataset_builds
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.operations import home

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.settings import Settings
 from studio.worker.processes import process
 from tests.bench.figures import Figure

@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import insert
 
-from studio import paths
+from studio import resources
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Experiment, Run
@@ -83,8 +83,8 @@ def contents(html: str, kind: str) -> list[bytes]:
 
 
 def _files(names: set[str], kind: str) -> set[Path]:
-    named = {paths.static() / name for name in names}
-    charts = {paths.static() / "js" / "run.js"} if kind == "js" else set()
+    named = {resources.static() / name for name in names}
+    charts = {resources.static() / "js" / "run.js"} if kind == "js" else set()
     found = set(named) | charts
     waiting = list(found)
     while waiting:

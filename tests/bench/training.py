@@ -21,10 +21,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as upstream_logging
 
-from studio.events import Progressed
 from studio.methods import RECIPES
+from studio.protocols.events import Progressed
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
-from studio.rundir import JobSpec, RunDir
 from studio.starter import instruction_rows
 from studio.training import starter_model
 from tests.bench.figures import Figure

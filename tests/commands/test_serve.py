@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from studio.commands import serve
-from studio.commands.entry import Address
+from studio.commands.login_link import Address
 from studio.errors import ConflictError
 from tests.living import free_port
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from studio.client import calls, shapes
-from studio.client.call import Call, Listed
+from studio.client import endpoints, schemas
+from studio.client.request import Call, Listed
 from studio.commands import docs
 
 DOCUMENT: dict[str, Any] = json.loads(docs.openapi())
@@ -28,8 +28,8 @@ MADE: dict[str, tuple[Any, ...]] = {
 }
 BUILDERS = {
     name: one
-    for name, one in vars(calls).items()
-    if inspect.isfunction(one) and one.__module__ == calls.__name__ and not name.startswith("_")
+    for name, one in vars(endpoints).items()
+    if inspect.isfunction(one) and one.__module__ == endpoints.__name__ and not name.startswith("_")
 }
 NAMES = {
     "File": "ArtifactOut",
@@ -74,18 +74,18 @@ def test_every_call_is_in_the_document(name: str) -> None:
     "shape",
     [
         one
-        for one in vars(shapes).values()
+        for one in vars(schemas).values()
         if (
             inspect.isclass(one)
-            and issubclass(one, shapes.Shape)
-            and one is not shapes.Shape
+            and issubclass(one, schemas.Shape)
+            and one is not schemas.Shape
             and f"{one.__name__}Out" in DOCUMENT["components"]["schemas"]
         )
-        or one is shapes.Run
+        or one is schemas.Run
     ],
     ids=lambda one: one.__name__,
 )
-def test_every_field_it_reads_is_answered(shape: type[shapes.Shape]) -> None:
+def test_every_field_it_reads_is_answered(shape: type[schemas.Shape]) -> None:
     name = NAMES.get(shape.__name__, f"{shape.__name__}Out")
     answered = DOCUMENT["components"]["schemas"][name]["properties"]
     read = {name for name, field in shape.model_fields.items() if field.is_required()}

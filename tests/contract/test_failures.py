@@ -4,9 +4,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from studio import errors, failures
+from studio import errors, failure_codes
 from studio.errors import AccessError, StaleError, StudioError, TrainingError
-from studio.failures import KINDS
+from studio.failure_codes import KINDS
 from studio.services.runs import fixes
 
 MODULES = sorted((Path(__file__).parents[2] / "studio").rglob("*.py"))
@@ -66,8 +66,8 @@ def test_the_table_has_every_code_and_no_other() -> None:
 
 
 def test_what_a_code_was_called_before_is_still_understood() -> None:
-    assert failures.kind("model_missing") is KINDS["model_not_found"]
-    assert failures.kind("never heard of") is KINDS["crashed"]
+    assert failure_codes.kind("model_missing") is KINDS["model_not_found"]
+    assert failure_codes.kind("never heard of") is KINDS["crashed"]
 
 
 def test_every_repair_is_of_a_trouble_that_exists() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from studio.commands import docs
-from studio.described import texts
 from studio.methods import METHODS, RECIPES
 from studio.recipe import yaml
-from studio.recipe.knobs import Section, knob_of, sections_in
+from studio.recipe.fields import Section, knob_of, sections_in
+from studio.schemas.field_docs import texts
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "studio").rglob("*.py"))

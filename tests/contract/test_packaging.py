@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from hatch_build import NODE_WHEEL, PINS, RESOURCES, StudioBuildHook
-from studio import paths
+from studio import resources
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -53,7 +53,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_checkout_reads_its_own_folders() -> None:
-    found = [paths.templates(), paths.static(), paths.migrations()]
+    found = [resources.templates(), resources.static(), resources.migrations()]
 
     assert found == [ROOT / name for name in RESOURCES]
 

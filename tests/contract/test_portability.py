@@ -18,7 +18,15 @@ from sqlalchemy.sql import visitors
 from studio.db.outbox import Channel
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
-from studio.events import Alarmed, Checkpointed, Failed, Finished, Resumed, Sampled, Started
+from studio.protocols.events import (
+    Alarmed,
+    Checkpointed,
+    Failed,
+    Finished,
+    Resumed,
+    Sampled,
+    Started,
+)
 from studio.services.notifications import deliveries
 from studio.services.queue import queue
 from studio.services.runs import attempts

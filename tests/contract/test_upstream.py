@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from studio.recipe.adapters import Lora
 from studio.recipe.checkpoints import Checkpoints
 from studio.recipe.data import EarlyStopping, Evaluation
-from studio.recipe.knobs import Section, knob_of
+from studio.recipe.fields import Section, knob_of
 from studio.recipe.optimisation import Optimisation
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from studio import paths
+from studio import resources
 from studio.web import sheets
 
 KB = 1000
@@ -23,14 +23,14 @@ def modules() -> list[str]:
     return sorted(
         {
             name
-            for path in paths.templates().rglob("*.html")
+            for path in resources.templates().rglob("*.html")
             for name in asked.findall(path.read_text("utf-8"))
         }
     )
 
 
 def shared() -> set[str]:
-    return set(_SOURCE.findall((paths.templates() / "base.html").read_text("utf-8")))
+    return set(_SOURCE.findall((resources.templates() / "base.html").read_text("utf-8")))
 
 
 def fetched(names: set[str]) -> set[str]:
@@ -58,11 +58,11 @@ def used(names: set[str]) -> set[str]:
 
 
 def _text(name: str) -> str:
-    return (paths.static() / name).read_text("utf-8")
+    return (resources.static() / name).read_text("utf-8")
 
 
 def _near(name: str, written: list[str]) -> list[str]:
-    root = paths.static().resolve()
+    root = resources.static().resolve()
     here = (root / name).parent
     return [(here / one).resolve().relative_to(root).as_posix() for one in written]
 
@@ -74,7 +74,8 @@ def gzipped(content: bytes) -> int:
 @pytest.mark.parametrize("module", modules())
 def test_no_page_asks_for_much_script(module: str) -> None:
     weights = {
-        name: gzipped((paths.static() / name).read_bytes()) for name in fetched(shared() | {module})
+        name: gzipped((resources.static() / name).read_bytes())
+        for name in fetched(shared() | {module})
     }
     heaviest = sorted(weights.items(), key=lambda item: -item[1])[:8]
     assert sum(weights.values()) <= SCRIPT, heaviest
@@ -85,13 +86,18 @@ def test_all_style_is_light() -> None:
 
 
 def test_every_style_sheet_is_sent() -> None:
-    kept = {path.relative_to(paths.static()).as_posix() for path in paths.static().rglob("*.css")}
+    kept = {
+        path.relative_to(resources.static()).as_posix()
+        for path in resources.static().rglob("*.css")
+    }
 
     assert set(sheets.ORDER) == kept
 
 
 def test_every_script_is_some_page_s() -> None:
-    kept = {path.relative_to(paths.static()).as_posix() for path in paths.static().rglob("*.js")}
+    kept = {
+        path.relative_to(resources.static()).as_posix() for path in resources.static().rglob("*.js")
+    }
     at_once = fetched(shared() | set(modules()))
 
     assert at_once | fetched(used(at_once)) == kept

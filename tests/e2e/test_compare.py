@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from sqlalchemy import Engine
 
 from studio.db.session import connect, unit_of_work
-from studio.events import Sampled
+from studio.protocols.events import Sampled
 from studio.services.runs import attempts, runs
 from tests.factories import make_running, progressed
 from tests.living import Studio, stop_everything

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from studio.commands import recipes
-from studio.recipe.dotted import flatten
+from studio.recipe.dotted_keys import flatten
 from tests.living import Studio
 
 pytestmark = pytest.mark.e2e

@@ -12,9 +12,9 @@ from sqlmodel import Session
 
 from studio.db.session import connect, unit_of_work
 from studio.db.states import RunStatus
-from studio.events import Event, Failed, Finished, Sampled, Started
-from studio.recipe.space import Space, Values
-from studio.rundir import RunDir
+from studio.protocols.events import Event, Failed, Finished, Sampled, Started
+from studio.protocols.run_dir import RunDir
+from studio.recipe.search_space import Space, Values
 from studio.services import experiments
 from studio.services.compare import comparisons
 from studio.services.datasets import dataset_builds

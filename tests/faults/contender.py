@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from studio.db.session import connect, unit_of_work
-from studio.events import Event, Finished, Started
+from studio.protocols.events import Event, Finished, Started
 from studio.services.queue import queue
 from studio.services.runs import attempts
 from studio.services.runs.attempts import LeaseLostError, Owner

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from studio.events import Checkpointed, Finished, Paused, Progressed, Stopped
-from studio.rundir import Ask, RunDir
+from studio.protocols.events import Checkpointed, Finished, Paused, Progressed, Stopped
+from studio.protocols.run_dir import Ask, RunDir
 from studio.training.checkpoints import checksums
 from tests.patience import until
 from tests.training import resumed, tiny

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.desk import Asked
 from studio.errors import InvalidError
+from studio.protocols.tokenizer_service import Asked
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.worker.socket_services.socket_activation import Post

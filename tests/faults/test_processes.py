@@ -12,7 +12,7 @@ import psutil
 import pytest
 from sqlalchemy import text
 
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.worker.processes import process

@@ -9,7 +9,7 @@ import httpx2
 import psutil
 import pytest
 
-from studio import desk
+from studio.protocols import tokenizer_service
 from studio.services.storage import locks
 from studio.services.workers.worker_process import FILE
 from tests.faults.test_processes import LONG, trainer_of
@@ -47,7 +47,7 @@ def health(studio: Studio) -> tuple[int, dict[str, Any]]:
 
 
 def start_desk(studio: Studio) -> None:
-    desk.connect(studio.home, timeout=30).close()
+    tokenizer_service.connect(studio.home, timeout=30).close()
     until((studio.home / "desk.log").exists)
 
 

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from studio import hardware
-from studio.events import Finished, Started
+from studio.protocols.events import Finished, Started
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.training.precision import matmul_precision
 from tests.training import tiny

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from studio.events import Started
+from studio.protocols.events import Started
 from studio.worker.processes import process
 from tests.patience import until
 from tests.training import tiny

@@ -5,7 +5,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studio.desk import PACKED, window_of
+from studio.protocols.tokenizer_service import PACKED, window_of
 from studio.training.data import bin_packing
 
 LIMIT = 50

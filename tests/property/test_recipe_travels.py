@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.recipe import yaml
-from studio.recipe.dotted import nest
+from studio.recipe.dotted_keys import nest
 from studio.recipe.precision import PRECISIONS
 from studio.web.fields import Fieldset
 from studio.web.forms import fieldset, tidy

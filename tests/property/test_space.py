@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studio.recipe.space import Range, Several, Values, read, size, spell, write
+from studio.recipe.search_space import Range, Several, Values, read, size, spell, write
 
 WHOLE = st.integers(-1000, 1000)
 REAL = st.floats(1e-6, 1e6).map(lambda one: float(f"{one:.6g}"))

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from studio.data_sources import Limits
 from studio.db.outbox import Delivery
 from studio.errors import StudioError
 from studio.runner.sources import http
 from studio.runner.sources.http import Wish
 from studio.settings import Settings
-from studio.sources import Limits
 from studio.worker.notifications import webhook
 
 NAME, PORT = "rebind.example.org", 8000

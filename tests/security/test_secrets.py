@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from studio import logs, redaction
-from studio.chores import KINDS
+from studio.protocols.tasks import KINDS
 from studio.services.runs import artifacts
 from studio.settings import SECRETS, Settings
 from studio.worker.processes import process
@@ -146,14 +146,14 @@ def test_no_page_shows_a_secret(place: Place) -> None:
 MAKE = """
 import sys
 from pathlib import Path
-from studio.commands import entry
+from studio.commands import login_link
 from studio.services.operations import home
 from studio.settings import Settings
-entry.keep_private()
+login_link.keep_private()
 for folder in sys.argv[1:]:
     settings = Settings(home=Path(folder), sign_in="link")
     engine = home.open_home(settings)
-    entry.prepare(engine, settings, "http://127.0.0.1:8000/")
+    login_link.prepare(engine, settings, "http://127.0.0.1:8000/")
     engine.dispose()
 """
 

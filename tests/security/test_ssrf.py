@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlmodel import Session
 
-from studio import outside, sources
+from studio import data_sources
 from studio.errors import InvalidError, StudioError
-from studio.internal_networks import INTERNAL_NETWORKS
+from studio.network import safe_http
+from studio.network.internal_networks import INTERNAL_NETWORKS
 from studio.services.datasets import import_sources as services
 from studio.settings import Settings
 from tests.security.visits import Place
@@ -45,7 +46,7 @@ WRITTEN: dict[str, Callable[[IPv4Address], str]] = {
 @given(ip=INSIDE, way=st.sampled_from(sorted(WRITTEN)))
 def test_an_address_inside_is_refused_however_it_is_written(ip: IPv4Address, way: str) -> None:
     with pytest.raises(StudioError):
-        outside.post(f"http://{WRITTEN[way](ip)}/", b"", {}, seconds=5, allow_internal=False)
+        safe_http.post(f"http://{WRITTEN[way](ip)}/", b"", {}, seconds=5, allow_internal=False)
 
 
 @settings(max_examples=40, deadline=None)
@@ -56,7 +57,7 @@ def test_an_address_inside_is_refused_however_it_is_written(ip: IPv4Address, way
 )
 def test_an_address_inside_is_refused_in_six_parts_too(ip: IPv6Address) -> None:
     with pytest.raises(InvalidError):
-        outside.post(f"http://[{ip}]/", b"", {}, seconds=5, allow_internal=False)
+        safe_http.post(f"http://[{ip}]/", b"", {}, seconds=5, allow_internal=False)
 
 
 @settings(max_examples=30, deadline=None)
@@ -92,7 +93,7 @@ def test_nothing_is_taken_from_beside_the_folders_that_are_open(tmp_path: Path, 
 
     for one in (path, f"{tmp_path}/open/{path}", f"{tmp_path}/open/../{path}"):
         with pytest.raises(InvalidError):
-            sources.inside([tmp_path / "open"], one)
+            data_sources.inside([tmp_path / "open"], one)
 
 
 def test_no_folder_of_the_server_is_open_by_itself() -> None:
@@ -131,4 +132,4 @@ def test_who_brings_data_does_not_choose_how_it_is_asked_for(
 def test_a_bucket_leads_to_no_other_host(settings: Settings, db: Session, bucket: str) -> None:
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     with pytest.raises(InvalidError, match="is not written s3://bucket/key"):
-        services.bring(db, settings, sources.S3(url=f"s3://{bucket}/rows.csv"))
+        services.bring(db, settings, data_sources.S3(url=f"s3://{bucket}/rows.csv"))

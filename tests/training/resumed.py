@@ -7,8 +7,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-from studio.events import Finished, Progressed, Resumed
-from studio.rundir import JobSpec, RunDir
+from studio.protocols.events import Finished, Progressed, Resumed
+from studio.protocols.run_dir import JobSpec, RunDir
 from tests.training import tiny
 
 SAVED: dict[str, Any] = {

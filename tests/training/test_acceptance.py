@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, LlamaConfig, RwkvConfig
 
 from studio.errors import TrainingError
-from studio.events import Alarmed, Failed, Finished, Started
 from studio.hardware import Gpu, Hardware, detect
 from studio.methods import RECIPES, AnyRecipe
+from studio.protocols.events import Alarmed, Failed, Finished, Started
+from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.rundir import RunDir
 from studio.runner import training_run
 from studio.runner.execution import execute
 from studio.services.precision import recommendation

@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.events import Finished, Progressed
-from studio.rundir import RunDir
+from studio.protocols.events import Finished, Progressed
+from studio.protocols.run_dir import RunDir
 from studio.runner.execution import execute
 from studio.services.runs import runs
 from studio.settings import Settings

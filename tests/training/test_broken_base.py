@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from studio.events import Failed, Finished, Sampled
+from studio.protocols.events import Failed, Finished, Sampled
 from studio.weights.safetensors_headers import WHOLE
 from tests.training import tiny
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from studio.rundir import JobSpec
+from studio.protocols.run_dir import JobSpec
 from studio.runner.execution import execute
 from studio.training.data import tokenisation
 from studio.training.data.chat_templates import Template

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.chores import ChoreDir
 from studio.errors import TrainingError
+from studio.protocols.tasks import ChoreDir
 from studio.runner.tasks.calibrate import STEPS, calibrate
 from tests.training import tiny
 

@@ -16,7 +16,16 @@ from typing import Any
 import pytest
 import yaml
 
-from studio.client import ApiError, AsyncStudio, Run, Studio, UnreachableError, aio, calls, sync
+from studio.client import (
+    ApiError,
+    AsyncStudio,
+    Run,
+    Studio,
+    UnreachableError,
+    async_client,
+    endpoints,
+    sync_client,
+)
 from tests import living
 from tests.patience import until
 
@@ -91,7 +100,7 @@ def test_a_file_is_sent_and_tells_how_far_it_is(studio: Studio, tmp_path: Path) 
 def test_lists_go_on_over_pages(studio: Studio, done: Run) -> None:
     made = studio.experiments.create("many", done.recipe)
     studio.runs.cancel(studio.runs.again(done.id).id)
-    pages = studio._wire.all(replace(calls.runs(), params={"limit": 1}))
+    pages = studio._wire.all(replace(endpoints.runs(), params={"limit": 1}))
 
     assert len([run.id for run in pages]) == len(list(studio.runs.list())) > 1
     assert studio.experiments.get(made.id).name == "many"
@@ -140,9 +149,9 @@ def test_both_can_do_the_same() -> None:
             if issubclass(one, module.Noun)
         }
 
-    assert able(sync) == able(aio)
-    assert isfunction(sync.Runs.wait)
-    assert "run_id" in signature(sync.Runs.wait).parameters
+    assert able(sync_client) == able(async_client)
+    assert isfunction(sync_client.Runs.wait)
+    assert "run_id" in signature(sync_client.Runs.wait).parameters
 
 
 def test_a_script_submits_and_reads_json(lives: living.Studio, tmp_path: Path) -> None:

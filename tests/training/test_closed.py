@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.runner.training_run import recipe_of
 from studio.services.estimates import memory
 from studio.services.estimates.activation_memory import Load

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from studio.events import Finished, Sampled
+from studio.protocols.events import Finished, Sampled
+from studio.protocols.inference_service import Asked
 from studio.runner.inference.generation import write
 from studio.runner.inference.model_cache import Voices
-from studio.speaker import Asked
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from studio.chores import ChoreDir
 from studio.methods.sft.trainer import build
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
+from studio.protocols.tasks import ChoreDir
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import recipe_of
 from studio.services.estimates import memory

@@ -14,10 +14,10 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
-from studio.events import Failed, Finished, Phase
+from studio.protocols.events import Failed, Finished, Phase
+from studio.protocols.run_dir import ExportDir, RunDir
 from studio.recipe.exports import ExportSpec, Kind
-from studio.recipe.formats import DType
-from studio.rundir import ExportDir, RunDir
+from studio.recipe.float_formats import DType
 from studio.runner.execution import export
 from studio.training.stop_handler import Stop
 from tests.patience import until

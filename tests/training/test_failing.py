@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from studio.events import Failed
-from studio.rundir import RunDir
+from studio.protocols.events import Failed
+from studio.protocols.run_dir import RunDir
 from studio.runner.execution import execute
 from studio.training.stop_handler import Stop
 from tests.training import tiny

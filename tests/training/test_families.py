@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from studio.errors import TrainingError
-from studio.events import Finished, Started
+from studio.protocols.events import Finished, Started
 from studio.runner import training_run
 from studio.training.stop_handler import Stop
 from tests.training import tiny

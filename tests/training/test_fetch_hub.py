@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from studio.chores import ChoreDir, ChoreSpec
-from studio.events import Failed
+from studio.data_sources import Errand, Limits
+from studio.data_sources import Hub as Source
+from studio.protocols.events import Failed
+from studio.protocols.tasks import ChoreDir, ChoreSpec
 from studio.settings import Settings
-from studio.sources import Errand, Limits
-from studio.sources import Hub as Source
 from tests.hub import Files, Hub
 
 ROWS = b"".join(b'{"prompt": "What is %d?", "completion": "%d."}\n' % (i, i) for i in range(300))

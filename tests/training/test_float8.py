@@ -13,8 +13,8 @@ from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTrainedConfig
 
 from studio.errors import TrainingError
-from studio.events import Alarmed, Failed, Finished, Started
-from studio.rundir import RunDir
+from studio.protocols.events import Alarmed, Failed, Finished, Started
+from studio.protocols.run_dir import RunDir
 from studio.runner import training_run
 from studio.training.precision import float8, matmul_precision
 from studio.training.stop_handler import Stop

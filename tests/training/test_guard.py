@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from studio.errors import TrainingError
-from studio.events import Alarmed, Checkpointed, Failed, Progressed
-from studio.rundir import RunDir
+from studio.protocols.events import Alarmed, Checkpointed, Failed, Progressed
+from studio.protocols.run_dir import RunDir
 from studio.runner import training_run
 from studio.training.monitoring.divergence_guard import Guard, Reading
 from studio.training.stop_handler import Stop

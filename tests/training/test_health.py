@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from studio.events import Alarmed, Progressed
+from studio.protocols.events import Alarmed, Progressed
+from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.rundir import RunDir
 from studio.runner import training_run
 from studio.training.stop_handler import Stop
 from tests.training import tiny

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from studio.events import Finished, Sampled
 from studio.methods import RECIPES
+from studio.protocols.events import Finished, Sampled
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
-from studio.rundir import JobSpec, RunDir
 from studio.runner.execution import execute
 from studio.starter import instruction_rows
 from studio.training.data import tokenisation

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from studio import hardware
-from studio.events import Finished, Started
 from studio.methods import RECIPES
+from studio.protocols.events import Finished, Started
 from studio.recipe import yaml
 from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS

@@ -11,13 +11,13 @@ from peft import get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
-from studio.events import Finished, Started
 from studio.methods import RECIPES
+from studio.protocols.events import Finished, Started
+from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
 from studio.recipe.adapters import FullFineTune
-from studio.recipe.dotted import merge
+from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
-from studio.rundir import RunDir
 from studio.services.estimates.activation_memory import Load, Step
 from studio.services.estimates.memory import of_told
 from studio.training.memory.process_memory import RESIDENT, Gauge

@@ -9,9 +9,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from studio.errors import TrainingError
-from studio.events import Failed, Finished, Started
+from studio.protocols.events import Failed, Finished, Started
+from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.rundir import RunDir
 from studio.runner import training_run
 from studio.training.models import loader
 from studio.training.precision import matmul_precision

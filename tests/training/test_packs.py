@@ -18,9 +18,9 @@ from transformers import (
     Qwen3Config,
 )
 
-from studio.desk import Asked, Window
-from studio.events import Failed, Finished, Started
 from studio.methods.sft.trainer import build
+from studio.protocols.events import Failed, Finished, Started
+from studio.protocols.tokenizer_service import Asked, Window
 from studio.runner.training_run import recipe_of
 from studio.services.estimates import run_duration
 from studio.training.data import packed_dataset, packing_preview, tokenisation

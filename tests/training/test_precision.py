@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from studio.errors import TrainingError
-from studio.events import Finished, Started
+from studio.protocols.events import Finished, Started
+from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
-from studio.rundir import RunDir
 from studio.runner import training_run
 from studio.training.stop_handler import Stop
 from tests.training import tiny

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.events import Failed, Finished, Progressed, Stopped
-from studio.rundir import RunDir
+from studio.protocols.events import Failed, Finished, Progressed, Stopped
+from studio.protocols.run_dir import RunDir
 from tests.patience import until
 from tests.training import tiny
 

@@ -17,11 +17,11 @@ from transformers import (
 )
 
 from studio.errors import TrainingError
-from studio.events import Failed, Finished, Started
 from studio.methods import RECIPES
+from studio.protocols.events import Failed, Finished, Started
+from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.recipe.quantised import QUANTISED
-from studio.rundir import RunDir
 from studio.runner import training_run
 from studio.services.precision import number_formats
 from studio.training.models import loader, quantised_weights

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from studio.events import Alarmed, Checkpointed, Finished, Phase, Sampled, Started
 from studio.methods import RECIPES
+from studio.protocols.events import Alarmed, Checkpointed, Finished, Phase, Sampled, Started
+from studio.protocols.run_dir import Ask
 from studio.recipe import yaml
-from studio.recipe.dotted import merge
+from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PrecisionName
-from studio.rundir import Ask
 from studio.runner.execution import execute
 from studio.services.runs import oom_retry
 from studio.training.checkpoints import checksums

@@ -9,12 +9,12 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from studio import manifest
-from studio.events import Failed, Finished, Phase, Progressed, Sampled, Started, Stopped
-from studio.manifest import Manifest
+from studio import run_manifest
 from studio.methods import RECIPES
+from studio.protocols.events import Failed, Finished, Phase, Progressed, Sampled, Started, Stopped
+from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
-from studio.rundir import RunDir
+from studio.run_manifest import Manifest
 from studio.runner.execution import execute
 from studio.training.data import tokenisation
 from studio.training.data.chat_templates import Template
@@ -193,7 +193,7 @@ def test_the_manifest_names_each_file_by_its_hash(full: RunDir) -> None:
 
     others = sorted(path for path in full.artifacts.iterdir() if path != full.manifest)
     assert [(one.name, one.bytes, one.sha256) for one in kept.artifacts] == [
-        (path.name, path.stat().st_size, manifest.sha256(path)) for path in others
+        (path.name, path.stat().st_size, run_manifest.sha256(path)) for path in others
     ]
 
 
@@ -202,7 +202,7 @@ def test_the_manifest_tells_what_it_takes_to_repeat_the_run(full: RunDir, model:
 
     recipe = RECIPES.validate_python(kept.recipe)
     assert recipe == RECIPES.validate_python(yaml.load(full.recipe.read_text()), strict=False)
-    weights = {"model.safetensors": manifest.sha256(model / "model.safetensors")}
+    weights = {"model.safetensors": run_manifest.sha256(model / "model.safetensors")}
     assert (kept.is_finished, kept.base_model.sha256) == (True, weights)
     assert (kept.seed, kept.metrics) == (
         recipe.optimisation.seed,

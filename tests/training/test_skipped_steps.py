@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
-from studio.events import Alarmed, Checkpointed, Failed, Finished, Progressed
+from studio.protocols.events import Alarmed, Checkpointed, Failed, Finished, Progressed
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.precision import PrecisionName
-from studio.rundir import JobSpec, RunDir
 from studio.runner import training_run
 from studio.runner.execution import execute
 from studio.training.stop_handler import Stop

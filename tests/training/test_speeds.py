@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.chores import ChoreDir
-from studio.events import Event
+from studio.protocols.events import Event
+from studio.protocols.tasks import ChoreDir
 from studio.runner import task_dispatch
 
 pytestmark = pytest.mark.slow

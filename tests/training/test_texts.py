@@ -8,8 +8,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
-from studio.events import Finished, Sampled
-from studio.rundir import JobSpec
+from studio.protocols.events import Finished, Sampled
+from studio.protocols.run_dir import JobSpec
 from studio.runner.execution import execute
 from studio.training.data import tokenisation
 from studio.training.data.labels import IGNORED

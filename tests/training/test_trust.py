@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from studio.events import Failed, Finished
-from studio.rundir import JobSpec, RunDir
+from studio.protocols.events import Failed, Finished
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.weights import model_code
 from tests.training import tiny
 

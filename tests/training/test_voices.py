@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from studio.errors import InvalidError
 from studio.methods import RECIPES
+from studio.protocols.inference_service import Asked
 from studio.runner.inference.generation import Text, write
 from studio.runner.inference.model_cache import KEPT, Voices
-from studio.speaker import Asked
 from studio.training.checkpoints import trainer_state
 from studio.training.checkpoints.store import Shelf
 from tests import living

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from studio.events import Progressed, Stopped
-from studio.rundir import RunDir
+from studio.protocols.events import Progressed, Stopped
+from studio.protocols.run_dir import RunDir
 from studio.services.workers import launcher_status as board
 from studio.settings import Settings
 from studio.worker.processes import process

@@ -17,11 +17,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from studio.events import Event, Progressed
 from studio.methods import RECIPES
+from studio.protocols.events import Event, Progressed
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
-from studio.recipe.dotted import merge, nest
-from studio.rundir import JobSpec, RunDir
+from studio.recipe.dotted_keys import merge, nest
 from studio.runner.execution import execute
 from studio.training.data.tokenisation import Collator, Examples, tensors
 from studio.training.stop_handler import Stop

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, Field
 
-from studio.described import Described, texts
+from studio.schemas.field_docs import Described, texts
 
 
 class _Base(Described, BaseModel):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.events import EventLog, Finished, Phase, Progressed, Started
+from studio.protocols.events import EventLog, Finished, Phase, Progressed, Started
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.internal_networks import INTERNAL_NETWORKS, InternalNetwork, internal_network
+from studio.network.internal_networks import INTERNAL_NETWORKS, InternalNetwork, internal_network
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 ROW = re.compile(r"^\| `([0-9a-f.:/]+)` \| (.+) \|$", re.MULTILINE)

@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from studio.methods import RECIPES, AnyRecipe
-from studio.validation import allowed_range, field_errors, is_list
+from studio.schemas.validation_errors import allowed_range, field_errors, is_list
 
 
 class Part(BaseModel):

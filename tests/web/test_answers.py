@@ -4,7 +4,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.events import Sampled, Stage
+from studio.protocols.events import Sampled, Stage
 from studio.services.runs import attempts
 from tests.factories import make_done
 from tests.reading import Node, read

@@ -5,8 +5,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.work import Export
-from studio.events import Failed, Phase
+from studio.db.tasks import Export
+from studio.protocols.events import Failed, Phase
 from studio.services.queue import background_overview
 from studio.services.tasks import task_lifecycle, tasks
 from tests.factories import make_done

@@ -6,7 +6,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.events import Sampled
+from studio.protocols.events import Sampled
 from studio.services.runs import attempts
 from tests.factories import make_done, make_running, progressed
 from tests.reading import Node, read

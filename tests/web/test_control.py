@@ -11,7 +11,7 @@ from sqlmodel import Session
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run, Worker
-from studio.events import Checkpointed, Failed, Paused
+from studio.protocols.events import Checkpointed, Failed, Paused
 from studio.services.runs import attempts, run_commands, runs
 from studio.services.workers import workers
 from studio.web import words

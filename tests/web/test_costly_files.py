@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 from pyarrow import parquet
 from sqlalchemy import Engine
 
-from studio.chores import ChoreDir
 from studio.db.session import reading
 from studio.errors import TooLargeError
 from studio.intake.files.limits import BLANK_LINES
+from studio.protocols.tasks import ChoreDir
 from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlmodel import select
 
 from studio.db.accounts import SignIn, Ticket
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.session import reading, unit_of_work
 from studio.services.accounts import api_tokens, login_sessions
 from studio.settings import Settings

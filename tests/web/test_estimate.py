@@ -12,7 +12,7 @@ from studio.db.session import unit_of_work
 from studio.db.states import WorkStatus
 from studio.hardware import detect
 from studio.intake.quality.length_stats import STATS, Row, Stats, Tally
-from studio.recipe.dotted import merge
+from studio.recipe.dotted_keys import merge
 from studio.services.tasks import tasks
 from tests.factories import make_done
 from tests.reading import read

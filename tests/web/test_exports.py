@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.work import Export
-from studio.events import Failed, Finished, Phase
-from studio.rundir import ExportDir, RunDir
+from studio.db.tasks import Export
+from studio.protocols.events import Failed, Finished, Phase
+from studio.protocols.run_dir import ExportDir, RunDir
 from studio.services.exports import exports
 from studio.services.models import models
 from studio.services.runs import runs

@@ -8,9 +8,9 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tables import Attempt
-from studio.events import Event, Failed, Phase
-from studio.failures import KINDS
-from studio.rundir import RunDir
+from studio.failure_codes import KINDS
+from studio.protocols.events import Event, Failed, Phase
+from studio.protocols.run_dir import RunDir
 from studio.services.runs import attempts
 from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings

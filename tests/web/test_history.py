@@ -11,7 +11,15 @@ from sqlmodel import Session
 from studio.commands import docs
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
-from studio.events import Alarmed, Checkpointed, Failed, Finished, Paused, Resumed, Started
+from studio.protocols.events import (
+    Alarmed,
+    Checkpointed,
+    Failed,
+    Finished,
+    Paused,
+    Resumed,
+    Started,
+)
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, run_events, states
 from studio.services.runs.attempts import Owner

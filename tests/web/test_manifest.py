@@ -8,8 +8,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.events import Started
-from studio.rundir import RunDir
+from studio.protocols.events import Started
+from studio.protocols.run_dir import RunDir
 from studio.services.datasets import datasets
 from studio.services.runs import attempts, run_commands
 from studio.settings import Settings

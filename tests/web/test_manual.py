@@ -3,7 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from studio.failures import KINDS
+from studio.failure_codes import KINDS
 from studio.recipe.precision import PRECISIONS
 from studio.web import manual
 from tests.reading import Node, read

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Model
-from studio.events import Failed
+from studio.protocols.events import Failed
 from studio.services.models import downloads, models
 from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings

@@ -5,8 +5,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.events import Alarmed, Failed
-from studio.recipe.dotted import flatten
+from studio.protocols.events import Alarmed, Failed
+from studio.recipe.dotted_keys import flatten
 from studio.services.runs import attempts, runs
 from tests.factories import make_running, progressed
 from tests.reading import Node, read

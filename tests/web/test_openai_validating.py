@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion, Run
-from studio.events import Failed
+from studio.protocols.events import Failed
 from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds
 from studio.services.queue import task_results

@@ -18,8 +18,8 @@ from studio.db.session import unit_of_work
 from studio.db.summaries import Comparison, SavedView
 from studio.db.sweeps import Sweep
 from studio.db.tables import Study
-from studio.db.work import Chore
-from studio.recipe.space import SPACE
+from studio.db.tasks import Chore
+from studio.recipe.search_space import SPACE
 from studio.services.accounts.owners import NOUNS
 from studio.services.operations.home import open_home
 from studio.settings import Settings

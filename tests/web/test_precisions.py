@@ -4,7 +4,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.events import Started
+from studio.protocols.events import Started
 from studio.recipe.precision import PRECISIONS
 from studio.services.runs import attempts
 from tests.factories import make_done, make_running

@@ -8,10 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
-from studio.db.work import Loaded
+from studio.db.tasks import Loaded
 from studio.services.models import loaded_model
 from studio.services.runs import runs
 from studio.services.workers import workers

@@ -15,17 +15,17 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as Asked
 
 from studio.db.accounts import Role
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.owners import Actor, acting
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus, SweepStatus, WorkStatus
 from studio.db.summaries import Comparison, SavedView
 from studio.db.sweeps import Sweep
 from studio.db.tables import Model, Study, Worker
-from studio.db.work import Chore, Export, Loaded
-from studio.events import Event, Failed, Sampled
-from studio.recipe.space import SPACE
-from studio.rundir import RunDir
+from studio.db.tasks import Chore, Export, Loaded
+from studio.protocols.events import Event, Failed, Sampled
+from studio.protocols.run_dir import RunDir
+from studio.recipe.search_space import SPACE
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.settings import Settings

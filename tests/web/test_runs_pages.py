@@ -8,9 +8,9 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
-from studio.events import Failed, Sampled, Started
+from studio.protocols.events import Failed, Sampled, Started
+from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS
-from studio.rundir import RunDir
 from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from studio.web import live_figures, words

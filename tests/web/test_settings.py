@@ -5,8 +5,8 @@ import re
 
 from fastapi.testclient import TestClient
 
-from studio.births import born
 from studio.hardware import detect, versions
+from studio.processes.start_time import born
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
 from studio.services.workers import launcher_status

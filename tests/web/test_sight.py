@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio import sockets
 from studio.db.session import unit_of_work
+from studio.processes import unix_sockets
 from studio.services.models import models
 from studio.settings import Settings
 from tests import desks, factories
@@ -134,7 +134,7 @@ def test_while_the_desk_is_waited_for_other_pages_are_answered(
     place, data = settings.home / "desk.sock", form(client, base_model=model.name)
     place.unlink()
     with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(AT_ONCE) as others:
-        with sockets.address(place) as where:
+        with unix_sockets.address(place) as where:
             listener.bind(where)
         listener.listen()
         listener.settimeout(60)  # of a test that fails

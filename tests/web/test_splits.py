@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.rundir import JobSpec, RunDir
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.services.runs import runs
 from studio.settings import Settings
 from studio.worker.processes import run_dir_setup

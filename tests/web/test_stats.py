@@ -11,7 +11,7 @@ from sqlmodel import select
 
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import DatasetVersion
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.services.models import models
 from studio.settings import Settings
 from tests import counted, desks, factories

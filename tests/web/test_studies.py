@@ -10,8 +10,8 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.events import Event, Finished, Sampled, Started
 from studio.hardware import detect
+from studio.protocols.events import Event, Finished, Sampled, Started
 from studio.recipe.precision import PRECISIONS
 from studio.services import experiments
 from studio.services.runs import attempts, runs, states

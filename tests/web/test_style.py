@@ -5,7 +5,7 @@ import re
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio import paths
+from studio import resources
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.reading import read
@@ -19,7 +19,7 @@ def test_it_shows_every_colour_in_both_themes(engine: Engine, settings: Settings
     building = settings.model_copy(update={"development": True})
     page = read(TestClient(create_app(engine, building)).get("/style").text)
 
-    sheet = (paths.static() / "css" / "tokens.css").read_text(encoding="utf-8")
+    sheet = (resources.static() / "css" / "tokens.css").read_text(encoding="utf-8")
     colours = re.findall(r"--([\w-]+): light-dark", sheet)
     shown = [
         [code.text for code in theme.all("code")]

@@ -10,8 +10,8 @@ from sqlmodel import Session
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus, SweepStatus
 from studio.db.tables import Run
-from studio.events import Event, Finished, Started
 from studio.hardware import detect
+from studio.protocols.events import Event, Finished, Started
 from studio.services import experiments
 from studio.services.runs import attempts, runs, states
 from studio.services.sweeps import sweeps

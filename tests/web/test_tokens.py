@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from sqlmodel import select
 
 from studio.db.accounts import Role, Scope, Token
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.session import reading, unit_of_work
 from studio.settings import Settings
 from tests.factories import make_running

@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.work import Export
+from studio.db.tasks import Export
 from studio.services.queue import queue
 from studio.services.runs import runs
 from studio.services.workers import worker_process

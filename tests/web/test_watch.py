@@ -17,8 +17,8 @@ from studio import logs
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Worker
-from studio.events import Alarmed
 from studio.methods import RECIPES
+from studio.protocols.events import Alarmed
 from studio.services.operations import prometheus_metrics
 from studio.services.queue import queue
 from studio.services.runs import attempts

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from studio.db.session import reading
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.services.tasks import tasks
 from studio.worker.loop import Loop
 

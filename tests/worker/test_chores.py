@@ -12,16 +12,16 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.chores import KINDS, ChoreDir, Kind
+from studio.data_sources import Errand, Folder, Limits
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import ConflictError
+from studio.protocols.tasks import KINDS, ChoreDir, Kind
 from studio.services.queue import concurrent_exports, task_results
 from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
-from studio.sources import Errand, Folder, Limits
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
 from studio.worker.tasks.scheduler import Commands

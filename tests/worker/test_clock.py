@@ -13,10 +13,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session, SQLModel, select
 
-from studio.births import born
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Attempt, Run, Worker
+from studio.processes.start_time import born
 from studio.services.estimates import run_progress
 from studio.services.operations import prometheus_metrics
 from studio.services.runs import attempts, runs

@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
-from studio import desk as line
-from studio.desk import Asked
 from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.protocols import tokenizer_service as line
+from studio.protocols.tokenizer_service import Asked
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.worker.socket_services.socket_activation import Post

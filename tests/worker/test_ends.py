@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.rundir import JobSpec, RunDir
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.runner.run_lock import held
 from studio.services.runs import attempts, run_commands, runs
 from studio.settings import Settings
@@ -142,7 +142,7 @@ def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -
     folder = RunDir(tmp_path)
     forker = (
         "import os, sys, time; from pathlib import Path;"
-        "from studio.rundir import RunDir; from studio.runner.run_lock import held\n"
+        "from studio.protocols.run_dir import RunDir; from studio.runner.run_lock import held\n"
         "with held(RunDir(Path(sys.argv[1]))):\n"
         "    child = os.fork()\n"
         "    if child: print(child, flush=True)\n"

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
-from studio.db.work import Export
-from studio.rundir import ExportDir, RunDir
+from studio.db.tasks import Export
+from studio.protocols.run_dir import ExportDir, RunDir
 from studio.services.exports import exports
 from studio.services.queue import concurrent_exports
 from studio.services.runs import runs

@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus, WorkStatus
 from studio.db.tables import Run, Worker
-from studio.db.work import Chore, Export
-from studio.rundir import RunDir, WorkDir
+from studio.db.tasks import Chore, Export
+from studio.protocols.run_dir import RunDir, WorkDir
 from studio.services.exports import exports
 from studio.services.runs import run_commands, runs
 from studio.services.tasks import tasks

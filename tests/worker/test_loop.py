@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from studio import speaker
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.rundir import DataFacts, JobSpec, RunDir
+from studio.protocols import inference_service
+from studio.protocols.run_dir import DataFacts, JobSpec, RunDir
 from studio.services.metrics import metrics
 from studio.services.queue import queue
 from studio.services.runs import artifacts, attempts, run_commands, runs
@@ -133,7 +133,7 @@ def test_a_run_is_given_the_slot_of_a_model_that_answers(
     loop = start("train")
     loop.speaker.post.module = "tests.fake_speaker"
     loop._tend_speaker()
-    speaker.connect(settings.home, timeout=5).close()
+    inference_service.connect(settings.home, timeout=5).close()
     loop._tend_speaker()
     assert loop.speaker.slots == 1
     number = submit(engine)

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
 from studio.db.session import reading, unit_of_work
 from studio.db.states import RunStatus
-from studio.events import Failed
+from studio.protocols.events import Failed
 from studio.services.notifications import channels, deliveries
 from studio.services.runs import attempts, states
 from studio.settings import Settings

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from studio import desk as line
-from studio.desk import PACKED, Asked, Pack, Tokens, Window, window_of
+from studio.protocols import tokenizer_service as line
+from studio.protocols.tokenizer_service import PACKED, Asked, Pack, Tokens, Window, window_of
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from tests import desks

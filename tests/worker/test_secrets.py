@@ -13,8 +13,8 @@ from sqlalchemy import Engine
 from studio.db.outbox import Channel
 from studio.db.session import unit_of_work
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
-from studio.rundir import RunDir
+from studio.db.tasks import Chore
+from studio.protocols.run_dir import RunDir
 from studio.services.accounts import secrets
 from studio.services.notifications import deliveries
 from studio.services.tasks import tasks

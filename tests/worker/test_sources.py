@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from studio.data_sources import S3, Folder, Sent, Source, Url
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus, WorkStatus
 from studio.db.tables import Dataset
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.services.accounts import secrets
 from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
-from studio.sources import S3, Folder, Sent, Source, Url
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
 from tests.signed import Lock

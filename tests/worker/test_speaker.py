@@ -11,21 +11,21 @@ from sqlalchemy import Engine
 from sqlmodel import select
 from transformers import AutoTokenizer
 
-from studio import desk as desk_line
-from studio import speaker as line
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.session import reading, unit_of_work
 from studio.db.tables import Worker
-from studio.db.work import Loaded
-from studio.desk import Asked as Row
-from studio.desk import Prompt
+from studio.db.tasks import Loaded
 from studio.errors import ConflictError, InvalidError, UnavailableError
+from studio.protocols import inference_service as line
+from studio.protocols import tokenizer_service as desk_line
+from studio.protocols.inference_service import Asked, End
+from studio.protocols.tokenizer_service import Asked as Row
+from studio.protocols.tokenizer_service import Prompt
 from studio.services.models import inference_client, loaded_model, tokenizer_client
 from studio.services.operations.home import open_home
 from studio.services.queue.wait_reasons import Obstacle
 from studio.services.workers import workers
 from studio.settings import Settings
-from studio.speaker import Asked, End
 from studio.worker.socket_services.inference import Speaker
 from studio.worker.socket_services.socket_activation import Post
 from tests import living

@@ -13,7 +13,7 @@ from sqlmodel import select
 from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.intake.quality.length_stats import Stats
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.datasets.token_stats import Which

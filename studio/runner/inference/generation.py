@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 from transformers.generation.streamers import BaseStreamer
 
 from studio.errors import InvalidError
-from studio.speaker import Asked, End
+from studio.protocols.inference_service import Asked, End
 from studio.training.evaluation.sample_answers import watched
 
 _UNFINISHED = "�"

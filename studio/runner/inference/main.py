@@ -12,15 +12,15 @@ import os
 import socket
 import sys
 
-from studio import parents
-from studio.sockets import is_gone
+from studio.processes import parent_death
+from studio.processes.unix_sockets import is_gone
 
 _QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 """What keeps libraries from asking the hub, and from talking."""
 
 
 def main(listener: int, lifeline: int, idle_seconds: float) -> int:
-    parents.end_with_parent(lambda: is_gone(lifeline))
+    parent_death.end_with_parent(lambda: is_gone(lifeline))
     os.environ.update(_QUIET)
 
     from studio.runner.inference.server import Speaker  # noqa: PLC0415 -- heavy import

@@ -12,9 +12,9 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
+from studio.protocols.inference_service import Asked
 from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
-from studio.speaker import Asked
 from studio.training.checkpoints import checksums, trainer_state
 from studio.training.models import adapter_base, loader, tokenizers, weight_formats
 

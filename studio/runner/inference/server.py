@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from studio.desk import Failure
 from studio.errors import StudioError
+from studio.processes.unix_sockets import hear, is_gone
+from studio.protocols.inference_service import REQUEST_BYTES, Asked, Doing, Said
+from studio.protocols.tokenizer_service import Failure
 from studio.runner.inference.generation import room, write
 from studio.runner.inference.model_cache import Voices
-from studio.sockets import hear, is_gone
-from studio.speaker import REQUEST_BYTES, Asked, Doing, Said
 from studio.training import exception_mapping
 
 REQUEST_SECONDS = 5.0

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from studio.data_sources import Limits
 from studio.errors import TooLargeError
 from studio.runner.task_dispatch import Tell
-from studio.sources import Limits
 
 AT_ONCE = 2**20
 

@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from studio import outside
+from studio.data_sources import Limits
 from studio.errors import InvalidError, UnavailableError
-from studio.outside import Answer
+from studio.network import safe_http
+from studio.network.safe_http import Answer
 from studio.runner.sources.chunked_file import Writing
 from studio.runner.task_dispatch import Tell
-from studio.sources import Limits
 
 MOST_TRIES = 5
 """How often in a row nothing more may come."""
@@ -62,7 +62,7 @@ def _go_on(wish: Wish, part: Path, end: float, tell: Tell) -> tuple[str, str]:
     mark, have = part.with_suffix(".mark"), _size(part)
     known = json.loads(mark.read_text(encoding="utf-8")) if have and mark.exists() else ""
     more = {"Range": f"bytes={have}-", "If-Range": known} if known else {}
-    with outside.opened(
+    with safe_http.opened(
         wish.url,
         _HEADERS | more,
         seconds=max(0.0, end - time.monotonic()),

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
+from studio.data_sources import Hub, Limits
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.intake.files.formats import ARCHIVE
-from studio.manifest import sha256
+from studio.run_manifest import sha256
 from studio.runner.sources import hub_archive
 from studio.runner.sources.chunked_file import Writing
 from studio.runner.task_dispatch import Tell
 from studio.settings import Settings
-from studio.sources import Hub, Limits
 
 READ = frozenset({"json", "csv", "parquet", "arrow", "text"})
 """What `datasets` calls the kinds of files that hold rows of text."""

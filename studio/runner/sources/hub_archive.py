@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
+from studio.data_sources import Limits
 from studio.intake.files.archives import split_of
 from studio.intake.files.formats import ENDINGS, bare, ending, endings
 from studio.runner.sources.chunked_file import Writing
 from studio.runner.task_dispatch import Tell
-from studio.sources import Limits
 
 _QUICK = 1
 """How hard JSON lines are packed: to a fifth or so, in little time."""

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from studio.data_sources import Limits
 from studio.errors import InvalidError, NotFoundError, UnavailableError
 from studio.runner.sources.chunked_file import AT_ONCE, Writing
 from studio.runner.task_dispatch import Tell
 from studio.settings import Settings
-from studio.sources import Limits
 
 
 def fetch(

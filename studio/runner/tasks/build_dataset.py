@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from studio.chores import ChoreDir
 from studio.errors import StudioError
 from studio.intake.conversion.detection_result import ARRIVAL, arrival
 from studio.intake.conversion.job import CONVERTED, READ, READING, Reading
 from studio.intake.files.limits import Limits
+from studio.protocols.tasks import ChoreDir
 from studio.runner.reading_limits import limited
 from studio.runner.sources.chunked_file import safe
 from studio.runner.task_dispatch import Tell

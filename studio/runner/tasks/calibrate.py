@@ -4,13 +4,13 @@ import shutil
 import statistics
 from typing import Any
 
-from studio.chores import ChoreDir
 from studio.errors import TrainingError
-from studio.events import Event, Failed, Finished, Progressed, Started
 from studio.methods import RECIPES
+from studio.protocols.events import Event, Failed, Finished, Progressed, Started
+from studio.protocols.run_dir import RunDir
+from studio.protocols.tasks import ChoreDir
 from studio.recipe import yaml
-from studio.recipe.dotted import merge
-from studio.rundir import RunDir
+from studio.recipe.dotted_keys import merge
 from studio.runner.execution import execute
 from studio.runner.task_dispatch import Tell
 from studio.training.stop_handler import Stop

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from studio.chores import ChoreDir
 from studio.errors import InvalidError, TrainingError
 from studio.intake.quality.length_stats import STATS, Counting, Stats
+from studio.protocols.tasks import ChoreDir
 from studio.runner import sandbox
 from studio.runner.task_dispatch import Tell
 from studio.runner.tokenizer.main import HEAVY

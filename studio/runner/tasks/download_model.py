@@ -16,10 +16,10 @@ from typing import Any
 import httpx2
 from pydantic import BaseModel, ConfigDict
 
-from studio.chores import ChoreDir
 from studio.errors import DiskFullError, InvalidError, UnavailableError
-from studio.hub import Found, Hub, HubFile
 from studio.methods import model_compatibility
+from studio.network.hub_client import Found, Hub, HubFile
+from studio.protocols.tasks import ChoreDir
 from studio.settings import Settings
 from studio.weights import download_filter, hub_origin, model_code, model_facts, model_metadata
 from studio.weights.hub_origin import Origin

@@ -5,17 +5,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from studio.chores import ChoreDir
+from studio.data_sources import S3, Errand, Fetched, Folder, Hub, Limits, Sent, Url, inside
 from studio.errors import InvalidError, NotFoundError, TooLargeError
 from studio.intake.conversion.converter import Source as File
 from studio.intake.conversion.detection_result import ARRIVAL, arrival
 from studio.intake.files import limits
+from studio.protocols.tasks import ChoreDir
 from studio.runner.reading_limits import limited
 from studio.runner.sources import http, hub, s3
 from studio.runner.sources.chunked_file import AT_ONCE, amount, safe
 from studio.runner.task_dispatch import Tell
 from studio.settings import Settings
-from studio.sources import S3, Errand, Fetched, Folder, Hub, Limits, Sent, Url, inside
 
 
 def fetch(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:

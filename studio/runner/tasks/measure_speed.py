@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from studio.chores import ChoreDir
 from studio.hardware import detect
+from studio.protocols.tasks import ChoreDir
 from studio.runner.task_dispatch import Tell
 from studio.training.precision.matmul_speed import measure
 

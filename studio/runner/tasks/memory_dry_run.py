@@ -13,10 +13,10 @@ from torch._subclasses import fake_tensor
 from transformers import PreTrainedModel
 from transformers.utils import logging as upstream_logging
 
-from studio.chores import ChoreDir
 from studio.errors import InvalidError
 from studio.methods import RECIPES, AnyRecipe
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
+from studio.protocols.tasks import ChoreDir
 from studio.runner.task_dispatch import Tell
 from studio.training.data.tokenisation import Examples
 from studio.training.job import Job

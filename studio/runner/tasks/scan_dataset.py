@@ -4,8 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from studio.chores import ChoreDir
 from studio.intake.quality import finding_store
+from studio.protocols.tasks import ChoreDir
 from studio.runner.task_dispatch import Tell
 
 

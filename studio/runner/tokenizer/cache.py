@@ -8,8 +8,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import Asked, Sizes
 from studio.errors import TrainingError
+from studio.protocols.tokenizer_service import Asked, Sizes
 from studio.training.models import tokenizers
 
 KEPT = 4

@@ -11,11 +11,19 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import ANSWER_BYTES, REQUEST_BYTES, Answer, Asked, Failure, Kind, Sizes
 from studio.errors import StudioError, TooLargeError
+from studio.processes.unix_sockets import hear, is_gone
+from studio.protocols.tokenizer_service import (
+    ANSWER_BYTES,
+    REQUEST_BYTES,
+    Answer,
+    Asked,
+    Failure,
+    Kind,
+    Sizes,
+)
 from studio.runner.sandbox import CHILDREN, LOADING, PACKING, SHOWING, Child, fork
 from studio.runner.tokenizer.cache import Shelf, load
-from studio.sockets import hear, is_gone
 from studio.training.data import packing_preview, prompt_tokens, token_preview
 
 IDLE_SECONDS = 600.0

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, delete, select
 
 from studio.db.accounts import Scope, Token
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.session import unit_of_work
 from studio.errors import InvalidError, NotFoundError
 from studio.services.accounts.one_time_links import digest

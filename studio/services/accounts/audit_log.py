@@ -6,7 +6,7 @@ from datetime import timedelta
 from sqlmodel import Session, col, delete, select
 
 from studio.db.accounts import Deed
-from studio.db.columns import now
+from studio.db.column_types import now
 
 MOST = 1_000_000
 """However much happens, the log does not fill the disk."""

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, delete
 
-from studio.db.receipts import Receipt
+from studio.db.idempotency_keys import Receipt
 from studio.errors import ConflictError, InvalidError
 
 KEPT = timedelta(days=1)

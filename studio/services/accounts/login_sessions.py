@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement
 from sqlmodel import Session, col, delete, select
 
 from studio.db.accounts import SignIn
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.errors import NotFoundError
 from studio.services.accounts.one_time_links import digest
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from studio import outside
 from studio.errors import InvalidError, UnavailableError, UnknownPersonError
+from studio.network import safe_http
 from studio.services.accounts.one_time_links import digest
 from studio.settings import LOOPBACK, Settings
 
@@ -243,7 +243,7 @@ def _fetched(
     may = is_its_own or settings.allow_internal_addresses
     about = {"Accept": "application/json", "User-Agent": "mantissa-studio"} | (headers or {})
     content = b""
-    with outside.opened(url, about, seconds=SECONDS, allow_internal=may, body=body) as answer:
+    with safe_http.opened(url, about, seconds=SECONDS, allow_internal=may, body=body) as answer:
         for piece in answer.pieces():
             content += piece
             if len(content) > LARGEST:
@@ -254,7 +254,7 @@ def _fetched(
         told = None
     if not isinstance(told, dict):
         raise UnavailableError(
-            f"{outside.host_of(url)} answered {answer.status}, and nothing that can be read.",
+            f"{safe_http.host_of(url)} answered {answer.status}, and nothing that can be read.",
             hint="Is STUDIO_OIDC_ISSUER right?",
         )
     return told

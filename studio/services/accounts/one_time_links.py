@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlmodel import Session, col, delete
 
 from studio.db.accounts import Account, Purpose, Ticket
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.errors import UnknownPersonError
 
 LASTS = timedelta(hours=24)

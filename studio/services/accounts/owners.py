@@ -9,7 +9,7 @@ from studio.db.owners import actor
 from studio.db.summaries import Comparison, SavedView
 from studio.db.sweeps import Sweep
 from studio.db.tables import Dataset, Experiment, Model, Run, Study
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import ForbiddenError
 
 NOUNS: dict[str, type[SQLModel]] = {

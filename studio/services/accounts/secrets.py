@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session, select
 
 from studio import redaction
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.secrets import Secret
 from studio.db.session import reading
 from studio.errors import ConflictError, InvalidError, NotFoundError, UnavailableError

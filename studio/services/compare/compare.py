@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select
 
 from studio.db.tables import Run, Sample
 from studio.errors import InvalidError
-from studio.recipe.dotted import flatten
+from studio.recipe.dotted_keys import flatten
 from studio.services.compare import comparable_metrics, recipe_differences, seed_noise
 from studio.services.compare.comparable_metrics import Reading
 from studio.services.compare.recipe_differences import Difference

@@ -5,7 +5,7 @@ from urllib.parse import parse_qs
 
 from sqlmodel import Session, col, select
 
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.summaries import Comparison
 from studio.errors import InvalidError, NotFoundError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from studio.db.tables import Run
-from studio.recipe.dotted import flatten
+from studio.recipe.dotted_keys import flatten
 from studio.services.compare.seed_noise import SEEDS, but_for_seed
 from studio.services.metrics.metrics import Curves, Series
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from studio.db.tables import Run
 from studio.methods import RECIPES
-from studio.recipe.dotted import flatten
+from studio.recipe.dotted_keys import flatten
 from studio.services.compare.seed_noise import SEEDS
 
 NAME = "name"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from studio.db.tables import Run
-from studio.recipe.dotted import flatten
+from studio.recipe.dotted_keys import flatten
 from studio.services.compare.seed_noise import SEEDS
 
 MOST_SETTINGS = 2

@@ -17,7 +17,7 @@ from sqlmodel import Session, col, select
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.recipe.dotted import flatten
+from studio.recipe.dotted_keys import flatten
 
 SEEDS = frozenset({"optimisation.seed"})
 """The keys of a recipe that are chance and nothing else."""

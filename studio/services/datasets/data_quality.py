@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from studio.db.session import reading
 from studio.db.tables import DatasetVersion
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping

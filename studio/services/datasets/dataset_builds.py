@@ -15,7 +15,7 @@ from sqlmodel import Session, func, select
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import ConflictError
 from studio.intake.column_roles import check
 from studio.intake.conversion.child_check import check_in_child

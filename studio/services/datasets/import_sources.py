@@ -13,19 +13,7 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from studio import outside
-from studio.chores import ChoreDir
-from studio.db.states import WorkStatus
-from studio.db.work import Chore
-from studio.errors import ConflictError, InvalidError, UnavailableError
-from studio.intake.conversion.detection_result import ARRIVAL
-from studio.intake.files import limits
-from studio.services.datasets import dataset_builds, datasets, uploads
-from studio.services.datasets.pending_datasets import Upload
-from studio.services.datasets.uploads import Parts
-from studio.services.tasks import tasks
-from studio.settings import Settings
-from studio.sources import (
+from studio.data_sources import (
     NAME,
     OBJECT,
     S3,
@@ -39,6 +27,18 @@ from studio.sources import (
     Url,
     inside,
 )
+from studio.db.states import WorkStatus
+from studio.db.tasks import Chore
+from studio.errors import ConflictError, InvalidError, UnavailableError
+from studio.intake.conversion.detection_result import ARRIVAL
+from studio.intake.files import limits
+from studio.network import safe_http
+from studio.protocols.tasks import ChoreDir
+from studio.services.datasets import dataset_builds, datasets, uploads
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.datasets.uploads import Parts
+from studio.services.tasks import tasks
+from studio.settings import Settings
 
 KIND = "fetch"
 SHOWN = 500
@@ -187,7 +187,7 @@ def _check(settings: Settings, source: Source) -> None:
             if not inside(settings.import_folders, path).is_file():
                 raise InvalidError("This is no file.", hint="Choose a file in it.", param="path")
         case Url(url=url):
-            outside.check(url)
+            safe_http.check(url)
         case Hub(id=name):
             _check_spelling(name, NAME, "owner/name", "id")
         case S3(url=url):

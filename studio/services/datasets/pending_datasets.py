@@ -17,7 +17,7 @@ from studio.intake.detection.row_shapes import Detected
 from studio.intake.files.formats import endings, stem
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import DETECT, FileOptions, Mapping
-from studio.manifest import sha256
+from studio.run_manifest import sha256
 from studio.services.datasets import datasets
 from studio.services.storage import atomic_dirs
 

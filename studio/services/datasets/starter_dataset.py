@@ -9,7 +9,7 @@ from studio.db.tables import Dataset, DatasetVersion
 from studio.intake.conversion.converter import rows_hash
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_store
-from studio.manifest import sha256
+from studio.run_manifest import sha256
 from studio.services.storage import atomic_dirs
 from studio.starter import instruction_rows
 

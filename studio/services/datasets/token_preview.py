@@ -8,9 +8,9 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.db.tables import Dataset, DatasetVersion
-from studio.desk import Asked, Source, Window, window_of
 from studio.errors import NotFoundError
 from studio.intake.rows import line_index
+from studio.protocols.tokenizer_service import Asked, Source, Window, window_of
 from studio.services.datasets import versions
 from studio.services.datasets.versions import Part
 from studio.services.models import models

@@ -14,7 +14,7 @@ from sqlmodel import Session, select
 
 from studio.db.states import WorkStatus
 from studio.db.tables import DatasetVersion
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import InvalidError
 from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import STATS, Counting, Cut, Stats, Tally

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from sqlmodel import Session, col, select
 
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
-from studio.rundir import JobSpec
+from studio.protocols.run_dir import JobSpec
 from studio.services.datasets import versions
 from studio.services.estimates.reference_runs import Precedent
 from studio.services.models import models, remote_code_trust

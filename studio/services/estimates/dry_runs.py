@@ -13,12 +13,12 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
+from studio.protocols.run_dir import JobSpec
 from studio.recipe.precision import PRECISIONS
-from studio.rundir import JobSpec
 from studio.services.datasets import versions
 from studio.services.estimates import memory
 from studio.services.estimates.memory import Estimate

@@ -10,8 +10,8 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.adapters import FullFineTune
-from studio.recipe.conflicts import conflict
-from studio.recipe.dotted import merge
+from studio.recipe.constraints import conflict
+from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates import estimates
 from studio.services.estimates.estimates import Known

@@ -45,7 +45,7 @@ _OVERHEAD = {
     (True, True): (0.75, 0.55),
 }
 """The share of what a step takes and frees that the system's allocator loses between blocks, in a
-process set up by `studio.allocator`: fitted to 35 runs of 2 to 34 million weights.
+process set up by `studio.processes.allocator`: fitted to 35 runs of 2 to 34 million weights.
 
 It is lost to alignment: for an aligned block glibc looks for a free place that is larger by more
 than the alignment, and passes over one that fits. Twenty blocks of 2.4 MB, freed one by one and

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from studio.db.tables import Run
-from studio.events import Event, Phase, Started
+from studio.protocols.events import Event, Phase, Started
 
 BEFORE_TRAINING = {"training": "auditing the numbers"}
 """Until the first step begins, a trainer that trains has its numbers audited."""

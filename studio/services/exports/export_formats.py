@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.recipe.exports import Kind, kinds
-from studio.recipe.formats import FORMATS, DType
+from studio.recipe.float_formats import FORMATS, DType
 from studio.services.precision import recommendation
 from studio.services.precision.number_formats import BYTES
 from studio.weights import family_limits

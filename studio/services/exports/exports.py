@@ -12,12 +12,12 @@ from sqlmodel import delete as remove
 
 from studio.db.states import RunStatus, WorkStatus
 from studio.db.tables import Model
-from studio.db.work import Export
+from studio.db.tasks import Export
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
-from studio.events import Event
+from studio.protocols.events import Event
+from studio.protocols.run_dir import RunDir
 from studio.recipe.exports import Kind, kinds
-from studio.recipe.formats import DType
-from studio.rundir import RunDir
+from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats
 from studio.services.models import models
 from studio.services.precision.number_formats import BYTES

@@ -6,7 +6,7 @@ from typing import Any
 from sqlmodel import Session, col, insert, select, update
 
 from studio.db.tables import Metric, Run
-from studio.events import Progressed
+from studio.protocols.events import Progressed
 from studio.services.metrics import metric_summaries
 
 

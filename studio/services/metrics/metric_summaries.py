@@ -14,7 +14,7 @@ from sqlalchemy import Engine, union_all
 from sqlmodel import Session, col, delete, exists, select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from studio.db.distinct import each
+from studio.db.loose_index_scan import each
 from studio.db.session import reading, unit_of_work
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run

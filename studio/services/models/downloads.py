@@ -9,9 +9,9 @@ from sqlmodel import Session, col, select
 
 from studio.db.states import WorkStatus
 from studio.db.tables import Model
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import ConflictError, InvalidError, StudioError
-from studio.hub import Found, Hub
+from studio.network.hub_client import Found, Hub
 from studio.services.models import models, remote_code_trust
 from studio.services.tasks import tasks
 from studio.settings import Settings

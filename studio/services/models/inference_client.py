@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from studio import sockets, speaker
-from studio.desk import Failure
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
+from studio.processes import unix_sockets
+from studio.protocols import inference_service
+from studio.protocols.inference_service import Asked, End, Said
+from studio.protocols.tokenizer_service import Failure
 from studio.services.models.tokenizer_client import CLASSES
 from studio.settings import Settings
-from studio.speaker import Asked, End, Said
 
 BEGIN_SECONDS = 600.0
 """How long a model may take to load, and others' answers before it: as long as clients wait."""
@@ -59,7 +60,7 @@ async def ask(settings: Settings, asked: Asked) -> Line:
 
     """
     wish = asked.model_dump_json().encode()
-    if len(wish) > speaker.REQUEST_BYTES:
+    if len(wish) > inference_service.REQUEST_BYTES:
         raise TooLargeError("This is too long for any model.", param="messages")
     line = await _connect(settings)
     try:
@@ -80,8 +81,10 @@ async def ask(settings: Settings, asked: Asked) -> Line:
 
 async def _connect(settings: Settings) -> Line:
     try:
-        with sockets.address(speaker.path(settings.home)) as where:
-            reader, writer = await asyncio.open_unix_connection(where, limit=speaker.LINE_BYTES)
+        with unix_sockets.address(inference_service.path(settings.home)) as where:
+            reader, writer = await asyncio.open_unix_connection(
+                where, limit=inference_service.LINE_BYTES
+            )
     except OSError as error:
         raise UnavailableError(
             "There is no worker to have a model answer.", hint="Start one: studio worker."

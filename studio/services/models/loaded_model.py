@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlmodel import Session, col, delete, select
 
 from studio.db.tables import Worker
-from studio.db.work import Loaded
+from studio.db.tasks import Loaded
 from studio.errors import ConflictError
 from studio.services.workers import workers
 

@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import JSON, String, type_coerce
 from sqlmodel import Session, col, select, update
 
-from studio import hub
 from studio.db.states import FINAL
 from studio.db.tables import Model, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.methods import model_compatibility
+from studio.network import hub_client
 from studio.services.models import remote_code_trust
 from studio.services.storage import atomic_dirs
 from studio.weights import download_filter, model_metadata, safetensors_headers
@@ -59,7 +59,7 @@ def require(db: Session, name: str) -> str:
         read_facts(folder)
         remote_code_trust.require_none(folder)
         return str(folder)
-    if hub.NAME.fullmatch(name):
+    if hub_client.NAME.fullmatch(name):
         return name
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or sorted(known)[:3]
     raise InvalidError(

@@ -5,9 +5,10 @@ import threading
 
 from pydantic import ValidationError
 
-from studio import desk, sockets
-from studio.desk import Answer, Asked, Failure, Prompt, Templates, Tokens
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
+from studio.processes import unix_sockets
+from studio.protocols import tokenizer_service
+from studio.protocols.tokenizer_service import Answer, Asked, Failure, Prompt, Templates, Tokens
 from studio.settings import Settings
 
 TIMEOUT_SECONDS = 15.0
@@ -82,10 +83,10 @@ def ask(settings: Settings, asked: Asked) -> Answer:
 
 def _answer(settings: Settings, asked: Asked) -> Answer:
     said = asked.model_dump_json().encode()
-    if len(said) > desk.REQUEST_BYTES:
+    if len(said) > tokenizer_service.REQUEST_BYTES:
         raise TooLargeError("This row is too long to be shown.")
     try:
-        line = desk.connect(settings.home, TIMEOUT_SECONDS)
+        line = tokenizer_service.connect(settings.home, TIMEOUT_SECONDS)
     except OSError as error:
         raise UnavailableError(
             "There is no worker to ask how a model sees this row.",
@@ -95,7 +96,9 @@ def _answer(settings: Settings, asked: Asked) -> Answer:
         with line:
             line.sendall(said)
             line.shutdown(socket.SHUT_WR)
-            return Answer.model_validate_json(sockets.hear(line, desk.ANSWER_BYTES))
+            return Answer.model_validate_json(
+                unix_sockets.hear(line, tokenizer_service.ANSWER_BYTES)
+            )
     except (OSError, ValidationError) as error:
         raise UnavailableError(
             "How a model sees this row could not be told.",

@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 
 from sqlmodel import Session
 
-from studio import outside
 from studio.db.outbox import Channel, Delivery
 from studio.errors import ConflictError
+from studio.network import safe_http
 from studio.services.notifications import deliveries
 from studio.settings import Settings
 
@@ -64,7 +64,7 @@ def _webhook(settings: Settings) -> Way:
         channel=Channel.WEBHOOK,
         title="Webhook",
         is_on=bool(url),
-        goes_to=outside.host_of(url) if url else "",
+        goes_to=safe_http.host_of(url) if url else "",
         note=" ".join(notes),
         how="STUDIO_WEBHOOK_URL and STUDIO_WEBHOOK_SECRET",
     )

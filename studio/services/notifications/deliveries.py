@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlmodel import Session, col, delete, func, select, update
 
-from studio.db.columns import METRICS
+from studio.db.column_types import METRICS
 from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
 from studio.db.states import RunStatus
 from studio.db.tables import Run

@@ -15,14 +15,14 @@ from sqlmodel import Session, col, select
 from studio.db.openai import OpenAIJob
 from studio.db.states import DatasetStatus, RunStatus, WorkStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import InvalidError, NotFoundError, StudioError
 from studio.intake.conversion.job import READING
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping as Reading
 from studio.intake.mapping import Split
 from studio.methods import METHODS, RECIPES, AnyRecipe, model_compatibility
-from studio.recipe.dotted import merge
+from studio.recipe.dotted_keys import merge
 from studio.services import experiments
 from studio.services.datasets import dataset_builds, datasets, versions
 from studio.services.estimates import estimates

@@ -16,7 +16,7 @@ from studio.db.openai import OpenAIJob
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.rundir import JobSpec, RunDir
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.services.accounts import owners
 from studio.services.models import models, remote_code_trust
 from studio.services.runs import artifacts, trash

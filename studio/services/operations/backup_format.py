@@ -20,8 +20,8 @@ from annotated_types import Ge, Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from studio.errors import InvalidError
+from studio.schemas.validation_errors import field_errors
 from studio.services.storage import locks
-from studio.validation import field_errors
 
 MANIFEST = "manifest.json"
 DATABASE = "studio.db"

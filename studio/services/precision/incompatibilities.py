@@ -11,8 +11,8 @@ from typing import Any
 from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPES, AnyRecipe, model_compatibility
 from studio.recipe.adapters import Lora
-from studio.recipe.conflicts import conflict
-from studio.recipe.dotted import flatten, merge
+from studio.recipe.constraints import conflict
+from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision.number_formats import BYTES, formats, held
 from studio.weights import architectures, family_limits, weight_samples

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from studio.methods import AnyRecipe
 from studio.recipe.adapters import Lora, keeps_own_formats
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.weights.cast_error import Cast
 from studio.weights.model_facts import ModelFacts

@@ -11,7 +11,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.hardware import Hardware
 from studio.methods import AnyRecipe
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.recipe.precision import AMPERE, AUTO, PRECISIONS, VOLTA, Precision
 from studio.services.models import models
 from studio.services.precision import precision_warnings

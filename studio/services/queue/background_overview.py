@@ -7,7 +7,7 @@ from sqlmodel import Session
 
 from studio.db.states import WorkStatus
 from studio.db.tables import Run
-from studio.db.work import Chore, Export
+from studio.db.tasks import Chore, Export
 from studio.services.models import loaded_model
 from studio.services.queue import concurrent_exports, wait_reasons
 from studio.services.queue.wait_reasons import Wait

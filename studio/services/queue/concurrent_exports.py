@@ -10,7 +10,7 @@ from sqlmodel import Session, select
 
 from studio.db.states import WorkStatus
 from studio.db.tables import Run
-from studio.db.work import Export
+from studio.db.tasks import Export
 from studio.hardware import Hardware
 from studio.services.estimates import memory_fit
 from studio.services.exports import export_formats

@@ -8,9 +8,9 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.db.owners import Actor, acting
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import StudioError
-from studio.events import Failed
+from studio.protocols.events import Failed
 from studio.services.datasets import data_quality, dataset_builds, import_sources
 from studio.services.models import downloads
 from studio.services.openai import fine_tuning_jobs

@@ -9,7 +9,7 @@ from sqlmodel import Session
 
 from studio.db.states import WorkStatus
 from studio.db.tables import Run
-from studio.db.work import Chore, Export, Work
+from studio.db.tasks import Chore, Export, Work
 from studio.hardware import free_memory
 from studio.services.estimates import run_progress
 from studio.services.models import loaded_model

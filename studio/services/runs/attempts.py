@@ -14,7 +14,7 @@ from sqlmodel import Session, col, func, select, update
 
 from studio.db.states import LIVE, Ask, RunStatus
 from studio.db.tables import Attempt, Run, Sample
-from studio.events import (
+from studio.protocols.events import (
     Alarmed,
     Checkpointed,
     Event,

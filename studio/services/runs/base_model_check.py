@@ -14,8 +14,8 @@ from pathlib import Path
 from sqlmodel import Session
 
 from studio.errors import StudioError, UnavailableError
-from studio.hub import Hub
 from studio.methods import AnyRecipe
+from studio.network.hub_client import Hub
 from studio.services.accounts import secrets
 from studio.services.models import downloads, models
 from studio.services.precision import recommendation

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from sqlmodel import Session, col, select
 
-from studio import failures
+from studio import failure_codes
 from studio.db.states import RunStatus
 from studio.db.tables import Attempt, Happening, Run
-from studio.failures import Kind
+from studio.failure_codes import Kind
+from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
-from studio.rundir import RunDir
 from studio.services.runs import artifacts, fixes
 from studio.services.runs.fixes import Repair
 from studio.services.tasks import exit_diagnosis
@@ -57,7 +57,7 @@ def of(db: Session, run: Run) -> Explanation | None:
     made = db.exec(tries).first()
     code = made.exit_code if made else None
     return Explanation(
-        kind=failures.kind(run.error_code),
+        kind=failure_codes.kind(run.error_code),
         message=run.error_message,
         hint=run.error_hint,
         phase=told.get("phase", ""),

@@ -17,7 +17,7 @@ from studio.errors import InvalidError
 from studio.hardware import Hardware, detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.adapters import FullFineTune
-from studio.recipe.dotted import merge
+from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.services.datasets import datasets
 from studio.services.models import models

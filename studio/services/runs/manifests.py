@@ -2,10 +2,10 @@
 
 from sqlmodel import Session
 
-from studio import manifest
+from studio import run_manifest
 from studio.db.tables import Run
-from studio.manifest import Manifest
-from studio.rundir import DataFacts, JobSpec, RunDir
+from studio.protocols.run_dir import DataFacts, JobSpec, RunDir
+from studio.run_manifest import Manifest
 from studio.services.datasets import datasets, versions
 
 
@@ -19,7 +19,7 @@ def of(db: Session, run: Run, folder: RunDir) -> str:
 def known(db: Session, run: Run, folder: RunDir) -> Manifest:
     """Tell what is known of a run that has not written its own."""
     recipe = run.recipe.model_dump(mode="json")
-    return manifest.of(_spec(db, run, folder), recipe, run.resolved, run.metrics)
+    return run_manifest.of(_spec(db, run, folder), recipe, run.resolved, run.metrics)
 
 
 def _spec(db: Session, run: Run, folder: RunDir) -> JobSpec:

@@ -11,9 +11,9 @@ from sqlmodel import Session, col, select
 
 from studio.db.states import RunStatus
 from studio.db.tables import Happening, Run
-from studio.events import Failed
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.dotted import merge
+from studio.protocols.events import Failed
+from studio.recipe.dotted_keys import merge
 from studio.services.runs import states
 
 SHRUNK = "shrunk"

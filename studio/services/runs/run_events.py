@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 
 from studio.db.tables import Happening
-from studio.described import Described
+from studio.schemas.field_docs import Described
 
 
 class _Told(Described, BaseModel):

@@ -17,14 +17,15 @@ from studio.db.owners import whose
 from studio.db.states import LIVE, RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Run, Sample
-from studio.db.work import Export
+from studio.db.tasks import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.hardware import Hardware
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.conflicts import Conflict, conflict
-from studio.recipe.dotted import merge
+from studio.recipe.constraints import Conflict, conflict
+from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import AUTO
 from studio.recipe.ranges import unusable
+from studio.schemas.validation_errors import field_errors
 from studio.services import experiments
 from studio.services.accounts import owners
 from studio.services.datasets import datasets, versions
@@ -33,7 +34,6 @@ from studio.services.precision import incompatibilities, recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.runs import start_checks, states
 from studio.services.workers import workers
-from studio.validation import field_errors
 
 ALARM = "alarm"
 """The kind of happening that says that a run's numbers break."""

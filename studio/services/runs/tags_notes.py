@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import String, type_coerce
 from sqlmodel import Session, col, select
 
-from studio.db.distinct import each
+from studio.db.loose_index_scan import each
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.services import experiments

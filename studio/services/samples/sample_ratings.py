@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlmodel import Session, col, func, select
 
-from studio.db.columns import now
+from studio.db.column_types import now
 from studio.db.summaries import Rating
 from studio.db.tables import Run, Sample
 from studio.errors import ConflictError, InvalidError, NotFoundError

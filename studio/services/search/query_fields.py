@@ -13,12 +13,12 @@ from typing import Any, Literal, get_args, get_origin
 from sqlalchemy import JSON, ColumnElement, type_coerce
 from sqlmodel import col, select
 
-from studio.db.spans import seconds_between
+from studio.db.duration_sql import seconds_between
 from studio.db.states import RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
 from studio.methods import METHODS
-from studio.recipe.knobs import Section, knob_of, sections_in
+from studio.recipe.fields import Section, knob_of, sections_in
 from studio.services.compare.compare import LOWER_IS_BETTER
 from studio.services.estimates import run_progress
 

@@ -15,7 +15,7 @@ from sqlmodel import col, select
 from studio.db.states import LIVE, RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
-from studio.db.words import hold
+from studio.db.text_search import hold
 from studio.services.search import query_fields
 from studio.services.search.query_fields import Field
 from studio.services.search.query_parser import QueryError, Term, parse, quoted

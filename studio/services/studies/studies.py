@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select, update
 from studio.db.tables import Experiment, Run, Study
 from studio.errors import InvalidError, NotFoundError
 from studio.methods import AnyRecipe
-from studio.recipe.dotted import merge
+from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
 from studio.services import experiments
 from studio.services.compare import compare

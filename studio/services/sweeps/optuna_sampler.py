@@ -33,7 +33,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as Handle
 
 from studio.db.sweeps import Sweep
-from studio.recipe.space import Range, Scalar, Several
+from studio.recipe.search_space import Range, Scalar, Several
 from studio.services.sweeps.sweep_preview import TRIES, Settings, counting, draws
 from studio.services.sweeps.trials import ENOUGH, Trial
 

@@ -12,9 +12,9 @@ from sqlmodel import Session
 
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
-from studio.recipe import kinds
-from studio.recipe.dotted import flatten, merge, nest
-from studio.recipe.space import Range, Scalar, Several, Space, Values, size, spell
+from studio.recipe import variants
+from studio.recipe.dotted_keys import flatten, merge, nest
+from studio.recipe.search_space import Range, Scalar, Several, Space, Values, size, spell
 from studio.services.datasets import versions
 from studio.services.estimates import estimates, reference_runs, run_duration
 from studio.services.precision import recommendation
@@ -158,7 +158,7 @@ def laid_over(recipe: AnyRecipe, settings: Settings) -> AnyRecipe:
 
 def counting(recipe: AnyRecipe, settings: Settings) -> Settings:
     """Return the settings that count: a rank is none where no adapter is trained."""
-    return kinds.in_force(type(recipe), flatten(recipe.model_dump()), settings)
+    return variants.in_force(type(recipe), flatten(recipe.model_dump()), settings)
 
 
 def draws(space: Space, seed: int) -> Iterator[Settings]:
@@ -250,7 +250,7 @@ def _kind(recipe: AnyRecipe, space: Mapping[str, Several], name: str) -> list[tu
         InvalidError: the sweep never tries what the knob belongs to.
 
     """
-    one = kinds.belongings(type(recipe)).get(name)
+    one = variants.belongings(type(recipe)).get(name)
     if one is None:
         return []
     varied = space.get(one.switch)

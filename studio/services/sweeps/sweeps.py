@@ -9,8 +9,8 @@ from studio.db.states import RunStatus, SweepStatus
 from studio.db.sweeps import Sweep
 from studio.db.tables import Experiment, Metric, Run
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.events import Failed
 from studio.methods import AnyRecipe
+from studio.protocols.events import Failed
 from studio.services import experiments
 from studio.services.accounts import owners
 from studio.services.queue import queue

@@ -11,8 +11,8 @@ from sqlmodel import Session, col, select
 from studio.db.states import RunStatus
 from studio.db.sweeps import Sweep
 from studio.db.tables import Metric, Run
-from studio.recipe.dotted import flatten
-from studio.recipe.space import Scalar
+from studio.recipe.dotted_keys import flatten
+from studio.recipe.search_space import Scalar
 
 ENOUGH = 8
 """How many runs must have ended before it is said how much each knob decides."""

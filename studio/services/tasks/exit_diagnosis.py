@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 
 from studio.errors import FilesLostError, StudioError
-from studio.events import NO_ROOM, NO_ROOM_EXIT, Failed
+from studio.protocols.events import NO_ROOM, NO_ROOM_EXIT, Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

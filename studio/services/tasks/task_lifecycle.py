@@ -14,8 +14,8 @@ from typing import TypeVar
 from sqlmodel import Session, col, select
 
 from studio.db.states import WorkStatus
-from studio.db.work import Work
-from studio.events import Event, Failed, Finished, Phase, Stopped
+from studio.db.tasks import Work
+from studio.protocols.events import Event, Failed, Finished, Phase, Stopped
 from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import End
 

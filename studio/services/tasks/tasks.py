@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from studio.chores import KINDS, ChoreDir
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import ConflictError, NotFoundError
-from studio.events import Event
+from studio.protocols.events import Event
+from studio.protocols.tasks import KINDS, ChoreDir
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import task_lifecycle
 

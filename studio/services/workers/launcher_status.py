@@ -7,7 +7,7 @@ from typing import Literal
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from studio.births import born
+from studio.processes.start_time import born
 from studio.settings import Settings
 
 State = Literal["off", "loading", "ready", "broken"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from sqlmodel import Session, col, select
 
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.hardware import Hardware
 from studio.services.tasks import tasks
 

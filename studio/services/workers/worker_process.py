@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlmodel import Session
 
-from studio.db.columns import HOMES
+from studio.db.column_types import HOMES
 from studio.services.tasks import exit_diagnosis
 from studio.services.workers import workers
 from studio.settings import Settings

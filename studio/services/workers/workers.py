@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlmodel import Session, col, delete, select
 
 from studio.db.tables import FailingStep, Worker
-from studio.db.work import Loaded
+from studio.db.tasks import Loaded
 from studio.hardware import Hardware, detect
 from studio.services.workers import matmul_speeds
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from studio.errors import TrainingError
-from studio.events import Alarmed, Checkpointed, Event
+from studio.protocols.events import Alarmed, Checkpointed, Event
 from studio.recipe.checkpoints import Checkpoints
 from studio.training import exception_mapping
 from studio.training.checkpoints import checksums, trainer_state

@@ -13,7 +13,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 from studio import hardware
 from studio.errors import TrainingError
-from studio.events import Alarmed
+from studio.protocols.events import Alarmed
 from studio.recipe.base import Recipe
 from studio.recipe.upgrade import upgrade
 from studio.training.checkpoints import checksums

@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import groupby
 
-from studio.desk import window_of
+from studio.protocols.tokenizer_service import window_of
 
 
 def packed(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import Asked, Sizes, Window, window_of
 from studio.errors import TrainingError
+from studio.protocols.tokenizer_service import Asked, Sizes, Window, window_of
 from studio.training.data import bin_packing, chat_templates
 from studio.training.data.chat_templates import Template
 from studio.training.data.labels import IGNORED, Labelled, labelled

@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import Asked, Prompt
+from studio.protocols.tokenizer_service import Asked, Prompt
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import Template
 

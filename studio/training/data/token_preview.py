@@ -7,7 +7,8 @@ from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import (
+from studio.errors import InvalidError, TrainingError
+from studio.protocols.tokenizer_service import (
     SHOWN_TEXT,
     SHOWN_TOKENS,
     Asked,
@@ -20,7 +21,6 @@ from studio.desk import (
     Tokens,
     Written,
 )
-from studio.errors import InvalidError, TrainingError
 from studio.training.data import chat_templates, packing_preview
 from studio.training.data.chat_templates import Span, Template
 from studio.training.data.labels import IGNORED, Labelled, labelled, until_last_answer

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from studio.desk import Source
 from studio.errors import TrainingError
 from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import Refused, Tally
+from studio.protocols.tokenizer_service import Source
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import Span, Template, TemplateRefusedError
 from studio.training.data.labels import IGNORED, Labelled, labelled, until_last_answer

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
-from studio.events import Sampled, Stage
+from studio.protocols.events import Sampled, Stage
 from studio.training.data.chat_templates import Template
 from studio.training.data.rows import Message, Row, is_learnt
 from studio.training.models import quantised_weights

@@ -21,12 +21,12 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from studio.events import Event, Phase
+from studio.protocols.events import Event, Phase
+from studio.protocols.run_dir import ExportDir, JobSpec, RunDir
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.recipe.precision import PRECISIONS
-from studio.rundir import ExportDir, JobSpec, RunDir
 from studio.training import artifacts, job, model_card
 from studio.training.data.chat_templates import Template
 from studio.training.data.tokenisation import Examples

@@ -24,7 +24,7 @@ from transformers import (
 )
 from trl.kernels import chunked_logprob
 
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
 from studio.training.data.labels import IGNORED

@@ -20,7 +20,7 @@ from transformers import (
 
 from studio.errors import InvalidError, TrainingError
 from studio.recipe.adapters import FullFineTune, Lora
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import Quantised
 from studio.training.models import quantised_weights, remote_code

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig
 
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.recipe.quantised import QUANTISED, Quantised
 
 

@@ -25,7 +25,7 @@ from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
 from studio.recipe.adapters import FullFineTune, Lora, keeps_own_formats
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.training.models import loader, remote_code
 from studio.weights import model_facts, native_dtypes, safetensors_headers

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerState
 
 from studio.errors import TrainingError
-from studio.events import Alarmed
-from studio.recipe.formats import FORMATS
+from studio.protocols.events import Alarmed
+from studio.recipe.float_formats import FORMATS
 from studio.recipe.precision import Precision
 from studio.training.models import weight_formats
 from studio.training.monitoring.numeric_health import Findings, Health

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from studio.events import Event, Progressed, Started
+from studio.protocols.events import Event, Progressed, Started
 from studio.training.memory.process_memory import Gauge
 from studio.training.monitoring.divergence_guard import Guard, Reading
 from studio.training.stop_handler import Stop

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from studio.recipe.formats import Operand
+from studio.recipe.float_formats import Operand
 from studio.recipe.precision import Precision
 
 _FLAGS: dict[Operand, str] = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}

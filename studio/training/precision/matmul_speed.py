@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 from torch.utils.benchmark import Timer
 
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 
 SECONDS = 1.0
 """For all formats together; a slow one takes as long as two of its products."""

@@ -8,8 +8,8 @@ from fastapi import Depends, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 
+from studio.data_sources import Source
 from studio.services.datasets.pending_datasets import Upload
-from studio.sources import Source
 from studio.web.api.shapes import Body
 from studio.web.deps import Config
 from studio.web.uploads import new_dataset

@@ -9,7 +9,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from studio.validation import is_list
+from studio.schemas.validation_errors import is_list
 from studio.web import once
 
 CREATED, ACCEPTED = 201, 202

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.services.queue import task_results, wait_reasons
 from studio.services.runs import artifacts
 from studio.services.tasks import tasks

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from studio.db.tables import Experiment
 from studio.methods import AnyRecipe
-from studio.recipe.dotted import merge, nest
+from studio.recipe.dotted_keys import merge, nest
 from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import runs

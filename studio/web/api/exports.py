@@ -7,11 +7,11 @@ from fastapi import APIRouter
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 
 from studio.db.states import WorkStatus
-from studio.db.work import Export
+from studio.db.tasks import Export
 from studio.errors import ConflictError
+from studio.protocols.run_dir import ExportDir, RunDir
 from studio.recipe.exports import Kind
-from studio.recipe.formats import DType
-from studio.rundir import ExportDir, RunDir
+from studio.recipe.float_formats import DType
 from studio.services.exports import exports
 from studio.services.queue import wait_reasons
 from studio.services.runs import artifacts, runs

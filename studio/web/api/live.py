@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import Engine
 
 from studio.db.session import reading
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.services.compare import compare
 from studio.services.metrics import metrics
 from studio.services.runs import artifacts, run_events, runs

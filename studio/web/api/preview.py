@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
 from studio.db.session import reading
-from studio.desk import Asked, Source, Tokens
+from studio.protocols.tokenizer_service import Asked, Source, Tokens
 from studio.services.datasets import datasets, token_preview
 from studio.services.datasets.versions import Part
 from studio.services.models import tokenizer_client

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from fastapi import APIRouter
 
-from studio.db.work import Loaded
+from studio.db.tasks import Loaded
 from studio.services.models import loaded_model
 from studio.services.queue import background_overview, queue_eta
 from studio.services.runs import runs

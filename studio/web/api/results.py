@@ -6,8 +6,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import FileResponse, Response
 
-from studio.manifest import Manifest
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
+from studio.run_manifest import Manifest
 from studio.services.metrics import metrics
 from studio.services.runs import artifacts, manifests, runs
 from studio.web.api.calls import Call

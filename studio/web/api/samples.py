@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path
 from pydantic import Field
 
 from studio.db.tables import Sample
-from studio.events import Stage
+from studio.protocols.events import Stage
 from studio.services.compare import compare
 from studio.services.runs import runs
 from studio.services.samples import sample_ratings

@@ -11,9 +11,9 @@ from sqlmodel import Session
 
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Experiment, Run
-from studio.described import Described
 from studio.methods import AnyRecipe
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
+from studio.schemas.field_docs import Described
 from studio.services.estimates import run_progress
 from studio.services.queue import queue, queue_eta
 from studio.services.queue.wait_reasons import Wait

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import ConfigDict
 
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import NotFoundError
 from studio.services.datasets import datasets, token_stats
 from studio.web import stats as shown

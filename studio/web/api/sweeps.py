@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.states import RunStatus, SweepStatus
 from studio.db.sweeps import Sweep
 from studio.methods import AnyRecipe
-from studio.recipe.space import Scalar, Space
+from studio.recipe.search_space import Scalar, Space
 from studio.services import experiments
 from studio.services.sweeps import sweep_preview, sweeps, trials
 from studio.services.sweeps.sweep_preview import Direction, Plan, Strategy

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.services.runs import nonfinite_steps, runs
 from studio.web.deps import DB, Config
 from studio.web.render import page

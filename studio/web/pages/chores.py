@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.services.queue import task_results, wait_reasons
 from studio.services.tasks import tasks
 from studio.web.deps import DB

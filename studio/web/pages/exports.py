@@ -11,11 +11,11 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.db.work import Export
+from studio.db.tasks import Export
 from studio.errors import InvalidError
+from studio.protocols.run_dir import RunDir
 from studio.recipe.exports import Kind
-from studio.recipe.formats import DType
-from studio.rundir import RunDir
+from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats, exports
 from studio.services.exports.export_formats import Choice
 from studio.services.queue import wait_reasons

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from studio.failures import KINDS
+from studio.failure_codes import KINDS
 from studio.web.render import page
 
 router = APIRouter(prefix="/failures", include_in_schema=False)

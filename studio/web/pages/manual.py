@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from studio.errors import NotFoundError
-from studio.recipe.reference import related
+from studio.recipe.field_reference import related
 from studio.web import manual
 from studio.web.places import SHORTCUTS
 from studio.web.render import block, page

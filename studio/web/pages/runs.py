@@ -10,8 +10,8 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
+from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
-from studio.rundir import RunDir
 from studio.services.compare import compare
 from studio.services.estimates import memory, run_progress
 from studio.services.metrics import metrics

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from studio import paths
+from studio import resources
 from studio.db.states import RunStatus
 from studio.errors import NotFoundError
 from studio.methods.sft import SFTRecipe
@@ -43,7 +43,7 @@ def show(request: Request, config: Config) -> Response:
 
 def _tokens() -> dict[str, str]:
     """Return every name that style sheets may use, with its value, as the sheet declares it."""
-    sheet = (paths.static() / "css" / "tokens.css").read_text(encoding="utf-8")
+    sheet = (resources.static() / "css" / "tokens.css").read_text(encoding="utf-8")
     return dict(_TOKEN.findall(sheet))
 
 

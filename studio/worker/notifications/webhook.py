@@ -9,9 +9,9 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 
-from studio import outside
 from studio.db.outbox import Delivery
 from studio.errors import InvalidError, StudioError
+from studio.network import safe_http
 from studio.services.notifications.deliveries import Answer
 from studio.settings import Settings
 
@@ -23,7 +23,7 @@ def send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
     """Post the message once, and say in words what came back."""
     content = json.dumps(_told(delivery, settings), allow_nan=False).encode()
     try:
-        status = outside.post(
+        status = safe_http.post(
             settings.webhook_url.get_secret_value(),
             content,
             _headers(delivery.key, content, settings, now),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.services.tasks.exit_diagnosis import End
 
 

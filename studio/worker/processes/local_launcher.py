@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studio.hardware import Hardware, detect
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.services.tasks.exit_diagnosis import End
 from studio.worker.processes import process
 from studio.worker.processes.cgroups import Groups

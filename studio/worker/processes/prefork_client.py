@@ -22,9 +22,9 @@ from typing import Any
 import psutil
 
 import studio
-from studio.births import born
 from studio.hardware import detect
-from studio.rundir import RunDir
+from studio.processes.start_time import born
+from studio.protocols.run_dir import RunDir
 from studio.services.workers import launcher_status as board
 from studio.settings import Settings
 from studio.worker.processes import process

@@ -16,10 +16,10 @@ from types import MappingProxyType
 
 import psutil
 
-from studio import allocator
-from studio.births import born
 from studio.hardware import POLITE
-from studio.rundir import RunDir, WorkDir
+from studio.processes import allocator
+from studio.processes.start_time import born
+from studio.protocols.run_dir import RunDir, WorkDir
 from studio.settings import Settings, without_secrets
 
 RUNNER = (sys.executable, "-m", "studio.runner")
@@ -36,7 +36,7 @@ LEAKING = ("ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "WORLD_SIZE", "RA
 class Process:
     pid: int
     started: float
-    """When it began, as `studio.births` tells it."""
+    """When it began, as `studio.processes.start_time` tells it."""
     child: subprocess.Popen[bytes] | None = None
     """None for a process that another worker made, or the launcher."""
     folder: RunDir | None = None

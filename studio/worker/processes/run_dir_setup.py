@@ -9,8 +9,8 @@ from sqlmodel import Session
 
 from studio.db.tables import DatasetVersion, Run
 from studio.errors import DiskFullError, InvalidError, StudioError, UnavailableError
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
-from studio.rundir import JobSpec, RunDir
 from studio.services.accounts import secrets
 from studio.services.datasets import versions
 from studio.services.models import models, remote_code_trust

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from studio import speaker
-from studio.desk import Failure
+from studio.protocols import inference_service
+from studio.protocols.inference_service import Said
+from studio.protocols.tokenizer_service import Failure
 from studio.services.models import loaded_model
 from studio.services.queue.wait_reasons import Obstacle
 from studio.settings import Settings
-from studio.speaker import Said
 from studio.worker.socket_services.loaded_model_status import Notice
 from studio.worker.socket_services.socket_activation import Post
 
@@ -39,7 +39,9 @@ class Speaker:
 
     def __post_init__(self) -> None:
         idle = str(self.settings.answer_idle_seconds)
-        self.post = Post(speaker.path(self.settings.home), speaker.MODULE, (idle,))
+        self.post = Post(
+            inference_service.path(self.settings.home), inference_service.MODULE, (idle,)
+        )
         self.notice = Notice(self.post, timedelta(seconds=self.settings.answer_idle_seconds))
 
     @property

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
-from studio.db.work import Loaded
+from studio.db.tasks import Loaded
+from studio.protocols.inference_service import Doing
 from studio.services.models import loaded_model
-from studio.speaker import Doing
 from studio.worker.socket_services.socket_activation import Post
 
 WRITE_SECONDS = 1.0

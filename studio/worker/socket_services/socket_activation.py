@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from studio import sockets
+from studio.processes import unix_sockets
 from studio.worker.processes import process
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Post:
             line.sendall(answer)
             # What was asked is heard out: a line that is closed on it is a broken one.
             line.shutdown(socket.SHUT_WR)
-            sockets.hear(line, REFUSED_BYTES)
+            unix_sockets.hear(line, REFUSED_BYTES)
 
     def heard(self) -> bytes:
         """Return what the process has told of itself since; never waits for it."""
@@ -162,11 +162,11 @@ class Post:
     def _listen(self) -> None:
         try:
             with suppress(OSError):
-                sockets.connect(self.where, timeout=1).close()
+                unix_sockets.connect(self.where, timeout=1).close()
                 return  # Another worker's.
             self.where.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX)
-            with sockets.address(self.where) as where:
+            with unix_sockets.address(self.where) as where:
                 listener.bind(where)
             self.where.chmod(0o600)
             listener.listen(WAITING)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.chores import FILES, KINDS, ChoreDir, ChoreSpec
 from studio.db.session import unit_of_work
-from studio.db.work import Chore, Export
-from studio.events import Event
+from studio.db.tasks import Chore, Export
 from studio.hardware import Hardware, free_memory
+from studio.protocols.events import Event
+from studio.protocols.run_dir import ExportDir, RunDir
+from studio.protocols.tasks import FILES, KINDS, ChoreDir, ChoreSpec
 from studio.recipe.exports import ExportSpec
-from studio.rundir import ExportDir, RunDir
 from studio.services.accounts import secrets
 from studio.services.datasets import token_stats
 from studio.services.exports import exports

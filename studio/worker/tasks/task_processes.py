@@ -13,10 +13,10 @@ from sqlmodel import Session, select
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import WorkStatus
-from studio.db.work import Export, Work
+from studio.db.tasks import Export, Work
 from studio.errors import StudioError, UnavailableError
-from studio.events import Event, Failed
-from studio.rundir import WorkDir
+from studio.protocols.events import Event, Failed
+from studio.protocols.run_dir import WorkDir
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import exit_diagnosis, task_lifecycle
 from studio.services.tasks.exit_diagnosis import End

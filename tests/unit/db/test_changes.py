@@ -2,7 +2,7 @@
 
 from sqlalchemy import Engine
 
-from studio.db.changes import watched
+from studio.db.commit_watcher import watched
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
 

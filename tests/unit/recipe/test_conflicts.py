@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from studio.methods import RECIPES
-from studio.recipe.conflicts import Conflict, conflict
+from studio.recipe.constraints import Conflict, conflict
 
 BARE: dict[str, Any] = {"method": "sft", "base_model": "m", "dataset": "d"}
 FULL = {"adapter": {"kind": "full"}}

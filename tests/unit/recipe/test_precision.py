@@ -3,7 +3,7 @@
 import pytest
 
 from studio.hardware import OPTIONAL, Gpu, Hardware
-from studio.recipe.formats import FORMATS
+from studio.recipe.float_formats import FORMATS
 from studio.recipe.precision import PRECISIONS, Precision, PrecisionName
 
 

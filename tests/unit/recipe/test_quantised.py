@@ -6,7 +6,7 @@ import pytest
 
 from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.conflicts import conflict
+from studio.recipe.constraints import conflict
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.recipe.quantised import QUANTISED
 

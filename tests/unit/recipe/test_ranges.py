@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from studio.methods import METHODS, RECIPES
-from studio.recipe.knobs import Section, knob_of, sections_in
+from studio.recipe.fields import Section, knob_of, sections_in
 from studio.recipe.ranges import unusable
 
 LEAST: dict[str, Any] = {"base_model": "starter", "dataset": "starter"}

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from studio.errors import InvalidError
 from studio.methods import METHODS, RECIPES
 from studio.recipe import yaml
-from studio.recipe.dotted import flatten, merge, nest
+from studio.recipe.dotted_keys import flatten, merge, nest
 
 LEAST: dict[str, Any] = {"base_model": "starter", "dataset": "starter"}
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from studio.chores import ChoreDir
 from studio.errors import DiskFullError, InvalidError, NotFoundError, UnavailableError
-from studio.hub import Found, HubFile
-from studio.hub import Hub as Reader
+from studio.network.hub_client import Found, HubFile
+from studio.network.hub_client import Hub as Reader
+from studio.protocols.tasks import ChoreDir
 from studio.runner.tasks import download_model
 from studio.weights import hub_origin, model_facts
 from tests.hub import Files, Hub, Repo

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from studio.data_sources import Limits
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.runner.sources import s3
 from studio.settings import Settings
-from studio.sources import Limits
 from tests.signed import Lock
 from tests.site import Site
 

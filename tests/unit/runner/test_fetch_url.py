@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from studio.data_sources import Limits
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
 from studio.runner.sources import http
 from studio.runner.sources.http import Wish
-from studio.sources import Limits
 from tests.site import Site
 
 ROWS = b'{"prompt": "a", "completion": "b"}\n' * 3000

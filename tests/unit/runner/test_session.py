@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.events import Event, EventLog, Finished, Stopped
+from studio.protocols.events import Event, EventLog, Finished, Stopped
 from studio.runner import execution
 from studio.training.stop_handler import Stop
 

@@ -13,7 +13,7 @@ from tests.factories import make_recipe
 LOOK = """
 import sys, importlib.util
 from pathlib import Path
-from studio.rundir import RunDir
+from studio.protocols.run_dir import RunDir
 from studio.runner.optional_packages import spare
 
 spare(RunDir(Path(sys.argv[1])))

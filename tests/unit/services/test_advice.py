@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.dotted import merge
+from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal, refusals

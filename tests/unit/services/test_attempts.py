@@ -11,7 +11,7 @@ from sqlmodel import Session, col, select
 from studio.db.session import reading, unit_of_work
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Metric, Run, Sample
-from studio.events import (
+from studio.protocols.events import (
     Checkpointed,
     Failed,
     Finished,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from studio.events import Alarmed
+from studio.protocols.events import Alarmed
 from studio.services.runs import attempts, nonfinite_steps
 from tests.factories import make_running, progressed
 

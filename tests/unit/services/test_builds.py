@@ -9,11 +9,11 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading, unit_of_work
 from studio.db.states import DatasetStatus, WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import ConflictError, InvalidError, TooLargeError
-from studio.events import Failed
 from studio.intake.files.limits import AT_ONCE_BYTES, Limits
 from studio.intake.mapping import Mapping
+from studio.protocols.events import Failed
 from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds, datasets, versions
 from studio.services.datasets.pending_datasets import Upload

@@ -2,7 +2,7 @@
 
 from sqlmodel import Session
 
-from studio.rundir import JobSpec
+from studio.protocols.run_dir import JobSpec
 from studio.services.estimates import calibrations
 from studio.services.models import models
 from studio.settings import Settings

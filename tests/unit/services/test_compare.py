@@ -9,7 +9,7 @@ from sqlmodel import Session
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import InvalidError
-from studio.events import Event
+from studio.protocols.events import Event
 from studio.services.compare import compare
 from studio.services.compare.comparable_metrics import Reading
 from studio.services.compare.compare import Cell

@@ -8,7 +8,7 @@ from sqlmodel import Session
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
-from studio.events import Alarmed, Checkpointed, Failed, Paused
+from studio.protocols.events import Alarmed, Checkpointed, Failed, Paused
 from studio.services.metrics import metrics
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs

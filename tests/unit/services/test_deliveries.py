@@ -9,7 +9,7 @@ from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
 from studio.db.session import reading, unit_of_work
 from studio.db.states import Ask, RunStatus
 from studio.db.tables import Run
-from studio.events import Failed, Paused
+from studio.protocols.events import Failed, Paused
 from studio.services.notifications import deliveries
 from studio.services.notifications.deliveries import HOLD, PAUSES, Answer
 from studio.services.runs import attempts, run_commands, runs, states

@@ -4,10 +4,10 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.states import WorkStatus
-from studio.db.work import Export
-from studio.events import Finished, Phase, Stopped
+from studio.db.tasks import Export
+from studio.protocols.events import Finished, Phase, Stopped
 from studio.recipe.exports import Kind
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats, exports
 from studio.services.tasks import task_lifecycle
 from studio.services.tasks.exit_diagnosis import End

@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
 from studio.services.estimates import dry_runs, estimates

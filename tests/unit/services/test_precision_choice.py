@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import Session, select
 
 from studio.db.tables import Experiment, Happening, Run
-from studio.recipe.space import Values
+from studio.recipe.search_space import Values
 from studio.services import experiments
 from studio.services.precision import recommendation
 from studio.services.runs import runs

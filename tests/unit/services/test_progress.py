@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.events import Event, Phase, Progressed, Started
+from studio.protocols.events import Event, Phase, Progressed, Started
 from studio.services.estimates import run_progress
 from tests.factories import make_run, make_running
 

@@ -5,7 +5,7 @@ from sqlalchemy import event
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.recipe.space import Range, Space, Values
+from studio.recipe.search_space import Range, Space, Values
 from studio.services.sweeps import sweep_preview
 from studio.services.sweeps.sweep_preview import Plan
 from tests.factories import make_recipe

@@ -5,7 +5,7 @@ from sqlmodel import Session, select
 
 from studio.db.summaries import Rating
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.events import Failed, Sampled, Stage
+from studio.protocols.events import Failed, Sampled, Stage
 from studio.services.compare import compare
 from studio.services.runs import attempts, run_commands
 from studio.services.samples import sample_ratings

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
+from studio.data_sources import S3, Folder, Hub, Source, Url
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.services.datasets import import_sources
 from studio.settings import Settings
-from studio.sources import S3, Folder, Hub, Source, Url
 
 
 @pytest.fixture

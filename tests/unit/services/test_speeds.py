@@ -6,7 +6,7 @@ import pytest
 from sqlmodel import Session, col, select
 
 from studio.db.states import WorkStatus
-from studio.db.work import Chore
+from studio.db.tasks import Chore
 from studio.hardware import Hardware, detect
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import recommendation

@@ -12,7 +12,7 @@ from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Experiment, Run, Study
 from studio.errors import InvalidError, NotFoundError
-from studio.events import Alarmed, Event, Failed, Finished, Sampled, Started
+from studio.protocols.events import Alarmed, Event, Failed, Finished, Sampled, Started
 from studio.services import experiments
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.samples.sample_diff import Piece

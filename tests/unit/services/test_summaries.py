@@ -10,7 +10,7 @@ from sqlmodel import Session, col, delete
 from studio.db.session import reading, unit_of_work
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
-from studio.events import Finished, Resumed, Started
+from studio.protocols.events import Finished, Resumed, Started
 from studio.services.metrics import metric_summaries
 from studio.services.metrics.metric_summaries import POINTS, WEIGHT
 from studio.services.runs import attempts, run_commands, runs

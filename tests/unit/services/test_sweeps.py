@@ -13,8 +13,8 @@ from studio.db.states import RunStatus, SweepStatus
 from studio.db.sweeps import Sweep
 from studio.db.tables import Dataset, Run
 from studio.errors import ConflictError, NotFoundError
-from studio.events import Event, Failed, Finished, Started
-from studio.recipe.space import Range, Several, Space, Values
+from studio.protocols.events import Event, Failed, Finished, Started
+from studio.recipe.search_space import Range, Several, Space, Values
 from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs, states

@@ -6,7 +6,7 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.events import Alarmed, Event, Started
+from studio.protocols.events import Alarmed, Event, Started
 from studio.services.runs import attempts, states
 from studio.services.studies import incidents
 from tests.factories import make_run, progressed

@@ -8,9 +8,9 @@ import pytest
 from sqlmodel import Session
 
 from studio.db.tables import DatasetVersion
-from studio.events import Finished, Progressed, Started
 from studio.hardware import detect
 from studio.methods import AnyRecipe
+from studio.protocols.events import Finished, Progressed, Started
 from studio.services.estimates import reference_runs, run_duration
 from studio.services.estimates.eval_overhead import Asides
 from studio.services.estimates.reference_runs import Lengths, Precedent

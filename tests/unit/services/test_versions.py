@@ -13,7 +13,7 @@ from studio.db.states import DatasetStatus
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from studio.rundir import JobSpec, RunDir
+from studio.protocols.run_dir import JobSpec, RunDir
 from studio.services import experiments
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.services.datasets.pending_datasets import Upload

@@ -6,7 +6,7 @@ import pytest
 from annotated_types import Ge, Gt
 from pydantic import Field, ValidationError
 
-from studio.recipe.knobs import Knob, Section
+from studio.recipe.fields import Knob, Section
 from studio.web.changes import changes
 from studio.web.fields import Fieldset
 from studio.web.forms import fieldset, problems_in, tidy

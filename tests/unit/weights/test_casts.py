@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.recipe.formats import DType
+from studio.recipe.float_formats import DType
 from studio.services.precision import number_formats, precision_warnings
 from studio.services.precision.incompatibilities import refusals
 from studio.weights import model_facts

@@ -13,12 +13,12 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from studio.db.session import reading
-from studio.desk import Asked as Row
 from studio.errors import StudioError, UnavailableError
+from studio.protocols.inference_service import Asked, End
+from studio.protocols.tokenizer_service import Asked as Row
 from studio.services.models import inference_client, tokenizer_client
 from studio.services.models.inference_client import Line
 from studio.services.openai import model_names
-from studio.speaker import Asked, End
 from studio.web import envelope
 from studio.web.api.openai.chat_shapes import Chat, Completion, Reply, Wish
 from studio.web.errors import status_of

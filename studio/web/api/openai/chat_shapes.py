@@ -10,7 +10,7 @@ from annotated_types import Ge, Le, Len
 from pydantic import Field
 
 from studio.errors import InvalidError
-from studio.speaker import Asked, End
+from studio.protocols.inference_service import Asked, End
 from studio.web.api.openai.shapes import Body, check
 
 IGNORED = frozenset(

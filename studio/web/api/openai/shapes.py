@@ -10,8 +10,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.described import Described
 from studio.errors import InvalidError
+from studio.schemas.field_docs import Described
 
 T = TypeVar("T")
 

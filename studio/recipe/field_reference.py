@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic.fields import FieldInfo
 
-from studio.described import texts
-from studio.recipe.knobs import Knob, Section, knob_of, sections_in
+from studio.recipe.fields import Knob, Section, knob_of, sections_in
 from studio.recipe.precision import PRECISIONS
+from studio.schemas.field_docs import texts
 
 _BOUNDS: tuple[tuple[type, str, str], ...] = (
     (Gt, "gt", "more than {}"),

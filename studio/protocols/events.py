@@ -140,7 +140,7 @@ class Failed(_Event):
 
     kind: Literal["failed"] = "failed"
     code: str
-    """One of `studio.failures`."""
+    """One of `studio.failure_codes`."""
     message: str
     hint: str = ""
     facts: dict[str, int] = Field(default_factory=dict)

@@ -4,7 +4,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection
 
-from studio import paths
+from studio import resources
 
 
 def walk(connection: Connection, to: str, *, back: bool = False) -> None:
@@ -16,6 +16,6 @@ def walk(connection: Connection, to: str, *, back: bool = False) -> None:
 
 def configuration() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(paths.migrations()))
+    config.set_main_option("script_location", str(resources.migrations()))
     config.set_main_option("path_separator", "os")
     return config

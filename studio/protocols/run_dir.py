@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.described import Described
-from studio.events import EventLog
+from studio.protocols.events import EventLog
+from studio.schemas.field_docs import Described
 
 MANIFEST = "manifest.json"
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
-from studio.described import Described
 from studio.errors import InvalidError
+from studio.schemas.field_docs import Described
 
 NAME = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
 """How the hub spells `owner/name`."""

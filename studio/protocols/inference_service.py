@@ -15,9 +15,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio import sockets
-from studio.described import Described
-from studio.desk import Failure
+from studio.processes import unix_sockets
+from studio.protocols.tokenizer_service import Failure
+from studio.schemas.field_docs import Described
 
 MODULE = "studio.runner.inference.main"
 
@@ -111,4 +111,4 @@ def connect(home: Path, timeout: float) -> socket.socket:
         OSError: there is nobody.
 
     """
-    return sockets.connect(path(home), timeout)
+    return unix_sockets.connect(path(home), timeout)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.rundir import WorkDir
+from studio.protocols.run_dir import WorkDir
 
 FILES = "files"
 

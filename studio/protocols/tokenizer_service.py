@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio import sockets
-from studio.described import Described
+from studio.processes import unix_sockets
+from studio.schemas.field_docs import Described
 
 MODULE = "studio.runner.tokenizer.main"
 
@@ -208,4 +208,4 @@ def connect(home: Path, timeout: float) -> socket.socket:
         OSError: there is nobody.
 
     """
-    return sockets.connect(path(home), timeout)
+    return unix_sockets.connect(path(home), timeout)

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from studio.client.call import Call
+from studio.client.discovery import Reach
 from studio.client.errors import refusal, unreachable
-from studio.client.reach import Reach
+from studio.client.request import Call
 
 T = TypeVar("T")
 Outcome = httpx2.Response | httpx2.TransportError

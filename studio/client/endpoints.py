@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from studio.client.call import Call, Heard, Listed, Sending, given
-from studio.client.shapes import (
+from studio.client.request import Call, Heard, Listed, Sending, given
+from studio.client.schemas import (
     Chore,
     Comparison,
     Curves,

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from studio.client.shapes import Page
+from studio.client.schemas import Page
 
 T = TypeVar("T")
 Heard = Callable[[int, int], object]

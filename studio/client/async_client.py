@@ -8,11 +8,11 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 import httpx2
 
-from studio.client import calls, trying
-from studio.client.call import Call, Listed
+from studio.client import endpoints, retries
+from studio.client.discovery import found
 from studio.client.errors import refusal
-from studio.client.reach import found
-from studio.client.shapes import Chore, Run
+from studio.client.request import Call, Listed
+from studio.client.schemas import Chore, Run
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,15 +24,15 @@ class Wire:
     """Sends calls, and reads their answers."""
 
     def __init__(self, url: str | None, token: str | None) -> None:
-        self.client = httpx2.AsyncClient(**trying.options(found(url, token)))
+        self.client = httpx2.AsyncClient(**retries.options(found(url, token)))
 
     async def send(self, call: Call[T]) -> T:
-        tries = trying.Tries(call)
+        tries = retries.Tries(call)
         while True:
             outcome = await self._ask(call)
             pause = tries.pause(outcome)
             if pause is None:
-                return trying.answer(call, outcome, self.client.base_url)
+                return retries.answer(call, outcome, self.client.base_url)
             await asyncio.sleep(pause)
 
     async def all(self, listed: Listed[T]) -> AsyncIterator[T]:
@@ -45,10 +45,10 @@ class Wire:
                 return
             after = page.next_after
 
-    async def _ask(self, call: Call[Any]) -> trying.Outcome:
+    async def _ask(self, call: Call[Any]) -> retries.Outcome:
         with call.file.opened() if call.file else nullcontext() as files:
             try:
-                return await self.client.send(trying.request(self.client, call, files))
+                return await self.client.send(retries.request(self.client, call, files))
             except httpx2.TransportError as error:
                 return error
 
@@ -87,20 +87,20 @@ class Lists(Generic[P, T]):
 
 
 class Runs(Noun):
-    submit = Does(calls.submit_run)
-    list = Lists(calls.runs)
-    get = Does(calls.run)
-    change = Does(calls.change_run)
-    delete = Does(calls.delete_run)
-    cancel = Does(calls.cancel_run)
-    keep = Does(calls.keep_run)
-    pause = Does(calls.pause_run)
-    resume = Does(calls.resume_run)
-    retry = Does(calls.retry_run)
-    move = Does(calls.move_run)
-    again = Does(calls.again)
-    metrics = Does(calls.metrics)
-    artifacts = Does(calls.artifacts)
+    submit = Does(endpoints.submit_run)
+    list = Lists(endpoints.runs)
+    get = Does(endpoints.run)
+    change = Does(endpoints.change_run)
+    delete = Does(endpoints.delete_run)
+    cancel = Does(endpoints.cancel_run)
+    keep = Does(endpoints.keep_run)
+    pause = Does(endpoints.pause_run)
+    resume = Does(endpoints.resume_run)
+    retry = Does(endpoints.retry_run)
+    move = Does(endpoints.move_run)
+    again = Does(endpoints.again)
+    metrics = Does(endpoints.metrics)
+    artifacts = Does(endpoints.artifacts)
 
     async def wait(self, run_id: int) -> Run:
         """Return a run once it has ended; `asyncio.timeout` says how long that may take."""
@@ -137,7 +137,7 @@ class Runs(Noun):
 
     async def _listen(self, run_id: int, last: str) -> AsyncIterator[httpx2.ServerSentEvent]:
         client = self._wire.client
-        response = await client.send(trying.stream_request(client, run_id, last), stream=True)
+        response = await client.send(retries.stream_request(client, run_id, last), stream=True)
         try:
             if response.is_error:
                 await response.aread()
@@ -149,15 +149,15 @@ class Runs(Noun):
 
 
 class Experiments(Noun):
-    create = Does(calls.create_experiment)
-    list = Lists(calls.experiments)
-    get = Does(calls.experiment)
-    run = Does(calls.run_experiment)
-    delete = Does(calls.delete_experiment)
+    create = Does(endpoints.create_experiment)
+    list = Lists(endpoints.experiments)
+    get = Does(endpoints.experiment)
+    run = Does(endpoints.run_experiment)
+    delete = Does(endpoints.delete_experiment)
 
 
 class Chores(Noun):
-    get = Does(calls.chore)
+    get = Does(endpoints.chore)
 
     async def wait(self, chore_id: int) -> Chore:
         """Return a chore once it has ended."""
@@ -167,33 +167,33 @@ class Chores(Noun):
 
 
 class Datasets(Noun):
-    add = Does(calls.add_dataset)
-    bring = Does(calls.bring_dataset)
-    list = Lists(calls.datasets)
-    get = Does(calls.dataset)
-    delete = Does(calls.delete_dataset)
+    add = Does(endpoints.add_dataset)
+    bring = Does(endpoints.bring_dataset)
+    list = Lists(endpoints.datasets)
+    get = Does(endpoints.dataset)
+    delete = Does(endpoints.delete_dataset)
 
 
 class Models(Noun):
-    add = Does(calls.add_model)
-    download = Does(calls.download_model)
-    list = Lists(calls.models)
-    get = Does(calls.model)
+    add = Does(endpoints.add_model)
+    download = Does(endpoints.download_model)
+    list = Lists(endpoints.models)
+    get = Does(endpoints.model)
 
 
 class Sweeps(Noun):
-    create = Does(calls.create_sweep)
-    prospect = Does(calls.prospect)
-    list = Lists(calls.sweeps)
-    get = Does(calls.sweep)
-    stop = Does(calls.stop_sweep)
+    create = Does(endpoints.create_sweep)
+    prospect = Does(endpoints.prospect)
+    list = Lists(endpoints.sweeps)
+    get = Does(endpoints.sweep)
+    stop = Does(endpoints.stop_sweep)
 
 
 class AsyncStudio(Noun):
     """A studio, here or elsewhere."""
 
-    compare = Does(calls.compare)
-    queue = Does(calls.queue)
+    compare = Does(endpoints.compare)
+    queue = Does(endpoints.queue)
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         """Without arguments, what STUDIO_URL and STUDIO_TOKEN say, or the one on this machine."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from studio.client.shapes import Run, Shape
+    from studio.client.schemas import Run, Shape
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 

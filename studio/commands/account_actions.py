@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import typer
 from sqlalchemy import Engine
 
-from studio.commands import entry
+from studio.commands import login_link
 from studio.db.accounts import Role
 from studio.db.session import reading, unit_of_work
 from studio.services.accounts import accounts, audit_log
@@ -18,7 +18,7 @@ def add(name: str, role: Role) -> None:
     with _home() as (settings, engine):
         with unit_of_work(engine) as db:
             account = accounts.add(db, name, role)
-        link_ = entry.personal(engine, entry.where(settings), account, "add")
+        link_ = login_link.personal(engine, login_link.where(settings), account, "add")
     typer.echo(f"{account.name} chooses a password here, within a day:\n{link_}")
 
 
@@ -33,14 +33,14 @@ def link(name: str) -> None:
     with _home() as (settings, engine):
         with reading(engine) as db:
             account = accounts.named(db, name)
-        typer.echo(entry.personal(engine, entry.where(settings), account, "link"))
+        typer.echo(login_link.personal(engine, login_link.where(settings), account, "link"))
 
 
 def remove(name: str) -> None:
     with _home() as (_settings, engine), unit_of_work(engine) as db:
         account = accounts.named(db, name)
         accounts.remove(db, account)
-        audit_log.note(db, entry.noted("remove", account.name))
+        audit_log.note(db, login_link.noted("remove", account.name))
     typer.echo(f"{account.name} is removed.")
 
 

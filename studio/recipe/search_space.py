@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter, model_validator
 
-from studio.recipe.knobs import Section
+from studio.recipe.fields import Section
 
 Scalar = bool | int | float | str | None
 Number = int | float

@@ -17,7 +17,7 @@ from email.message import Message
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from studio.errors import InvalidError, UnavailableError
-from studio.internal_networks import internal_network
+from studio.network.internal_networks import internal_network
 
 WELL_KNOWN = frozenset({80, 443})
 FIRST_FREE_PORT = 1024

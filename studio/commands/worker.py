@@ -6,9 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from studio import logs, parents
-from studio.commands import entry
+from studio import logs
+from studio.commands import login_link
 from studio.errors import StudioError
+from studio.processes import parent_death
 from studio.redaction import redacted
 from studio.services.accounts import secrets
 from studio.services.operations import home
@@ -26,10 +27,10 @@ def work(lifeline: int | None) -> None:
     stop = threading.Event()
     with _explained(lifeline):
         settings = Settings()
-        entry.keep_private()
+        login_link.keep_private()
         logs.configure("worker")
         if lifeline is not None:
-            parents.stop_with_parent(lifeline, stop)
+            parent_death.stop_with_parent(lifeline, stop)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         engine = home.open_home(settings)

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.described import Described
-from studio.rundir import DataFacts, JobSpec
+from studio.protocols.run_dir import DataFacts, JobSpec
+from studio.schemas.field_docs import Described
 from studio.weights import safetensors_headers
 
 

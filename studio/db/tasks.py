@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import JSON, Column
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import METRICS, NEVER_REUSED, Instant, Validated, now
+from studio.db.column_types import METRICS, NEVER_REUSED, Instant, Validated, now
 from studio.db.owners import owner
 from studio.db.states import WorkStatus, plain
 
@@ -53,7 +53,7 @@ class Chore(Work, table=True):
     __table_args__ = NEVER_REUSED
 
     kind: str
-    """One of `studio.chores.KINDS`."""
+    """One of `studio.protocols.tasks.KINDS`."""
     subject: str = Field(index=True)
     """What it is for, as `dataset:3`."""
     params: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))

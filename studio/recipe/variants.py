@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from studio.recipe.knobs import Section, sections_in
+from studio.recipe.fields import Section, sections_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import JSON, Column
 from sqlmodel import Field, SQLModel
 
-from studio.db.columns import Instant, now
+from studio.db.column_types import Instant, now
 
 
 class Receipt(SQLModel, table=True):

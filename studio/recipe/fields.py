@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from studio.described import Described
+from studio.schemas.field_docs import Described
 
 
 @dataclass(frozen=True, slots=True)

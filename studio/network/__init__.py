@@ -1,0 +1,1 @@
+"""Requests to other machines: guarded HTTP, internal networks, the Hugging Face hub."""

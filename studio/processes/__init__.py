@@ -1,0 +1,1 @@
+"""Operating system processes: identity, end with the parent, malloc settings, Unix sockets."""

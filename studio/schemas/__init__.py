@@ -1,0 +1,4 @@
+"""What all pydantic models share.
+
+Field descriptions from docstrings, readable validation errors.
+"""
