@@ -19,7 +19,6 @@ from studio.web import (
     live_figures,
     places,
     rights,
-    run_table,
     said,
     sheets,
     static_files,
@@ -96,7 +95,7 @@ def _jinja() -> Environment:
     jinja.policies["ext.i18n.trimmed"] = True
     # The extension brings this method along, and no type for it.
     jinja.install_gettext_callables(tongue.gettext, tongue.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
-    jinja.filters.update(words.FILTERS, dotted=flatten, spark=run_table.spark, said=said.shown)
+    jinja.filters.update(words.FILTERS, dotted=flatten, said=said.shown)
     jinja.globals.update(
         static=static_url,
         now=lambda: datetime.now(UTC),

@@ -211,16 +211,6 @@ def blocks(curve: Sequence[float]) -> str:
     return "".join(_BLOCKS[round((value - low) * scale)] for value in curve[::step])
 
 
-def spark(curve: Sequence[float]) -> str:
-    """Return the points of a line in a box of 80 by 20."""
-    low, high = min(curve), max(curve)
-    scale = 16 / (high - low) if high > low else 0
-    across = 78 / max(1, len(curve) - 1)
-    return " ".join(
-        f"{1 + i * across:.1f},{18 - (value - low) * scale:.1f}" for i, value in enumerate(curve)
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bunch:
     """A group on screen, with its runs if it is open."""

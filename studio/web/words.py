@@ -1,7 +1,7 @@
 """How numbers, sizes, times and metrics are written on a page: one way each."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -281,6 +281,16 @@ def moment(at: datetime | str | None) -> str:
     return drawn.format(at.isoformat(), figures.exact(at), ago(at))
 
 
+def sparkline_points(curve: Sequence[float]) -> str:
+    """Return the points of an SVG polyline that fits a box of 80 by 20."""
+    low, high = min(curve), max(curve)
+    scale = 16 / (high - low) if high > low else 0
+    across = 78 / max(1, len(curve) - 1)
+    return " ".join(
+        f"{1 + i * across:.1f},{18 - (value - low) * scale:.1f}" for i, value in enumerate(curve)
+    )
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "metric": metric,
     "axis": axis,
@@ -298,6 +308,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "magnitude": magnitude,
     "setting": setting,
     "inside": figures.inside,
+    "sparkline_points": sparkline_points,
     "title_of": tasks.title,
     "about": tasks.about,
 }
