@@ -22,9 +22,11 @@ from studio.recipe.fields import Section, sections_in
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
 from studio.services.search import completions
-from studio.web import handout, manual, run_table
-from studio.web.said import JOINTS, LISTS
-from studio.web.tongue import PHRASE
+from studio.web.help import help_index
+from studio.web.i18n.locale import PHRASE
+from studio.web.i18n.translation import JOINTS, LISTS
+from studio.web.runs import run_table
+from studio.web.studies import study_export
 
 SPEAKING = (
     *("studio/web", "studio/services", "studio/intake", "studio/recipe", "studio/weights"),
@@ -44,27 +46,33 @@ ELSEWHERE = frozenset(
         *(
             "web/api",
             "web/app.py",
-            "web/booklet.py",
-            "web/document.py",
-            "web/exposition.py",
-            "web/figures.py",
-            "web/files.py",
+            "web/compare/comparison_export.py",
+            "web/openapi_extras.py",
+            "web/http/prometheus_format.py",
+            "web/i18n/number_i18n.py",
+            "web/rendering/static_app.py",
         ),
         *(
-            "web/permissions.py",
-            "web/pictures.py",
-            "web/proxies.py",
-            "web/render.py",
-            "web/rights.py",
-            "web/safety.py",
+            "web/auth/permissions.py",
+            "web/compare/svg_charts.py",
+            "web/middleware/proxy_headers.py",
+            "web/rendering/render.py",
+            "web/auth/template_permissions.py",
+            "web/auth/security_headers.py",
         ),
-        "web/scripts.py",
+        "web/experiments/code_snippets.py",
         "weights/architectures.py",
-        *("web/said.py", "web/security.py", "web/tabulate.py", "web/tongue.py", "web/traffic.py"),
         *(
-            "web/uploads.py",
-            "web/viewers.py",
-            "web/pages/style.py",
+            "web/i18n/translation.py",
+            "web/middleware/request_guard.py",
+            "web/runs/table_export.py",
+            "web/i18n/locale.py",
+            "web/middleware/request_metrics.py",
+        ),
+        *(
+            "web/http/multipart_upload.py",
+            "web/http/stream_limits.py",
+            "web/help/style_page.py",
             "services/operations/backup_format.py",
             "services/operations/backups.py",
         ),
@@ -138,12 +146,12 @@ def _declared() -> Iterator[tuple[str, str]]:
     """Yield what is said of each knob, precision and method where it is declared."""
     for section in _sections():
         yield _where(section), _intro(section)
-    for entry in manual.knobs().values():
+    for entry in help_index.knobs().values():
         where = _where(entry.section)
         yield from ((where, text) for text in _of_knob(entry) if re.search("[A-Za-z]{2}", text))
     joints = (*(between for _opens, between, _closes in JOINTS), *LISTS)
-    yield from (("studio/web/said.py", one) for one in joints)
-    yield from (("studio/web/run_table.py", form) for form in run_table.FORMS.values() if form)
+    yield from (("studio/web/i18n/translation.py", one) for one in joints)
+    yield from (("studio/web/runs/run_table.py", form) for form in run_table.FORMS.values() if form)
     yield from _terms()
     for mode in PRECISIONS.values():
         yield from (("studio/recipe/precision.py", one) for one in (mode.title, mode.summary))
@@ -157,13 +165,17 @@ def _terms() -> Iterator[tuple[str, str]]:
         yield _where(type(state)), state.value
     yield from (("studio/protocols/events.py", phase) for phase in PHASES)
     for status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
-        yield "studio/web/errors.py", status.phrase
+        yield "studio/web/http/errors.py", status.phrase
     yield from (("studio/intake/detection/row_shapes.py", word) for word in BECOME.values())
     yield from (
         ("studio/services/datasets/token_stats.py", word) for word in token_stats.PARTS.values()
     )
-    for words in (handout.STATES, handout.INCIDENTS, handout.VERSUS):
-        yield from (("studio/web/handout.py", word) for word in words.values() if word.isascii())
+    for words in (study_export.STATES, study_export.INCIDENTS, study_export.VERSUS):
+        yield from (
+            ("studio/web/studies/study_export.py", word)
+            for word in words.values()
+            if word.isascii()
+        )
     yield _where(Actor), Actor().name
     for about in (*completions._ORDERED.values(), *completions._ABOUT.values()):
         yield _where(completions.Offer), about
@@ -174,7 +186,13 @@ def _where(declared: type) -> str:
 
 
 def _of_knob(entry: Entry) -> Iterator[str]:
-    yield from (entry.knob.label, entry.knob.unit, entry.help, entry.legal, manual.title_of(entry))
+    yield from (
+        entry.knob.label,
+        entry.knob.unit,
+        entry.help,
+        entry.legal,
+        help_index.title_of(entry),
+    )
     yield from (title for title in entry.knob.titles.values() if title.isascii())
     yield from (choice for choice in entry.choices if choice in CHOICES)
 

@@ -1,4 +1,4 @@
-// The figures of a run, written as the server writes them: see `studio/web/live_figures.py`.
+// The figures of a run, written as the server writes them: see `studio/web/rendering/live_figures.py`.
 
 import { measure, percent, short, span } from "./numbers.js";
 import { phrase } from "./phrases.js";

@@ -52,8 +52,8 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         _warn(settings)
         with _worker_beside(engine, settings, wanted=worker) as ending:
             # The largest import of all goes on while the worker does its own.
-            from studio.web import render  # noqa: PLC0415 -- heavy import
             from studio.web.app import create_app, settle  # noqa: PLC0415 -- heavy import
+            from studio.web.rendering import render  # noqa: PLC0415 -- heavy import
 
             _announce(login_link.prepare(engine, settings, address.url), open_page=open_page)
             render.keep_compiled(settings.cache / "templates")
@@ -63,7 +63,8 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
                 app,
                 log_config=None,
                 access_log=False,
-                proxy_headers=False,  # `studio.web.proxies` reads them, and asks from whom
+                # `studio.web.middleware.proxy_headers` reads them, and asks from whom.
+                proxy_headers=False,
                 timeout_graceful_shutdown=int(GRACE_SECONDS) or 1,
             )
             _Server(config, ending).run(sockets=[listening])

@@ -14,19 +14,21 @@ import studio
 from studio.services.accounts.oidc import Pending
 from studio.services.runs.base_model_check import HubAnswers
 from studio.settings import Settings
-from studio.web import document, errors, files
-from studio.web.api import ROUTERS as API
-from studio.web.deps import Seats
-from studio.web.door import LOOK_AGAIN_SECONDS, Door
-from studio.web.pages import ROUTERS as PAGES
-from studio.web.proxies import Behind
-from studio.web.security import Gate
-from studio.web.stream import Hub
-from studio.web.tongue import Tongue
-from studio.web.traffic import Counter, Traffic
-from studio.web.tries import Tries
-from studio.web.viewers import Viewers
-from studio.web.ways import Ways
+from studio.web import openapi_extras
+from studio.web.api.routers import ROUTERS as API
+from studio.web.auth.login_throttle import Tries
+from studio.web.auth.route_table import Ways
+from studio.web.http import errors
+from studio.web.http.deps import Seats
+from studio.web.http.event_hub import Hub
+from studio.web.http.stream_limits import Viewers
+from studio.web.i18n.locale import Tongue
+from studio.web.middleware.auth_middleware import LOOK_AGAIN_SECONDS, Door
+from studio.web.middleware.proxy_headers import Behind
+from studio.web.middleware.request_guard import Gate
+from studio.web.middleware.request_metrics import Counter, Traffic
+from studio.web.page_routers import ROUTERS as PAGES
+from studio.web.rendering import static_app
 
 _ABOUT = "Fine-tune language models: experiments, runs and their numbers."
 
@@ -34,7 +36,7 @@ _ABOUT = "Fine-tune language models: experiments, runs and their numbers."
 class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
         if self.openapi_schema is None:
-            self.openapi_schema = document.completed(super().openapi())
+            self.openapi_schema = openapi_extras.completed(super().openapi())
         return self.openapi_schema
 
 
@@ -77,7 +79,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     # To include a router is to analyse each of its routes again, a fifth of a second at the first
     # request; what that is for, prefixes and dependencies of the whole, is not used here.
     app.router.routes.extend(route for router in (*PAGES, *API) for route in router.routes)
-    app.mount("/static", files.Kept(), name="static")
+    app.mount("/static", static_app.Kept(), name="static")
     return app
 
 

@@ -19,8 +19,8 @@ from studio.db.states import RunStatus
 from studio.db.tables import Experiment, Run
 from studio.services.operations import home
 from studio.settings import Settings
-from studio.web import sheets
 from studio.web.app import create_app
+from studio.web.rendering import css_bundle
 from tests.bench.figures import Figure
 from tests.factories import furnish, make_recipe
 
@@ -78,8 +78,8 @@ def _median(client: TestClient, url: str) -> float:
 def contents(html: str, kind: str) -> list[bytes]:
     """Return what a page loads: the files it names, and what its modules import."""
     names = set(re.findall(rf"/static/([\w/.-]+\.{kind})", html))
-    joined = [sheets.joined()] if sheets.NAME in names else []
-    return [*joined, *(path.read_bytes() for path in _files(names - {sheets.NAME}, kind))]
+    joined = [css_bundle.joined()] if css_bundle.NAME in names else []
+    return [*joined, *(path.read_bytes() for path in _files(names - {css_bundle.NAME}, kind))]
 
 
 def _files(names: set[str], kind: str) -> set[Path]:

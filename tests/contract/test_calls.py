@@ -2,10 +2,11 @@
 
 import pytest
 
-from studio.web.api import ROUTERS as API
-from studio.web.api import openai, watch
-from studio.web.api.calls import Call
-from studio.web.pages import ROUTERS as PAGES
+from studio.web.api import openai
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.routers import ROUTERS as API
+from studio.web.api.system import prometheus
+from studio.web.page_routers import ROUTERS as PAGES
 
 FORM = ""
 """Of what only lays a form out anew: a program has no form, and calls what the form would."""
@@ -97,7 +98,7 @@ ACTIONS = {
 }
 """What each page sends, and the call that does the same."""
 
-OTHERS = (watch.router, *openai.ROUTERS)
+OTHERS = (prometheus.router, *openai.ROUTERS)
 """What speaks another's language: Prometheus's, OpenAI's."""
 
 CALLS = [route for router in API if router not in OTHERS for route in router.routes]

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from studio import resources
-from studio.web import sheets
+from studio.web.rendering import css_bundle
 
 KB = 1000
 SCRIPT, STYLE = 60 * KB, 15 * KB
@@ -82,7 +82,7 @@ def test_no_page_asks_for_much_script(module: str) -> None:
 
 
 def test_all_style_is_light() -> None:
-    assert gzipped(sheets.joined()) <= STYLE
+    assert gzipped(css_bundle.joined()) <= STYLE
 
 
 def test_every_style_sheet_is_sent() -> None:
@@ -91,7 +91,7 @@ def test_every_style_sheet_is_sent() -> None:
         for path in resources.static().rglob("*.css")
     }
 
-    assert set(sheets.ORDER) == kept
+    assert set(css_bundle.ORDER) == kept
 
 
 def test_every_script_is_some_page_s() -> None:

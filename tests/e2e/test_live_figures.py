@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from studio.web import live_figures, tongue, words
+from studio.web.i18n import formatting
+from studio.web.i18n import locale as page_locale
+from studio.web.rendering import live_figures
 from tests.living import Studio, run_of, submit
 from tests.patience import until
 
 pytestmark = pytest.mark.e2e
 
 LONG = 100_000
-DASH = words.NOTHING
+DASH = formatting.NOTHING
 Figures = dict[str, str]
 
 READ = """places => places.map((place) => Object.fromEntries(
@@ -76,9 +78,9 @@ def expected(studio: Studio, number: int) -> dict[str, list[Figures]]:
         for late in (False, True):
             for key, one in told["series"].items():
                 if (key == "eval_loss") is late and (value := one["mean"][place]) is not None:
-                    known[key] = words.measure(value, key)
+                    known[key] = formatting.measure(value, key)
             sets.append(dict(known))
-        by_step[words.number(step)] = sets
+        by_step[formatting.number(step)] = sets
     return by_step
 
 
@@ -149,7 +151,7 @@ def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
     for tab in context.pages:
         shown = read(tab)
         assert {name: shown[name] for name in names} == {
-            name: words.measure(told[name], name) for name in names
+            name: formatting.measure(told[name], name) for name in names
         }
 
 
@@ -177,9 +179,9 @@ def test_scripts_and_pages_write_numbers_alike(
     ]
     written = page.evaluate(WRITE, pairs)
     context.close()
-    before = tongue.spoken()
-    tongue.speak(tag)
-    wanted = [words.measure(value, name) for value, name in pairs]
-    tongue.speak(before)
+    before = page_locale.spoken()
+    page_locale.speak(tag)
+    wanted = [formatting.measure(value, name) for value, name in pairs]
+    page_locale.speak(before)
 
     assert written == wanted

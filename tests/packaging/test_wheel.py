@@ -67,7 +67,9 @@ def test_wheel_carries_every_catalogue_compiled(wheel: Path) -> None:
 
 
 def test_installed_studio_speaks_chinese(installed: Path, tmp_path: Path) -> None:
-    ask = "from studio.web import tongue; tongue.speak('zh-Hans'); print(tongue.gettext('Runs'))"
+    ask = (
+        "from studio.web.i18n import locale; locale.speak('zh-Hans'); print(locale.gettext('Runs'))"
+    )
 
     assert run(installed / "bin" / "python", "-c", ask, home=tmp_path) == "运行"
 

@@ -9,8 +9,8 @@ from studio.methods import METHODS, RECIPES, AnyRecipe
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import nest
 from studio.recipe.precision import PRECISIONS
-from studio.web.fields import Fieldset
-from studio.web.forms import fieldset, tidy
+from studio.web.forms.controls import Fieldset
+from studio.web.forms.recipe_form import fieldset, tidy
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
 RATES = st.floats(min_value=1e-12, max_value=1)

@@ -14,11 +14,11 @@ from studio.db.session import reading, unit_of_work
 from studio.db.tables import Run
 from studio.services import experiments
 from studio.services.runs import runs
-from studio.web import tabulate
-from studio.web.api import ROUTERS as API
-from studio.web.pages import ROUTERS as PAGES
-from studio.web.pages.login import local
-from studio.web.tabulate import Sheet
+from studio.web.accounts.login_page import local
+from studio.web.api.routers import ROUTERS as API
+from studio.web.page_routers import ROUTERS as PAGES
+from studio.web.runs import table_export
+from studio.web.runs.table_export import Sheet
 from tests.reading import read
 from tests.security.visits import Place, ask
 
@@ -76,7 +76,7 @@ def test_no_cell_of_an_export_is_reckoned_with(name: str, title: str) -> None:
     )
 
     # A quoted cell keeps every line break, so only the first sign of each counts.
-    rows = list(csv.reader(io.StringIO(tabulate.as_csv(made), newline="")))
+    rows = list(csv.reader(io.StringIO(table_export.as_csv(made), newline="")))
     assert [row[1][0] for row in rows] == ["'", "'", "-"]
     assert float(rows[2][1]) == -1.5
 

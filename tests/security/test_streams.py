@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from studio.errors import UnavailableError
 from studio.services.runs import artifacts
 from studio.web.app import create_app
-from studio.web.viewers import Viewers
+from studio.web.http.stream_limits import Viewers
 from tests.security.visits import Answer, Place, ask, scope
 
 SECONDS = 20

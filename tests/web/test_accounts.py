@@ -9,7 +9,13 @@ from studio.db.session import reading, unit_of_work
 from studio.errors import TooManyError
 from studio.services.accounts import accounts, audit_log, one_time_links, passwords
 from studio.settings import Settings
-from studio.web.tries import KEPT, MOST_OF_ADDRESS, MOST_OF_BOTH, WINDOW_SECONDS, Tries
+from studio.web.auth.login_throttle import (
+    KEPT,
+    MOST_OF_ADDRESS,
+    MOST_OF_BOTH,
+    WINDOW_SECONDS,
+    Tries,
+)
 from tests.reading import read
 from tests.web.door import PASSWORD, House, house
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.services.runs import attempts
 from studio.settings import Settings
-from studio.web.api import live
+from studio.web.api.runs import event_streams
 from tests.factories import make_done, make_run, make_running, progressed
 
 NEW = {"name": "first try", "recipe": {"base_model": "starter", "dataset": "starter"}}
@@ -244,8 +244,10 @@ def test_time_alone_is_no_news(engine: Engine) -> None:
         attempts.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0)], 1)
         run_id = run.id or 0
     settings = Settings(home=Path("nowhere"))
-    first, told = live.news(engine, settings, live.Viewer(run_id, live.Place()))
-    _second, again = live.news(engine, settings, first)
+    first, told = event_streams.news(
+        engine, settings, event_streams.Viewer(run_id, event_streams.Place())
+    )
+    _second, again = event_streams.news(engine, settings, first)
 
     assert [event.event for event in told] == ["metrics", "event", "status"]
     assert again == []
@@ -257,11 +259,13 @@ def test_a_line_cut_between_two_events_loses_nothing(engine: Engine, settings: S
     folder = settings.runs / str(run_id)
     folder.mkdir()
     (folder / "log.txt").write_text("one\ntwo\n")
-    _viewer, told = live.news(engine, settings, live.Viewer(run_id, live.Place()))
+    _viewer, told = event_streams.news(
+        engine, settings, event_streams.Viewer(run_id, event_streams.Place())
+    )
 
     def heard_in_all(cut: int) -> set[str | None]:
-        place = live.place_of(told[cut - 1].id or "") if cut else live.Place()
-        _viewer, rest = live.news(engine, settings, live.Viewer(run_id, place))
+        place = event_streams.place_of(told[cut - 1].id or "") if cut else event_streams.Place()
+        _viewer, rest = event_streams.news(engine, settings, event_streams.Viewer(run_id, place))
         return {event.raw_data for event in (*told[:cut], *rest)}
 
     whole = heard_in_all(0)

@@ -14,7 +14,7 @@ from studio.db.tables import Run, Worker
 from studio.protocols.events import Checkpointed, Failed, Paused
 from studio.services.runs import attempts, run_commands, runs
 from studio.services.workers import workers
-from studio.web import words
+from studio.web.i18n import formatting
 from tests.factories import make_done, make_run, make_running
 from tests.reading import Node, read
 
@@ -236,7 +236,7 @@ def test_the_first_starts_when_a_slot_is_free(client: TestClient, engine: Engine
         make_run(db, "a")
         make_run(db, "b")
 
-    assert [row.all("td")[2].text for row in waiting(client)] == ["now", words.NOTHING]
+    assert [row.all("td")[2].text for row in waiting(client)] == ["now", formatting.NOTHING]
 
 
 def test_a_run_waits_as_long_as_its_like_took(client: TestClient, engine: Engine) -> None:

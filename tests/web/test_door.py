@@ -15,8 +15,8 @@ from studio.db.column_types import now
 from studio.db.session import reading, unit_of_work
 from studio.services.accounts import api_tokens, login_sessions
 from studio.settings import Settings
-from studio.web.pages.login import local
-from studio.web.ways import Ways
+from studio.web.accounts.login_page import local
+from studio.web.auth.route_table import Ways
 from tests.reading import read
 from tests.web.door import House, house
 

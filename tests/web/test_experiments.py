@@ -11,7 +11,7 @@ from studio.methods.base import Preset
 from studio.recipe.precision import PRECISIONS
 from studio.services import experiments
 from studio.services.runs import runs
-from studio.web.forms import fieldset
+from studio.web.forms.recipe_form import fieldset
 from tests.factories import make_done, make_run
 from tests.reading import Node, posted, problem_of, read, value_of
 

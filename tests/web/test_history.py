@@ -25,7 +25,7 @@ from studio.services.runs import attempts, run_commands, run_events, states
 from studio.services.runs.attempts import Owner
 from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings
-from studio.web.api import live
+from studio.web.api.runs import event_streams
 from tests.factories import make_run, make_running
 from tests.reading import read
 
@@ -213,10 +213,12 @@ def test_checkpoints_in_a_row_are_one_line(client: TestClient, engine: Engine) -
 def test_the_stream_tells_what_happens_once(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run_id = make_run(db).id or 0
-    viewer, first = live.news(engine, HERE, live.Viewer(run_id, live.Place()))
+    viewer, first = event_streams.news(
+        engine, HERE, event_streams.Viewer(run_id, event_streams.Place())
+    )
     with unit_of_work(engine) as db:
         queue.prioritise(db, run_id, 5)
-    _viewer, then = live.news(engine, HERE, viewer)
+    _viewer, then = event_streams.news(engine, HERE, viewer)
 
     def kinds(told: list[Any]) -> list[str]:
         return [
@@ -230,7 +232,7 @@ def test_the_stream_tells_what_happens_once(engine: Engine) -> None:
 
 
 def test_an_id_of_an_older_page_is_still_understood() -> None:
-    assert live.place_of("7.20") == live.Place(metric=7, log=20)
+    assert event_streams.place_of("7.20") == event_streams.Place(metric=7, log=20)
 
 
 def test_every_word_of_the_states_has_a_type() -> None:

@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.services.runs import attempts, states
-from studio.web.pages.home import PAGE
+from studio.web.runs.run_list_page import PAGE
 from tests.factories import make_done, make_run, make_running, progressed
 from tests.reading import Node, read
 

@@ -9,16 +9,17 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.settings import Settings
-from studio.web import figures, said, tongue, verdict, words
+from studio.web import study_conclusions
+from studio.web.i18n import formatting, locale, number_i18n, translation
 from tests.factories import make_done
 from tests.web.door import house
 
 
 @pytest.fixture
 def in_chinese() -> Iterator[None]:
-    tongue.speak("zh-Hans")
+    locale.speak("zh-Hans")
     yield
-    tongue.speak(tongue.ENGLISH)
+    locale.speak(locale.ENGLISH)
 
 
 def language_of(client: TestClient, **headers: str) -> str:
@@ -43,7 +44,7 @@ def language_of(client: TestClient, **headers: str) -> str:
     ],
 )
 def test_the_browser_s_best_liking_is_answered(accepted: str, language: str) -> None:
-    assert tongue.chosen({"accept-language": accepted}) == language
+    assert locale.chosen({"accept-language": accepted}) == language
 
 
 def test_nobody_who_says_nothing_is_answered_in_another_language(client: TestClient) -> None:
@@ -82,7 +83,7 @@ def test_a_language_that_is_not_spoken_is_refused(client: TestClient) -> None:
 
 
 def test_a_cookie_with_anything_else_is_passed_over() -> None:
-    assert tongue.chosen({"cookie": "language=../../etc", "accept-language": "zh"}) == "zh-Hans"
+    assert locale.chosen({"cookie": "language=../../etc", "accept-language": "zh"}) == "zh-Hans"
 
 
 def test_caches_are_told_what_a_page_hangs_on(client: TestClient) -> None:
@@ -160,35 +161,35 @@ def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: En
     ],
 )
 def test_sentences_with_values_are_known_again(text: str, told: str) -> None:
-    assert said.said(text) == told
+    assert translation.said(text) == told
 
 
 @pytest.mark.usefixtures("in_chinese")
 def test_numbers_follow_the_language() -> None:
-    assert words.number(1234567) == "1,234,567"
-    assert words.measure(0.125, "a_share") == "12.5%"
-    assert words.number(float("inf")) == "无穷大"
-    assert words.setting(True) == "是"  # noqa: FBT003 -- a value of a recipe
-    assert words.duration(200) == "3分钟 20秒"
+    assert formatting.number(1234567) == "1,234,567"
+    assert formatting.measure(0.125, "a_share") == "12.5%"
+    assert formatting.number(float("inf")) == "无穷大"
+    assert formatting.setting(True) == "是"  # noqa: FBT003 -- a value of a recipe
+    assert formatting.duration(200) == "3分钟 20秒"
 
 
 @pytest.mark.usefixtures("in_chinese")
 def test_what_a_study_comes_to_follows_the_language() -> None:
-    assert verdict.plural(3, "seed") == "3 个种子"
-    assert verdict.memory(1.5) == "内存多 50\N{NO-BREAK SPACE}%"
+    assert study_conclusions.plural(3, "seed") == "3 个种子"
+    assert study_conclusions.memory(1.5) == "内存多 50\N{NO-BREAK SPACE}%"
 
 
 @pytest.mark.usefixtures("in_chinese")
 def test_dates_follow_the_language() -> None:
     at = datetime(2026, 11, 21, 9, 5, tzinfo=UTC)
 
-    assert words.ago(datetime.now(UTC) - timedelta(hours=3, minutes=5)) == "3小时前"
-    assert words.ago(datetime.now(UTC) + timedelta(days=2, minutes=5)) == "2天后"
-    assert figures.exact(at).startswith("2026年11月21日")
-    assert figures.minute(at) == "11月21日 09:05"
+    assert formatting.ago(datetime.now(UTC) - timedelta(hours=3, minutes=5)) == "3小时前"
+    assert formatting.ago(datetime.now(UTC) + timedelta(days=2, minutes=5)) == "2天后"
+    assert number_i18n.exact(at).startswith("2026年11月21日")
+    assert number_i18n.minute(at) == "11月21日 09:05"
 
 
 def test_english_keeps_the_house_s_figures() -> None:
-    assert words.number(1234567) == "1\N{NARROW NO-BREAK SPACE}234\N{NARROW NO-BREAK SPACE}567"
-    assert words.duration(200) == "3 min 20 s"
-    assert figures.exact(datetime(2026, 11, 21, 9, 5, tzinfo=UTC)) == "2026-11-21 09:05:00 UTC"
+    assert formatting.number(1234567) == "1\N{NARROW NO-BREAK SPACE}234\N{NARROW NO-BREAK SPACE}567"
+    assert formatting.duration(200) == "3 min 20 s"
+    assert number_i18n.exact(datetime(2026, 11, 21, 9, 5, tzinfo=UTC)) == "2026-11-21 09:05:00 UTC"

@@ -5,7 +5,7 @@ from fastapi.testclient import TestClient
 
 from studio.failure_codes import KINDS
 from studio.recipe.precision import PRECISIONS
-from studio.web import manual
+from studio.web.help import help_index
 from tests.reading import Node, read
 
 
@@ -15,10 +15,10 @@ def facts(page: Node) -> dict[str, str]:
     return {name.text: value.text for name, value in zip(names, values, strict=True)}
 
 
-@pytest.mark.parametrize("name", manual.knobs())
+@pytest.mark.parametrize("name", help_index.knobs())
 def test_every_knob_has_a_page(client: TestClient, name: str) -> None:
     page = read(client.get(f"/help/knobs/{name}").text)
-    entry = manual.knobs()[name]
+    entry = help_index.knobs()[name]
 
     assert page.one("h1").text == entry.knob.label
     assert page.one("p", class_="lead").text == " ".join(entry.help.split())
@@ -46,7 +46,7 @@ def test_a_knob_shows_how_to_set_it(client: TestClient) -> None:
 
 
 def test_every_related_knob_exists() -> None:
-    known = manual.knobs()
+    known = help_index.knobs()
 
     assert [one for entry in known.values() for one in entry.knob.related if one not in known] == []
 
@@ -65,8 +65,8 @@ def test_help_without_words_holds_everything(client: TestClient) -> None:
     found = read(client.get("/help").text).one(id="found")
 
     links = [link.attributes["href"] for link in found.all("a")]
-    assert len(links) == len(manual.knobs()) + len(KINDS) + 1
-    assert manual.pages("").count == len(manual.knobs()) + len(KINDS) + len(PRECISIONS)
+    assert len(links) == len(help_index.knobs()) + len(KINDS) + 1
+    assert help_index.pages("").count == len(help_index.knobs()) + len(KINDS) + len(PRECISIONS)
 
 
 def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:
@@ -74,4 +74,4 @@ def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:
 
     hrefs = {link.attributes.get("href", "") for link in page.all("a")}
     linked = {href.removeprefix("/help/knobs/") for href in hrefs if "/help/knobs/" in href}
-    assert linked == manual.knobs().keys()
+    assert linked == help_index.knobs().keys()

@@ -2,7 +2,7 @@
 
 from fastapi.testclient import TestClient
 
-from studio.web import sheets
+from studio.web.rendering import css_bundle
 from tests.bench.pages import contents
 
 
@@ -10,6 +10,6 @@ def test_the_joined_style_sheet_and_every_module_are_weighed(client: TestClient)
     html = client.get("/").text
     scripts = contents(html, "js")
 
-    assert contents(html, "css") == [sheets.joined()]
+    assert contents(html, "css") == [css_bundle.joined()]
     assert any(b"uPlot" in one for one in scripts)
     assert len(scripts) > html.count(".js")

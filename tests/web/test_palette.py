@@ -4,7 +4,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.web.places import PLACES
+from studio.web.rendering.navigation import PLACES
 from tests.factories import make_done
 from tests.reading import Node, read
 

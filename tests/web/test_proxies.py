@@ -10,7 +10,7 @@ from studio.errors import InvalidError
 from studio.services.accounts import accounts, audit_log
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.web.proxies import Behind
+from studio.web.middleware.proxy_headers import Behind
 from tests.web.door import House, house
 
 PROXY = {"trusted_proxies": "10.0.0.1, 192.168.0.0/16", "proxy_user_header": "X-Forwarded-User"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jinja2 import DictLoader, Environment
 
-from studio.web.render import Kept
+from studio.web.rendering.render import Kept
 
 
 def _shown(folder: Path) -> str:

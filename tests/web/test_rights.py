@@ -29,11 +29,11 @@ from studio.recipe.search_space import SPACE
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.settings import Settings
-from studio.web.api import ROUTERS as API
-from studio.web.door import Door
-from studio.web.pages import ROUTERS as PAGES
-from studio.web.traffic import Counter, Traffic
-from studio.web.ways import Ways
+from studio.web.api.routers import ROUTERS as API
+from studio.web.auth.route_table import Ways
+from studio.web.middleware.auth_middleware import Door
+from studio.web.middleware.request_metrics import Counter, Traffic
+from studio.web.page_routers import ROUTERS as PAGES
 from tests.factories import make_done, make_recipe, make_run, make_running
 from tests.reading import Node, read
 from tests.web.door import House, house

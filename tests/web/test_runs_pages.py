@@ -13,7 +13,8 @@ from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS
 from studio.services.runs import attempts, runs
 from studio.settings import Settings
-from studio.web import live_figures, words
+from studio.web.i18n import formatting
+from studio.web.rendering import live_figures
 from tests.factories import make_done, make_run, make_running, progressed
 from tests.reading import Node, read
 
@@ -57,7 +58,7 @@ def test_tiles_stand_before_there_is_a_metric(client: TestClient, engine: Engine
     tiles = shown(client).one("dl", class_="figures").all("div")
 
     assert [tile.text for tile in tiles if "hidden" not in tile.attributes][:4] == [
-        f"{words.metric(name)} {words.NOTHING}" for name in live_figures.TILES
+        f"{formatting.metric(name)} {formatting.NOTHING}" for name in live_figures.TILES
     ]
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.web.safety import HEADERS
+from studio.web.auth.security_headers import HEADERS
 
 BODY = {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}
 

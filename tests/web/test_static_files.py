@@ -16,8 +16,8 @@ from fastapi.testclient import TestClient
 from starlette.middleware.gzip import GZipMiddleware
 
 from hatch_build import replace_folder
-from studio.web.files import Kept
-from studio.web.static_files import StaticFolder
+from studio.web.rendering.static_app import Kept
+from studio.web.rendering.static_files import StaticFolder
 
 SCRIPT = b"let chart = 1;\n" * 500
 

@@ -6,8 +6,8 @@ import threading
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.web.api import live
-from studio.web.stream import Hub
+from studio.web.api.runs import event_streams
+from studio.web.http.event_hub import Hub
 from tests.factories import make_done, make_run, make_running
 
 
@@ -70,12 +70,12 @@ def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> N
 def test_live_runs_are_followed_however_many_are_newer(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         first, ended = make_running(db, "first").id, make_done(db, "ended").id
-        for place in range(live.RECENT):
+        for place in range(event_streams.RECENT):
             make_run(db, f"waits {place}")
 
-    seen = {brief.id for brief in live.recent(engine, frozenset({ended or 0}))}
+    seen = {brief.id for brief in event_streams.recent(engine, frozenset({ended or 0}))}
     assert {first, ended} < seen
-    assert len(seen) == live.RECENT + 2
+    assert len(seen) == event_streams.RECENT + 2
 
 
 def test_a_viewer_that_leaves_takes_no_other_along(engine: Engine) -> None:

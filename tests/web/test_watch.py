@@ -25,7 +25,7 @@ from studio.services.runs import attempts
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
-from studio.web.exposition import Family, Sample, text
+from studio.web.http.prometheus_format import Family, Sample, text
 from tests.factories import make_done, make_run, make_running
 from tests.reading import read
 

@@ -10,7 +10,7 @@ from studio.services.estimates import estimates, memory_fit
 from studio.services.estimates.activation_memory import Load
 from studio.services.estimates.estimates import Known, Needed
 from studio.services.estimates.memory_fit import BESIDE_CUDA, Host, Verdict
-from studio.web.render import _jinja
+from studio.web.rendering.render import _jinja
 from studio.weights.model_facts import ModelFacts
 from tests.factories import make_recipe
 from tests.reading import read

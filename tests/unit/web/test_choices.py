@@ -3,7 +3,7 @@
 from sqlmodel import Session
 
 from studio.hardware import Gpu, Hardware
-from studio.web import choices
+from studio.web.forms import choices
 
 T4 = Hardware(
     processor="Xeon",

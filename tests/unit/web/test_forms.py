@@ -7,9 +7,9 @@ from annotated_types import Ge, Gt
 from pydantic import Field, ValidationError
 
 from studio.recipe.fields import Knob, Section
-from studio.web.changes import changes
-from studio.web.fields import Fieldset
-from studio.web.forms import fieldset, problems_in, tidy
+from studio.web.experiments.config_diff import changes
+from studio.web.forms.controls import Fieldset
+from studio.web.forms.recipe_form import fieldset, problems_in, tidy
 
 
 class Sugar(Section):

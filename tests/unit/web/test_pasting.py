@@ -5,8 +5,8 @@ import pytest
 from studio.errors import InvalidError
 from studio.methods import METHODS, RECIPES
 from studio.recipe import yaml
-from studio.web.forms import tidy
-from studio.web.pasting import LONGEST, pour
+from studio.web.experiments.yaml_paste import LONGEST, pour
+from studio.web.forms.recipe_form import tidy
 from tests.factories import make_recipe
 
 SFT = METHODS["sft"]

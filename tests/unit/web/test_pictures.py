@@ -6,9 +6,9 @@ import re
 import pytest
 
 from studio.services.metrics.metrics import Series
-from studio.web import pictures
-from studio.web.lines import Drawn, Line
-from studio.web.pictures import Look
+from studio.web.compare import svg_charts
+from studio.web.compare.curve_styles import Drawn, Line
+from studio.web.compare.svg_charts import Look
 
 X = [1.0, 2.0, 3.0, 4.0]
 
@@ -26,33 +26,33 @@ def one(*values: float | None, label: str = "a", **more: int) -> Drawn:
 @pytest.mark.parametrize("look", [{}, {"is_log": True, "is_x_log": True}, {"is_clipped": True}])
 @pytest.mark.parametrize("values", [(1.0, 2.0, 3.0, 4.0), (5.0,) * 4, (-1.0, None, 0.0, 2.0)])
 def test_any_curve_makes_a_picture(values: tuple[float | None, ...], look: dict[str, bool]) -> None:
-    drawn = pictures.svg(X, [one(*values)], Look(title="t", unit="step", **look))  # type: ignore[arg-type] # switches only
+    drawn = svg_charts.svg(X, [one(*values)], Look(title="t", unit="step", **look))  # type: ignore[arg-type] # switches only
 
     assert (tags(drawn)[0], tags(drawn).count("path") > 0) == ("svg", True)
     assert "nan" not in drawn
 
 
 def test_what_is_not_finite_is_marked() -> None:
-    drawn = pictures.svg(X, [one(1.0, None, None, 2.0)], Look(title="t", unit="step"))
+    drawn = svg_charts.svg(X, [one(1.0, None, None, 2.0)], Look(title="t", unit="step"))
 
     assert drawn.count("not finite") == 2
 
 
 def test_hostile_names_stay_text() -> None:
-    drawn = pictures.svg(X, [one(*X, label="<script>")], Look(title="<b>", unit="step"))
+    drawn = svg_charts.svg(X, [one(*X, label="<script>")], Look(title="<b>", unit="step"))
 
     assert "<script>" not in drawn
     assert "<b>" not in drawn
 
 
 def test_nothing_told_is_an_empty_picture() -> None:
-    assert tags(pictures.svg([], [], Look(title="t", unit="step")))[:2] == ["svg", "title"]
+    assert tags(svg_charts.svg([], [], Look(title="t", unit="step")))[:2] == ["svg", "title"]
 
 
 def test_smoothing_is_corrected_for_its_start() -> None:
-    assert pictures.smoothed([2.0, None, 2.0], 0.9) == [
+    assert svg_charts.smoothed([2.0, None, 2.0], 0.9) == [
         pytest.approx(2.0),
         None,
         pytest.approx(2.0),
     ]
-    assert math.isclose(pictures.smoothed([0.0, 1.0], 0.5)[1] or 0, 2 / 3)
+    assert math.isclose(svg_charts.smoothed([0.0, 1.0], 0.5)[1] or 0, 2 / 3)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from studio.errors import DiskFullError, InvalidError
-from studio.web.uploads import Form, Names, _feed, _Writer, received
+from studio.web.http.multipart_upload import Form, Names, _feed, _Writer, received
 
 NAMES = Names(fields=frozenset({"name"}), files=frozenset({"file"}))
 BODY = (

@@ -8,8 +8,8 @@ from studio.services.studies import study_statistics
 from studio.services.studies.incidents import Timeline
 from studio.services.studies.study_reports import Answers, Report
 from studio.services.studies.study_statistics import State, Trial
-from studio.web import handout
-from studio.web.verdict import share, verdict
+from studio.web.studies import study_export
+from studio.web.study_conclusions import share, verdict
 
 
 def trial(mode: str, seed: int, *losses: float, state: State = "done") -> Trial:
@@ -114,7 +114,7 @@ def test_a_share_is_written_without_a_negative_zero() -> None:
 
 
 def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
-    text = handout.markdown(report(*REFERENCE, trial("bf16_pure", 0, 3.0, 2.0)))
+    text = study_export.markdown(report(*REFERENCE, trial("bf16_pure", 0, 3.0, 2.0)))
 
     lines = text.splitlines()
     assert lines[0] == "# Precision study: a\\|b"
@@ -125,7 +125,7 @@ def test_the_markdown_holds_one_row_a_mode_and_escapes_names() -> None:
 
 
 def test_the_csv_holds_bare_numbers() -> None:
-    text = handout.table(report(*REFERENCE, trial("bf16", 0, 3.0, 2.25)))
+    text = study_export.table(report(*REFERENCE, trial("bf16", 0, 3.0, 2.25)))
     rows = {row["precision"]: row for row in csv.DictReader(text.splitlines())}
 
     assert (rows["bf16"]["gap"], rows["bf16"]["eval_loss_n"], rows["fp32"]["gap"]) == (

@@ -4,7 +4,7 @@ from sqlmodel import Session
 
 from studio.services.compare import compare
 from studio.services.runs import attempts
-from studio.web.view import View, brushed, parse
+from studio.web.compare.comparison_url import View, brushed, parse
 from tests.factories import make_running, progressed
 
 

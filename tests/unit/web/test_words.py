@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from studio.web import words
+from studio.web.i18n import formatting
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -27,7 +27,7 @@ NAN, INFINITY = float("nan"), float("inf")
 def test_numbers_have_four_digits_and_are_never_zero_by_mistake(
     value: float | None, text: str
 ) -> None:
-    assert words.number(value) == text
+    assert formatting.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_numbers_have_four_digits_and_are_never_zero_by_mistake(
 def test_a_metric_is_written_in_the_unit_of_its_name(
     name: str, value: float | None, text: str
 ) -> None:
-    assert words.measure(value, name) == text
+    assert formatting.measure(value, name) == text
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_metric_is_written_in_the_unit_of_its_name(
     [(0.05, "+0.05"), (-0.05, "\N{MINUS SIGN}0.05"), (0.0, ""), (None, ""), (NAN, "NaN")],
 )
 def test_a_difference_bears_its_sign(delta: float | None, text: str) -> None:
-    assert words.change(delta, "eval_loss") == text
+    assert formatting.change(delta, "eval_loss") == text
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_difference_bears_its_sign(delta: float | None, text: str) -> None:
     [(None, "\N{EN DASH}"), (True, "yes"), (False, "no"), (8, "8"), ("float32", "float32")],
 )
 def test_a_setting_reads_as_a_word(value: object, text: str) -> None:
-    assert words.setting(value) == text
+    assert formatting.setting(value) == text
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_setting_reads_as_a_word(value: object, text: str) -> None:
     ],
 )
 def test_a_magnitude_is_a_power_of_ten_where_digits_do_not_read(value: float, text: str) -> None:
-    assert words.magnitude(value) == text
+    assert formatting.magnitude(value) == text
 
 
 @pytest.mark.parametrize(
@@ -87,18 +87,22 @@ def test_a_magnitude_is_a_power_of_ten_where_digits_do_not_read(value: float, te
     ],
 )
 def test_a_duration_has_the_two_units_that_matter(seconds: float | None, text: str) -> None:
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 def test_a_size_is_written_in_the_unit_that_reads_best() -> None:
-    assert [words.size(value) for value in (12, 3_400_000, 5e12)] == ["12 B", "3.4 MB", "5 TB"]
-    assert [words.size(value) for value in (999, 999_600, 999_600_000)] == ["999 B", "1 MB", "1 GB"]
+    assert [formatting.size(value) for value in (12, 3_400_000, 5e12)] == ["12 B", "3.4 MB", "5 TB"]
+    assert [formatting.size(value) for value in (999, 999_600, 999_600_000)] == [
+        "999 B",
+        "1 MB",
+        "1 GB",
+    ]
 
 
 def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
     now = datetime.now(UTC)
 
-    assert [words.ago(now - timedelta(minutes=minutes)) for minutes in (0, 5, 125, 3000)] == [
+    assert [formatting.ago(now - timedelta(minutes=minutes)) for minutes in (0, 5, 125, 3000)] == [
         "just now",
         "5 min ago",
         "2 h ago",
@@ -109,7 +113,7 @@ def test_a_moment_is_told_by_how_long_ago_it_was() -> None:
 def test_a_moment_to_come_is_told_by_how_soon_it_will_be() -> None:
     now = datetime.now(UTC)
 
-    assert [words.ago(now + timedelta(seconds=seconds)) for seconds in (20, 130, 7300)] == [
+    assert [formatting.ago(now + timedelta(seconds=seconds)) for seconds in (20, 130, 7300)] == [
         "in a moment",
         "in 2 min",
         "in 2 h",
@@ -118,7 +122,7 @@ def test_a_moment_to_come_is_told_by_how_soon_it_will_be() -> None:
 
 @pytest.mark.parametrize("at", [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "2026-01-02T03:04:05Z"])
 def test_a_moment_tells_the_exact_time_on_hover(at: datetime | str) -> None:
-    told = words.moment(at)
+    told = formatting.moment(at)
 
     assert told.startswith(
         '<time datetime="2026-01-02T03:04:05+00:00" title="2026-01-02 03:04:05 UTC">'
@@ -126,7 +130,7 @@ def test_a_moment_tells_the_exact_time_on_hover(at: datetime | str) -> None:
 
 
 def test_a_metric_without_a_name_of_its_own_gets_one() -> None:
-    assert [words.metric(name) for name in ("eval_loss", "some_other")] == [
+    assert [formatting.metric(name) for name in ("eval_loss", "some_other")] == [
         "Validation loss",
         "Some other",
     ]

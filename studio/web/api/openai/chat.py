@@ -19,9 +19,9 @@ from studio.protocols.tokenizer_service import Asked as Row
 from studio.services.models import inference_client, tokenizer_client
 from studio.services.models.inference_client import Line
 from studio.services.openai import model_names
-from studio.web import envelope
-from studio.web.api.openai.chat_shapes import Chat, Completion, Reply, Wish
-from studio.web.errors import status_of
+from studio.web.api.openai.chat_schemas import Chat, Completion, Reply, Wish
+from studio.web.http import openai_errors
+from studio.web.http.errors import status_of
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 
@@ -101,7 +101,7 @@ async def _streamed(line: Line, reply: Reply, prompt: int, wish: Wish) -> AsyncI
                 yield _event(reply.part(one) | usage)
         yield "data: [DONE]\n\n"
     except StudioError as error:
-        told = envelope.answer(error, status_of(error)).body
+        told = openai_errors.answer(error, status_of(error)).body
         yield f"data: {bytes(told).decode()}\n\n"
     finally:
         await line.close()

@@ -13,9 +13,9 @@ from studio.services.accounts import owners
 from studio.services.datasets import datasets
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.openai import file_objects
-from studio.web.api.openai.shapes import Deleted, Listing, Out, page_of, seconds
-from studio.web.deps import DB, Config
-from studio.web.uploads import Names, limits_of, received
+from studio.web.api.openai.schemas import Deleted, Listing, Out, page_of, seconds
+from studio.web.http.deps import DB, Config
+from studio.web.http.multipart_upload import Names, limits_of, received
 
 router = APIRouter(prefix="/v1/files", tags=["openai"])
 

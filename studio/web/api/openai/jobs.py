@@ -12,7 +12,7 @@ from studio.services.accounts import idempotency_keys, owners
 from studio.services.openai import fine_tuning_jobs, job_events
 from studio.services.openai.fine_tuning_jobs import Wish
 from studio.services.runs import run_commands, runs
-from studio.web.api.openai.job_shapes import (
+from studio.web.api.openai.job_schemas import (
     CheckpointOut,
     EventOut,
     JobOut,
@@ -22,11 +22,11 @@ from studio.web.api.openai.job_shapes import (
     hyperparameters_of,
     job_out,
 )
-from studio.web.api.openai.shapes import Listing, page_of
-from studio.web.api.results import folder as folder_of
-from studio.web.deps import DB, Config
-from studio.web.uploads import limits_of
-from studio.web.who import of_request
+from studio.web.api.openai.schemas import Listing, page_of
+from studio.web.api.runs.run_results import folder as folder_of
+from studio.web.auth.identity import of_request
+from studio.web.http.deps import DB, Config
+from studio.web.http.multipart_upload import limits_of
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["openai"])
 

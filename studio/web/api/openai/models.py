@@ -6,8 +6,8 @@ from fastapi import APIRouter
 
 from studio.services.openai import model_names
 from studio.services.openai.model_names import Known
-from studio.web.api.openai.shapes import Deleted, Listing, Out, page_of, seconds
-from studio.web.deps import DB, Config
+from studio.web.api.openai.schemas import Deleted, Listing, Out, page_of, seconds
+from studio.web.http.deps import DB, Config
 
 router = APIRouter(prefix="/v1/models", tags=["openai"])
 

@@ -1,0 +1,121 @@
+"""How one gets in, for oneself: tokens, the browsers that are signed in, one's password."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Path, Request
+from fastapi.responses import Response
+from sqlmodel import Session
+
+from studio.db.accounts import Scope
+from studio.db.session import reading, unit_of_work
+from studio.errors import InvalidError, StudioError
+from studio.services.accounts import accounts, api_tokens, login_sessions, passwords
+from studio.web.auth.identity import Identity, Who
+from studio.web.http.deps import DB
+from studio.web.http.errors import status_of
+from studio.web.rendering.render import go, page
+
+router = APIRouter(prefix="/settings/access", include_in_schema=False)
+
+Number = Annotated[int, Path(ge=1, lt=2**63)]
+Text = Annotated[str, Form(max_length=200)]
+
+HOME = "/settings/access"
+
+
+@router.get("")
+def show(request: Request, db: DB, who: Who) -> Response:
+    return _page(request, db, who)
+
+
+@router.post("/tokens")
+def make(
+    request: Request,
+    db: DB,
+    who: Who,
+    name: Text = "",
+    scope: Annotated[Scope, Form()] = Scope.READ,
+    days: Annotated[str, Form(max_length=10)] = "",
+) -> Response:
+    """Make a token and show it, this once."""
+    try:
+        wish = api_tokens.Wish(name, scope, days_of(days))
+        token, secret = api_tokens.make(db, wish, who.account_id, who.level)
+    except StudioError as error:
+        return _page(request, db, who, problem=error, name=name)
+    return _page(request, db, who, made=token, secret=secret)
+
+
+@router.post("/tokens/{number}")
+def revoke(request: Request, number: Number, db: DB, who: Who) -> Response:
+    api_tokens.revoke(db, number, who.account_id)
+    return go(request, HOME)
+
+
+@router.post("/browsers")
+def show_others_out(request: Request, db: DB, who: Who) -> Response:
+    login_sessions.end_others(db, who.account_id, but=who.sign_in_id)
+    return go(request, HOME + "#browsers")
+
+
+@router.post("/browsers/{number}")
+def show_out(request: Request, number: Number, db: DB, who: Who) -> Response:
+    login_sessions.end(db, number, who.account_id)
+    return go(request, HOME + "#browsers")
+
+
+@router.post("/password")
+def change(request: Request, who: Who, old: Text, password: Text, again: Text) -> Response:
+    """Change one's own password. The database is not held while hashes are made."""
+    engine = request.app.state.engine
+    try:
+        with reading(engine) as db:
+            account = accounts.get(db, who.account_id or 0)
+        place = f"signed in as {account.name}"
+        request.app.state.tries.begin(account.name, place)
+        accounts.require(account, old)
+        request.app.state.tries.succeeded(account.name, place)
+        if password != again:
+            raise InvalidError("The two are not the same.", param="again")
+        hashed = passwords.digest(password)
+    except StudioError as error:
+        with reading(engine) as db:
+            return _page(request, db, who, refused=error)
+    with unit_of_work(engine) as db:
+        mine = accounts.get(db, who.account_id or 0)
+        accounts.choose_password(db, mine, hashed, but=who.sign_in_id)
+    return go(request, HOME + "#password")
+
+
+def days_of(text: str) -> int | None:
+    """Return how long a token lasts; nothing written is for ever.
+
+    Raises:
+        InvalidError: it is no number.
+
+    """
+    if text and not text.isdecimal():
+        raise InvalidError("Days are a whole number.", param="days")
+    return int(text) if text else None
+
+
+def _page(request: Request, db: Session, who: Identity, **about: Any) -> Response:  # noqa: ANN401 -- what the page shows
+    told: dict[str, Any] = {"made": None, "secret": "", "problem": None, "refused": None}
+    error = about.get("problem") or about.get("refused")
+    mine = who.account_id
+    return page(
+        request,
+        "settings/access.html",
+        status=status_of(error) if error else 200,
+        **told
+        | {"name": ""}
+        | about
+        | {
+            "someone": who,
+            "mode": request.app.state.settings.sign_in,
+            "tokens": api_tokens.of(db, mine),
+            "browsers": login_sessions.of(db, mine),
+            "scopes": [scope for scope in Scope if who.level.covers(scope)],
+            "shortest": passwords.SHORTEST,
+        },
+    )

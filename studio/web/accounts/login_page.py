@@ -1,0 +1,174 @@
+"""The door for people: by a link that works once, or by name and password."""
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from sqlmodel import Session
+
+from studio.db.accounts import Account, Purpose, Role
+from studio.db.session import reading, unit_of_work
+from studio.errors import ConflictError, InvalidError, StudioError, UnknownPersonError
+from studio.services.accounts import accounts, login_sessions, oidc, one_time_links, passwords
+from studio.web.auth import identity
+from studio.web.auth.identity import Visitor
+from studio.web.http.deps import DB, Config
+from studio.web.http.errors import status_of
+from studio.web.rendering.render import page
+
+router = APIRouter(include_in_schema=False)
+
+Text = Annotated[str, Form(max_length=200)]
+Secret = Annotated[str, Form(max_length=400)]
+There = Annotated[str, Query(alias="next", max_length=2000)]
+Here = Annotated[str, Form(alias="next", max_length=2000)]
+
+_LOCAL = re.compile(r"/(?![/\\])[^\\\x00-\x1f\x7f]*")
+
+
+@router.get("/login")
+def show(
+    request: Request, config: Config, visitor: Visitor, t: str = "", there: There = "/"
+) -> Response:
+    if t:
+        return _follow(request, visitor, t)
+    if visitor is not None:
+        return RedirectResponse(local(there), 303)
+    if config.sign_in == "link":
+        return page(request, "login/link.html", problem=None)
+    return _form(request, local(there))
+
+
+@router.post("/login")
+def enter(request: Request, name: Text = "", password: Secret = "", there: Here = "/") -> Response:
+    """Let somebody in by name and password. The database is not held while the hash is made."""
+    state, address = request.app.state, identity.address(request.scope)
+    request.state.deed = name.strip().lower()[:80] or "nobody"
+    try:
+        state.tries.begin(name, address)
+        with reading(state.engine) as db:
+            account = accounts.find(db, name)
+        account = accounts.require(account, password)
+    except StudioError as error:
+        return _form(request, local(there), name, error)
+    state.tries.succeeded(name, address)
+    with unit_of_work(state.engine) as db:
+        return let_in(request, db, account.id, local(there))
+
+
+@router.post("/login/password")
+def choose(
+    request: Request, t: Secret, name: Text = "", password: Secret = "", again: Secret = ""
+) -> Response:
+    """Choose a password by a link, and come in with it."""
+    engine = request.app.state.engine
+    try:
+        if password != again:
+            raise InvalidError("The two are not the same.", param="again")
+        hashed = passwords.digest(password)
+        with unit_of_work(engine) as db:
+            account = _account_of(db, t, name)
+            accounts.choose_password(db, account, hashed)
+            request.state.deed = account.name
+            return let_in(request, db, account.id, "/")
+    except UnknownPersonError as error:
+        return page(request, "login/link.html", status=401, problem=error)
+    except StudioError as error:
+        with reading(engine) as db:
+            return _password(request, db, t, error, name)
+
+
+@router.post("/logout")
+def leave(request: Request, db: DB, visitor: Visitor) -> Response:
+    if visitor is not None and visitor.sign_in_id is not None:
+        login_sessions.end(db, visitor.sign_in_id, visitor.account_id)
+    answer = RedirectResponse("/login", 303)
+    answer.delete_cookie(identity.cookie_name(request.scope), path="/")
+    return answer
+
+
+def local(there: str) -> str:
+    """Return a place of this studio: never an address elsewhere, however it is written."""
+    return there if _LOCAL.fullmatch(there) else "/"
+
+
+def let_in(request: Request, db: Session, account_id: int | None, there: str) -> Response:
+    """Send the browser on with a cookie that no script can read."""
+    agent = request.headers.get("user-agent", "")
+    secret = login_sessions.begin(db, account_id, identity.address(request.scope), agent)
+    answer = RedirectResponse(there, 303)
+    answer.set_cookie(
+        identity.cookie_name(request.scope),
+        secret,
+        max_age=int(login_sessions.ABSOLUTE.total_seconds()),
+        path="/",
+        secure=identity.is_secure(request.scope),
+        httponly=True,
+        samesite="lax",
+    )
+    return answer
+
+
+def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
+    """Let in whoever brings a link, or ask for the password that it is for."""
+    try:
+        with unit_of_work(request.app.state.engine) as db:
+            ticket = one_time_links.look(db, secret)
+            if ticket.purpose is not Purpose.ENTER:
+                return _password(request, db, secret)
+            one_time_links.use(db, secret)
+            request.state.deed = identity.LOCAL.name
+            return let_in(request, db, None, "/")
+    except UnknownPersonError as error:
+        if visitor is not None:
+            return RedirectResponse("/", 303)
+        return page(request, "login/link.html", status=401, problem=error)
+
+
+def _account_of(db: Session, secret: str, name: str) -> Account:
+    ticket = one_time_links.use(db, secret)
+    if ticket.purpose is Purpose.FIRST:
+        if accounts.has_any(db):
+            raise ConflictError("Somebody has become the administrator already.")
+        return accounts.add(db, name, Role.ADMINISTRATOR)
+    holder = one_time_links.holder(db, ticket)
+    if ticket.purpose is not Purpose.PASSWORD or holder is None:
+        raise UnknownPersonError("This link is for something else.")
+    return holder
+
+
+def refused(request: Request, problem: StudioError) -> Response:
+    """Show the form again, and why another way in has led nowhere."""
+    return _form(request, "/", problem=problem)
+
+
+def _form(
+    request: Request, there: str, name: str = "", problem: StudioError | None = None
+) -> Response:
+    status = status_of(problem) if problem else 200
+    config = request.app.state.settings
+    service = oidc.host(config) if oidc.is_on(config) else ""
+    about = {"there": there, "name": name, "problem": problem, "service": service}
+    return page(request, "login/enter.html", status=status, **about)
+
+
+def _password(
+    request: Request,
+    db: Session,
+    secret: str,
+    problem: StudioError | None = None,
+    name: str = "",
+) -> Response:
+    ticket = one_time_links.look(db, secret)
+    account = one_time_links.holder(db, ticket)
+    return page(
+        request,
+        "login/password.html",
+        status=status_of(problem) if problem else 200,
+        secret=secret,
+        is_first=ticket.purpose is Purpose.FIRST,
+        name=account.name if account else name,
+        problem=problem,
+        shortest=passwords.SHORTEST,
+    )

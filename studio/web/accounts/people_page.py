@@ -1,0 +1,106 @@
+"""People with an account, and what everybody did: pages for administrators."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi.responses import Response
+
+from studio.db.accounts import Account, Role
+from studio.errors import StudioError
+from studio.services.accounts import accounts, audit_log
+from studio.settings import Settings
+from studio.web.accounts import password_links
+from studio.web.http.deps import DB, Config
+from studio.web.http.errors import status_of
+from studio.web.rendering.render import go, page
+
+router = APIRouter(prefix="/settings", include_in_schema=False)
+
+Number = Annotated[int, Path(ge=1, lt=2**63)]
+AsRole = Annotated[Role, Form()]
+
+SHOWN = 100
+
+
+@router.get("/people")
+def show(request: Request, db: DB, config: Config) -> Response:
+    return _page(request, db, config)
+
+
+@router.post("/people")
+def add(
+    request: Request,
+    db: DB,
+    config: Config,
+    name: Annotated[str, Form(max_length=200)] = "",
+    role: AsRole = Role.MEMBER,
+) -> Response:
+    try:
+        account = accounts.add(db, name, role)
+    except StudioError as error:
+        return _page(request, db, config, problem=error, name=name)
+    return _with_link(request, db, config, account)
+
+
+@router.post("/people/{number}/link")
+def link(request: Request, number: Number, db: DB, config: Config) -> Response:
+    """Show a link by which somebody chooses a new password."""
+    return _with_link(request, db, config, accounts.get(db, number))
+
+
+@router.post("/people/{number}/role")
+def change_role(request: Request, number: Number, db: DB, config: Config, role: AsRole) -> Response:
+    try:
+        accounts.change_role(db, accounts.get(db, number), role)
+    except StudioError as error:
+        return _page(request, db, config, problem=error)
+    return go(request, "/settings/people")
+
+
+@router.post("/people/{number}/remove")
+def remove(request: Request, number: Number, db: DB, config: Config) -> Response:
+    try:
+        accounts.remove(db, accounts.get(db, number))
+    except StudioError as error:
+        return _page(request, db, config, problem=error)
+    return go(request, "/settings/people")
+
+
+@router.get("/log")
+def log(
+    request: Request,
+    db: DB,
+    config: Config,
+    before: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    who: Annotated[str, Query(max_length=100)] = "",
+) -> Response:
+    found = audit_log.newest(db, SHOWN, before, who)
+    return page(
+        request,
+        "settings/log.html",
+        deeds=found,
+        who=who,
+        older=found[-1].id if len(found) == SHOWN else None,
+        days=config.audit_days,
+        mode=config.sign_in,
+    )
+
+
+def _with_link(request: Request, db: DB, config: Settings, account: Account) -> Response:
+    return _page(
+        request, db, config, link=password_links.link(request, db, account), invited=account
+    )
+
+
+def _page(request: Request, db: DB, config: Settings, **about: Any) -> Response:  # noqa: ANN401 -- what the page shows
+    error = about.get("problem")
+    told: dict[str, Any] = {"problem": None, "name": "", "link": "", "invited": None}
+    return page(
+        request,
+        "settings/people.html",
+        status=status_of(error) if error else 200,
+        people=accounts.listed(db),
+        roles=list(Role),
+        mode=config.sign_in,
+        **told | about,
+    )

@@ -1,0 +1,1 @@
+"""REST routes of accounts, tokens and secrets."""

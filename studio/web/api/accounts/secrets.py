@@ -1,0 +1,66 @@
+"""Secrets as JSON: which are set, and by whom. What they are is told to nobody."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter
+from pydantic import Field, SecretStr
+
+from studio.services.accounts import secrets
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Body, Out
+from studio.web.auth.identity import Who
+from studio.web.http.deps import DB, Config
+
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["secrets"])
+
+Name = Literal[
+    "hub_token",
+    "s3_key",
+    "s3_secret",
+    "webhook_url",
+    "webhook_secret",
+    "smtp_url",
+    "oidc_client_secret",
+]
+
+
+class NewSecret(Body):
+    value: Annotated[SecretStr, Field(min_length=1, max_length=secrets.LONGEST)]
+    """What it is; nobody is told again."""
+
+
+class SecretOut(Out):
+    name: str
+    """Of the setting, as in `STUDIO_HUB_TOKEN`, in small letters."""
+    title: str
+    from_environment: bool
+    """Whether the environment tells it; then what was set here is not used."""
+    set_at: datetime | None
+    """When it was set here; null if it was not."""
+    set_by: str
+    trouble: str
+    """Why one that was set cannot be used, or nothing."""
+
+
+class SecretsOut(Out):
+    data: list[SecretOut]
+
+
+@router.get("/secrets")
+def listing(db: DB, config: Config) -> SecretsOut:
+    """List which secrets are set. Their values are never told."""
+    known = secrets.known(db, config)
+    return SecretsOut(data=[SecretOut.model_validate(one) for one in known])
+
+
+@router.put("/secrets/{name}", status_code=204)
+def keep(name: Name, body: NewSecret, db: DB, config: Config, who: Who) -> None:
+    """Set a secret, in place of the one before. It is used from now on."""
+    secrets.keep(db, config, name, body.value.get_secret_value(), who.name)
+
+
+@router.delete("/secrets/{name}", status_code=204)
+def forget(name: Name, db: DB) -> None:
+    """Forget a secret that was set here."""
+    secrets.forget(db, name)

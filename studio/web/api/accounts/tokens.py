@@ -1,0 +1,66 @@
+"""Tokens as JSON: one's own, made, listed and revoked."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from studio.db.accounts import Scope
+from studio.services.accounts import api_tokens
+from studio.web.api.conventions.api_route import NEVER_KEPT, Call
+from studio.web.api.conventions.schemas import Body, Id, Out
+from studio.web.auth.identity import Who
+from studio.web.http.deps import DB
+
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["tokens"])
+
+
+class NewToken(Body):
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    """What it is for."""
+    scope: Literal["read", "submit", "manage", "admin"] = "read"
+    """What it may do: read; submit (and begin something new); manage (and change and delete what is
+    there); admin."""
+    days: Annotated[int, Field(ge=1, le=api_tokens.LONGEST_DAYS)] | None = 90
+    """How long it lasts; null is until it is revoked."""
+
+
+class TokenOut(Out):
+    id: int
+    name: str
+    scope: Scope
+    created_at: datetime
+    expires_at: datetime | None
+    used_at: datetime | None
+    """When it was shown last, to the minute."""
+
+
+class MadeToken(TokenOut):
+    token: str
+    """What to show, as `Authorization: Bearer <token>`. It is told this once."""
+
+
+class TokensOut(Out):
+    data: list[TokenOut]
+
+
+@router.get("/tokens")
+def listing(db: DB, who: Who) -> TokensOut:
+    """List your tokens, newest first."""
+    mine = api_tokens.of(db, who.account_id)
+    return TokensOut(data=[TokenOut.model_validate(one) for one in mine])
+
+
+@router.post("/tokens", status_code=201, openapi_extra=NEVER_KEPT)
+def make(body: NewToken, db: DB, who: Who) -> MadeToken:
+    """Make a token. It may do no more than you do."""
+    wish = api_tokens.Wish(body.name, Scope(body.scope), body.days)
+    made, secret = api_tokens.make(db, wish, who.account_id, who.level)
+    return MadeToken(**TokenOut.model_validate(made).model_dump(), token=secret)
+
+
+@router.delete("/tokens/{number}", status_code=204)
+def revoke(number: Id, db: DB, who: Who) -> None:
+    """Revoke a token at once; live streams that it opened end."""
+    api_tokens.revoke(db, number, who.account_id)

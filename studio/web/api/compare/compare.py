@@ -1,0 +1,204 @@
+"""Runs side by side, as JSON and as a stream."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import TypeAdapter
+from sqlalchemy import Engine
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+
+from studio.db.session import reading
+from studio.db.tables import Run
+from studio.services.compare import compare
+from studio.services.metrics import metrics
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import PASSING, Out, RunBrief, run_brief
+from studio.web.api.runs.event_streams import HEARTBEAT
+from studio.web.api.runs.run_results import AxisName, Cut, SeriesOut
+from studio.web.compare.curve_styles import Along, Laid, laid
+from studio.web.http.deps import DB, RunIds
+from studio.web.http.stream_limits import Seated
+
+router = APIRouter(route_class=Call, prefix="/api/v1/compare", tags=["compare"])
+
+Keys = Annotated[str, Query(max_length=1000)]
+Group = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
+"""`seed` for all but the seed, or a key of the recipe."""
+
+_ROWS = TypeAdapter(dict[int, list[metrics.Row]])
+_BRIEFS = TypeAdapter(list[RunBrief])
+
+
+class RepeatsOut(Out):
+    """A metric over the runs of one recipe."""
+
+    mean: float
+    spread: float
+    """Standard deviation."""
+    n: int
+
+
+class ReadingOut(Out):
+    """What was compared, where it is not the final number of each run."""
+
+    value: float
+    baseline: float
+    step: int | None
+    """The last step that both have reached; null where each is at its end."""
+    steps: int
+    """How many steps each is the mean of, at most."""
+
+
+class CellOut(Out):
+    value: float | None
+    delta: float | None
+    verdict: str
+    """better or worse; nothing where the metric has no direction or chance explains the delta."""
+    noise: str
+    """beyond or within what seeds alone do; seed, where nothing but the seed differs; unknown."""
+    repeats: RepeatsOut | None
+    reading: ReadingOut | None
+
+
+class ComparisonOut(Out):
+    runs: list[int]
+    base: int
+    differing: dict[str, list[Any]]
+    """Recipe keys whose values are not all alike, with the value in each run."""
+    metrics: dict[str, list[CellOut]]
+    x: list[float]
+    curves: dict[str, dict[int, SeriesOut]]
+    """By metric, then by run, along the shared x axis."""
+
+
+class LineOut(Out):
+    """How a line is named and drawn."""
+
+    id: int
+    """A run's number; for a group, that of its first run."""
+    label: str
+    hue: int
+    dash: int
+    n: int
+    """How many runs it is the mean of."""
+
+
+class LaidOut(Out):
+    """Metrics of several runs along one axis; null where a line has no number at that place."""
+
+    x: list[float]
+    lines: list[LineOut]
+    curves: dict[str, dict[int, SeriesOut]]
+    """By metric, then by line. Of a group least and greatest are those of its runs."""
+    last_id: int
+    """Pass it to the stream as `after` to go on from here."""
+    offsets: dict[int, float]
+    """By run: what is added to its steps or seconds to be where it stands on the axis."""
+
+
+@router.get("")
+def show(
+    db: DB,
+    runs: RunIds,
+    base: Annotated[int | None, Query(ge=1, lt=2**63)] = None,
+    keys: Keys = "loss,eval_loss",
+    x: AxisName = "step",
+) -> ComparisonOut:
+    made = compare.compare(db, runs, base)
+    found = laid(db, made.runs, keys.split(","), Along(x=x))
+    return ComparisonOut.model_validate(
+        {
+            "runs": [run.id or 0 for run in made.runs],
+            "base": made.base.id,
+            "differing": {key: made.settings[key] for key in made.differing},
+            "metrics": made.metrics,
+            "x": found.curves.x,
+            "curves": _told(found),
+        }
+    )
+
+
+@router.get("/curves")
+def curves(
+    db: DB,
+    runs: RunIds,
+    keys: Keys = "loss,eval_loss",
+    x: AxisName = "step",
+    group: Group = "",
+    *,
+    cut: Cut,
+) -> LaidOut:
+    """Curves alone, cut into buckets that all runs share, of all or of a part of the axis."""
+    along = Along(x=x, group=group, part=cut.part)
+    found = laid(db, compare.chosen(db, runs), keys.split(","), along, cut.buckets)
+    return LaidOut.model_validate(
+        {
+            "x": found.curves.x,
+            "lines": list(found.lines.values()),
+            "curves": _told(found),
+            "last_id": found.curves.last_id,
+            "offsets": found.curves.offsets,
+        }
+    )
+
+
+def _known(request: Request, runs: RunIds) -> list[int]:
+    """Refuse before the stream begins: afterwards there is no status to set."""
+    with reading(request.app.state.engine) as db:
+        return [run.id or 0 for run in compare.chosen(db, runs)]
+
+
+@router.get("/stream", response_class=EventSourceResponse, dependencies=[Seated])
+async def stream(
+    request: Request,
+    runs: Annotated[list[int], Depends(_known)],
+    after: Annotated[str, Query(max_length=20)] = "",
+    last_event_id: Annotated[str, Header(max_length=20)] = "",
+) -> AsyncIterator[ServerSentEvent]:
+    """Tell what runs tell, from a number on, and how they stand, until all of them are over."""
+    state = request.app.state
+    started = last_event_id or after
+    last, briefs = int(started) if started.isdecimal() else 0, ""
+    while not state.hub.is_closing:
+        seen = state.hub.version
+        rows, told, is_over = await run_in_threadpool(_news, state.engine, runs, last)
+        last = max((row.last_id for one in rows.values() for row in one), default=last)
+        if rows:
+            data = _ROWS.dump_json(rows).decode()
+            yield ServerSentEvent(event="metrics", raw_data=data, id=str(last))
+        if told != briefs:
+            yield ServerSentEvent(event="runs", raw_data=told)
+        briefs = told
+        if is_over and not rows:
+            yield ServerSentEvent(event="end", data={}, id=str(last))
+            return
+        if not rows and await state.hub.wait(seen) == seen:
+            yield HEARTBEAT
+
+
+def _news(
+    engine: Engine, ids: list[int], last: int
+) -> tuple[dict[int, list[metrics.Row]], str, bool]:
+    with reading(engine) as db:
+        found: list[Run] = compare.chosen(db, ids)
+        told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": PASSING})
+        is_over = all(run.status.is_final for run in found)
+        return metrics.told(db, ids, last), told.decode(), is_over
+
+
+def _briefs(db: Session, found: list[Run]) -> list[RunBrief]:
+    return [run_brief(db, run) for run in found]
+
+
+def _told(found: Laid) -> dict[str, dict[int, SeriesOut]]:
+    return {
+        key: {
+            number: SeriesOut.model_validate(one, from_attributes=True)
+            for number, one in lines.items()
+        }
+        for key, lines in found.series.items()
+        if lines
+    }

@@ -1,0 +1,80 @@
+"""Saved comparisons, as JSON."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, status
+from fastapi.responses import Response
+from pydantic import Field
+
+from studio.services.compare import comparisons
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.preconditions import Conditional, Marked
+from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, page_of
+from studio.web.compare import comparison_export
+from studio.web.http.deps import DB
+
+router = APIRouter(route_class=Call, prefix="/api/v1/comparisons", tags=["compare"])
+
+Text = Annotated[str, Field(max_length=comparisons.MOST_TEXT)]
+Query = Annotated[str, Field(min_length=1, max_length=comparisons.MOST_QUERY)]
+
+
+class NewComparison(Body):
+    name: Name
+    text: Text = ""
+    query: Query
+    """What the address of the page says, as `runs=1,2&base=1&x=tokens`."""
+
+
+class ChangedComparison(Body):
+    name: Name | None = None
+    text: Text | None = None
+    query: Query | None = None
+
+
+class SavedOut(Out):
+    id: int
+    name: str
+    text: str
+    query: str
+    created_at: datetime
+    changed_at: datetime
+
+
+@router.post("", status_code=status.HTTP_201_CREATED)
+def save(new: NewComparison, db: DB) -> SavedOut:
+    return SavedOut.model_validate(comparisons.save(db, new.name, new.text, new.query))
+
+
+@router.get("")
+def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[SavedOut]:
+    rows = comparisons.newest(db, limit=limit + 1, before=after)
+    return page_of(rows, limit, [SavedOut.model_validate(row) for row in rows])
+
+
+@router.get("/{number}")
+def show(number: Id, db: DB, etag: Marked) -> SavedOut:
+    found = comparisons.get(db, number)
+    etag.tell(found.name, found.text, found.query)
+    return SavedOut.model_validate(found)
+
+
+@router.patch("/{number}")
+def change(number: Id, changed: ChangedComparison, db: DB, etag: Conditional) -> SavedOut:
+    found = comparisons.get(db, number)
+    etag.check(found.name, found.text, found.query)
+    found = comparisons.change(db, number, **changed.model_dump(exclude_unset=True))
+    etag.tell(found.name, found.text, found.query)
+    return SavedOut.model_validate(found)
+
+
+@router.delete("/{number}", status_code=status.HTTP_204_NO_CONTENT)
+def delete(number: Id, db: DB) -> None:
+    comparisons.delete(db, number)
+
+
+@router.get("/{number}/export", response_class=Response)
+def export(number: Id, db: DB) -> Response:
+    """Return it as Markdown with its curves as pictures, in one zip."""
+    return comparison_export.answer(db, comparisons.get(db, number))

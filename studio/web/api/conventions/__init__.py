@@ -1,0 +1,1 @@
+"""What every REST route shares: schemas, the route class, conditional requests."""

@@ -1,0 +1,1 @@
+"""REST routes of datasets: uploads, versions, mapping, statistics, data quality."""

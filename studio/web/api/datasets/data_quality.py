@@ -1,0 +1,84 @@
+"""What was noticed in a data set, as JSON: told, looked for, and left out."""
+
+from typing import Annotated, Self
+
+from annotated_types import Ge, Len, Lt
+from fastapi import APIRouter, Request, Response
+from pydantic import Field, model_validator
+
+from studio.errors import ConflictError
+from studio.intake.quality.dataset_checks import KEPT
+from studio.services.datasets import data_quality, datasets, versions
+from studio.services.datasets.data_quality import Wanted
+from studio.services.datasets.versions import Part
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Body, Id, Listing
+from studio.web.api.datasets.datasets import ProblemOut, findings_of
+from studio.web.api.datasets.versions import BuiltOut, built_out
+from studio.web.api.system.tasks import ChoreOut
+from studio.web.api.system.tasks import out as chore_out
+from studio.web.http.deps import DB, Config, Reads
+from studio.web.http.multipart_upload import limits_of
+
+router = APIRouter(route_class=Call, prefix="/api/v1/datasets/{dataset_id}", tags=["datasets"])
+
+
+class Excluded(Body):
+    """Rows to leave out: by their numbers, or all of a finding."""
+
+    rows: Annotated[list[Annotated[int, Ge(1), Lt(2**53)]], Len(0, KEPT)] = Field(
+        default_factory=list
+    )
+    """As the file counts them: `source` of a row."""
+    finding: str | None = None
+    """The code of a finding. Of rows that repeat others, the first stay."""
+    split: Part = "train"
+    """Of a finding: the part it was found in."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if bool(self.rows) == (self.finding is not None):
+            message = "Name rows or a finding, and not both."
+            raise ValueError(message)
+        return self
+
+
+@router.get("/problems")
+def problems(dataset_id: Id, db: DB) -> Listing[ProblemOut]:
+    """Tell which rows were left out and why, and what is suspicious in those that are kept."""
+    version = versions.current(db, datasets.get(db, dataset_id))
+    left_out = [ProblemOut.model_validate(one) for one in version.problems] if version else []
+    shown = [*left_out, *(findings_of(version) or [])]
+    return Listing(data=shown, has_more=False, next_after=None)
+
+
+@router.post("/look", status_code=202)
+def look(dataset_id: Id, db: DB, config: Config) -> ChoreOut:
+    """Have rows looked through that were read before anything was looked for in them."""
+    version = versions.current(db, datasets.get(db, dataset_id))
+    if version is None:
+        raise ConflictError(f"Data set {dataset_id} has no rows yet.")
+    return chore_out(data_quality.ask(db, config.datasets, version))
+
+
+@router.post("/exclude", status_code=201)
+def exclude(
+    request: Request,
+    response: Response,
+    dataset_id: Id,
+    wanted: Excluded,
+    db: Reads,
+    config: Config,
+) -> BuiltOut:
+    """Read the file again without some rows, and let new runs learn from that.
+
+    At most 10,000 rows of a finding are left out at once. The answer is 201 with a new version, 200
+    with one that has the same rows, or 202 with the chore that reads a large file.
+    """
+    where = (request.app.state.engine, config.datasets, dataset_id)
+    if wanted.finding is None:
+        made = data_quality.leave_rows_out(*where, wanted.rows, limits_of(config))
+    else:
+        asked = Wanted(code=wanted.finding, part=wanted.split)
+        made = data_quality.leave_out(*where, asked, limits_of(config))
+    return built_out(made, response, versions.uses(db, dataset_id))

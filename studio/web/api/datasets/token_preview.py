@@ -1,0 +1,85 @@
+"""A row as a model will see it, token by token."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import ConfigDict, Field
+from sqlmodel import Session
+
+from studio.db.session import reading
+from studio.protocols.tokenizer_service import Asked, Source, Tokens
+from studio.services.datasets import datasets, token_preview
+from studio.services.datasets.versions import Part
+from studio.services.models import tokenizer_client
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Body, Id
+from studio.web.http.deps import Config
+
+router = APIRouter(
+    route_class=Call, prefix="/api/v1/datasets/{dataset_id}/preview", tags=["datasets"]
+)
+
+
+class Settings(Body):
+    """What decides how a row is seen."""
+
+    # An address is described field by field.
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    model: str = Field(min_length=1, max_length=500)
+    """The base model, as recipes name it."""
+    max_length: int = Field(default=1024, ge=1, le=1_048_576)
+    chat_template: Source = "model"
+
+
+class Wanted(Settings):
+    model_config = ConfigDict(strict=False)  # An address holds nothing but text.
+
+    row: int = Field(default=1, ge=1, lt=2**53)
+    """Counted from one."""
+    split: Part = "train"
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    """Null is the one that new runs learn from."""
+    packing: bool = False
+    """Whether to tell which rows it shares an example with."""
+    validation_share: float = Field(default=0.05, gt=0, le=0.5)
+    """Of a data set without a validation part: as the recipe has it. Those rows are not packed."""
+    seed: int = Field(default=42, ge=0, lt=2**32)
+    """What they are drawn by."""
+
+
+class Previewed(Settings):
+    """A row that is in no file yet."""
+
+    row: dict[str, Any]
+    """A conversation (`messages`), a text, a pair of answers, or a judged one."""
+
+
+@router.get("")
+def preview(
+    request: Request, config: Config, dataset_id: Id, wanted: Annotated[Wanted, Query()]
+) -> Tokens:
+    """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
+    with reading(request.app.state.engine) as db:
+        dataset = datasets.get(db, dataset_id)
+        place = token_preview.exactly(db, dataset, wanted.split, wanted.row, wanted.version)
+        asked = _asked(db, wanted, token_preview.row(config.datasets, place))
+    if wanted.packing:
+        drawn = wanted.validation_share, wanted.seed
+        asked = token_preview.packed(asked, config.datasets, place, *drawn)
+    return tokenizer_client.tokens(config, asked)
+
+
+@router.post("")
+def preview_unsaved(request: Request, config: Config, dataset_id: Id, wanted: Previewed) -> Tokens:
+    """Show a row that is not saved as training would see it."""
+    with reading(request.app.state.engine) as db:
+        datasets.get(db, dataset_id)
+        asked = _asked(db, wanted, wanted.row)
+    return tokenizer_client.tokens(config, asked)
+
+
+def _asked(db: Session, wanted: Settings, row: dict[str, Any]) -> Asked:
+    return token_preview.question(
+        db, wanted.model, row, max_length=wanted.max_length, chat_template=wanted.chat_template
+    )

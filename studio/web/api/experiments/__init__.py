@@ -1,0 +1,1 @@
+"""REST routes of experiments, sweeps and precision studies."""

@@ -1,0 +1,137 @@
+"""Experiments as JSON, and the runs made from them."""
+
+from datetime import datetime
+from itertools import product
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from studio.db.tables import Experiment
+from studio.methods import AnyRecipe
+from studio.recipe.dotted_keys import merge, nest
+from studio.services import experiments
+from studio.services.queue import queue
+from studio.services.runs import runs
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.preconditions import Conditional, Marked
+from studio.web.api.conventions.schemas import (
+    After,
+    Body,
+    ChosenPrecision,
+    Id,
+    Limit,
+    Listing,
+    Name,
+    Notes,
+    Out,
+    RunOut,
+    Source,
+    chosen_precision,
+    page_of,
+    run_out,
+)
+from studio.web.http.deps import DB
+
+router = APIRouter(route_class=Call, prefix="/api/v1/experiments", tags=["experiments"])
+
+Tags = Annotated[list[Name], Field(max_length=50)]
+Sweep = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=10)]
+
+
+class NewExperiment(Body):
+    name: Name
+    notes: Notes = ""
+    tags: Tags = Field(default_factory=list)
+    recipe: AnyRecipe
+    parent: Source = ""
+    """What the recipe was made from."""
+
+
+class ChangedExperiment(Body):
+    name: Name | None = None
+    notes: Notes | None = None
+    tags: Tags | None = None
+
+
+class NewRuns(Body):
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Values laid over the experiment's recipe, nested as the recipe is."""
+    seed: int | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    """Higher starts first."""
+    sweep: Sweep = Field(default_factory=dict)
+    """Dotted recipe keys, each with the values to try: one run for every combination."""
+
+
+class ExperimentOut(Out):
+    id: int
+    name: str
+    notes: str
+    tags: list[str]
+    recipe: AnyRecipe
+    precision: ChosenPrecision
+    parent: str
+    """What the recipe was made from, as `run:12` or `experiment:3`; or nothing."""
+    created_at: datetime
+
+
+@router.get("")
+def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ExperimentOut]:
+    rows = experiments.newest(db, limit=limit + 1, before=after)
+    return page_of(rows, limit, [_out(row) for row in rows])
+
+
+@router.post("", status_code=201)
+def create(new: NewExperiment, db: DB) -> ExperimentOut:
+    runs.check(db, new.recipe)
+    experiment = experiments.create(db, new.name, new.recipe, notes=new.notes, parent=new.parent)
+    experiment.tags = new.tags
+    return _out(experiment)
+
+
+@router.get("/{experiment_id}")
+def show(experiment_id: Id, db: DB, etag: Marked) -> ExperimentOut:
+    found = experiments.get(db, experiment_id)
+    etag.tell(found.name, found.notes, found.tags)
+    return _out(found)
+
+
+@router.patch("/{experiment_id}")
+def change(
+    experiment_id: Id, changed: ChangedExperiment, db: DB, etag: Conditional
+) -> ExperimentOut:
+    found = experiments.get(db, experiment_id)
+    etag.check(found.name, found.notes, found.tags)
+    experiments.change(db, experiment_id, experiments.Changes(**changed.model_dump()))
+    etag.tell(found.name, found.notes, found.tags)
+    return _out(found)
+
+
+@router.delete("/{experiment_id}", status_code=204)
+def delete(experiment_id: Id, db: DB) -> None:
+    experiments.delete(db, experiment_id)
+
+
+@router.post("/{experiment_id}/runs", status_code=201)
+def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
+    """Queue one run, or one for every combination of the sweep's values."""
+    experiment = experiments.get(db, experiment_id)
+    base = new.overrides if new.seed is None else merge(new.overrides, _seed(new.seed))
+    made = [
+        runs.submit(db, experiment, merge(base, nest(zip(new.sweep, values, strict=True))))
+        for values in product(*new.sweep.values())
+    ]
+    for run in made:
+        queue.prioritise(db, run.id or 0, new.priority)
+    return Listing(data=[run_out(db, run) for run in made], has_more=False, next_after=None)
+
+
+def _out(row: Experiment) -> ExperimentOut:
+    names = ExperimentOut.model_fields.keys() - {"precision"}
+    fields = {name: getattr(row, name) for name in names} | {"precision": chosen_precision(row)}
+    return ExperimentOut.model_validate(fields)
+
+
+def _seed(seed: int) -> dict[str, Any]:
+    return {"optimisation": {"seed": seed}}

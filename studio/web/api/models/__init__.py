@@ -1,0 +1,1 @@
+"""REST routes of base models, training methods and precisions."""

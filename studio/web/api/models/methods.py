@@ -1,0 +1,128 @@
+"""Training methods with the schema of their recipe, and the precision modes."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from studio.errors import NotFoundError
+from studio.hardware import Hardware
+from studio.methods import METHODS, RECIPES, AnyRecipe
+from studio.methods.base import Method
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.services.precision import incompatibilities, recommendation
+from studio.services.workers import workers
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Listing, Out
+from studio.web.http.deps import DB
+from studio.weights.model_facts import ModelFacts
+
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["methods"])
+
+DEFAULT = next(iter(METHODS))
+ModelName = Annotated[str, Query(max_length=1000)]
+
+
+class MethodOut(Out):
+    name: str
+    title: str
+    summary: str
+    presets: dict[str, dict[str, Any]]
+    recipe_schema: dict[str, Any]
+    """JSON Schema of the recipe, with bounds, defaults and help."""
+
+
+class PrecisionOut(Out):
+    name: str
+    title: str
+    summary: str
+    weights: str
+    compute: str
+    gradients: str
+    optimizer_states: str
+    matmul: str
+    """What a matrix product reads; `compute` is what comes out of it."""
+    matmul_of_gradients: str | None
+    """What it reads of a gradient, where that is another format."""
+    optimizer: str
+    master: str | None
+    """The format of the optimizer's own copy of the weights, if it keeps one."""
+    scaler: bool
+    bytes_per_parameter: int
+    param_dtype: str
+    """Sharded over several GPUs (FSDP), what each gathers the others' weights in."""
+    reduce_dtype: str
+    """Sharded over several GPUs (FSDP), what their gradients are summed in."""
+    package: str
+    """The optional package it needs, if any."""
+    needs: str
+    detected: str
+    available: bool
+    reason: str
+    """Why it is not available here."""
+    caution: str
+    """What to know before choosing it here."""
+    recommended: bool
+    """Whether it is what we would choose here, for the model that was asked about."""
+    warnings: list[str]
+    """What it would do to that model's weights, at the recipe's usual learning rate."""
+
+
+@router.get("/methods")
+def methods() -> Listing[MethodOut]:
+    return Listing(data=[_shown(one) for one in METHODS.values()], has_more=False, next_after=None)
+
+
+@router.get("/methods/{name}")
+def method(name: str) -> MethodOut:
+    return _shown(_known(name))
+
+
+@router.get("/precisions")
+def precisions(db: DB, model: ModelName = "", method: str = DEFAULT) -> Listing[PrecisionOut]:
+    """Tell of each mode; with a model, also what the mode makes of it."""
+    facts = recommendation.facts_of(db, model) if model else ModelFacts()
+    hardware, known = workers.machine(db), _known(method)
+    modes = [_mode(_example(known, model, mode), facts, hardware) for mode in PRECISIONS.values()]
+    if not model:
+        modes = [mode.model_copy(update={"warnings": []}) for mode in modes]
+    return Listing(data=modes, has_more=False, next_after=None)
+
+
+def _shown(one: Method) -> MethodOut:
+    return MethodOut(
+        name=one.name,
+        title=one.title,
+        summary=one.summary,
+        presets={preset.name: dict(preset.values) for preset in one.presets},
+        recipe_schema=one.recipe.model_json_schema(),
+    )
+
+
+def _known(name: str) -> Method:
+    if name not in METHODS:
+        raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
+    return METHODS[name]
+
+
+def _example(one: Method, model: str, mode: Precision) -> AnyRecipe:
+    """Return the plainest recipe in a mode; one that is about all weights trains them all."""
+    adapter = {"adapter": {"kind": "full"}} if mode.is_for_all_weights else {}
+    names = {"base_model": model or "any", "dataset": "any", "precision": mode.name}
+    return RECIPES.validate_python({"method": one.name} | names | adapter)
+
+
+def _mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:
+    mode = PRECISIONS[recipe.precision]
+    advised = recommendation.advise(recipe, facts, hardware)
+    reasons = [mode.refusal(hardware)]
+    reasons += [one.message for one in incompatibilities.refusals(recipe, facts, hardware)]
+    reason = next(filter(None, reasons), "")
+    told = {
+        "available": not reason,
+        "reason": reason,
+        "caution": mode.caution(hardware),
+        "recommended": advised.mode == mode,
+        "warnings": list(advised.warnings),
+    }
+    table = {name: getattr(mode, name) for name in PrecisionOut.model_fields.keys() - told}
+    return PrecisionOut.model_validate(table | told)

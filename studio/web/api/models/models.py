@@ -1,0 +1,206 @@
+"""Models that runs can start from, and those of the hub."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import Field
+
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import Model
+from studio.errors import NotFoundError
+from studio.services.accounts import owners
+from studio.services.models import downloads, models, remote_code_trust
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Name, Out, page_of
+from studio.web.api.system import tasks
+from studio.web.api.system.tasks import ChoreOut
+from studio.web.http.deps import DB, Config, Keyed
+
+router = APIRouter(route_class=Call, prefix="/api/v1/models", tags=["models"])
+
+
+ModelName = Annotated[str, Path(min_length=1, max_length=1000)]
+_DIGITS = 19
+"""As many as no number of ours has."""
+
+
+class FolderSource(Body):
+    kind: Literal["folder"]
+    path: Annotated[str, Field(min_length=1, max_length=4096)]
+    """A folder on the studio's machine, from the root on."""
+
+
+class HubSource(Body):
+    kind: Literal["hub"]
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+    """Written owner/name."""
+    revision: Annotated[str, Field(max_length=200)] = ""
+    """A branch, tag, pull request or commit; left out, the newest. The commit it means is kept."""
+
+
+class NewModel(Body):
+    name: Name | None = None
+    """What recipes will call it; left out, it is the folder's or the hub's own name."""
+    source: Annotated[FolderSource | HubSource, Field(discriminator="kind")]
+
+
+class Agreement(Body):
+    revision: Annotated[str, Field(min_length=1, max_length=200)]
+    """Of the code that was looked at: `code.revision` of the model."""
+
+
+class CodeOut(Out):
+    """Code that a model brings along, and whether it may run."""
+
+    revision: str
+    """What consent is given to: the commit, or of a folder the hash of the code."""
+    wanted: list[str]
+    files: list[str]
+    consent: dict[str, Any] | None
+    """Who allowed it, and when."""
+
+
+class ModelOut(Out):
+    id: int
+    name: str
+    kind: str
+    """starter, folder, hub or run: where it comes from."""
+    location: str
+    repo: str
+    """Of one that was downloaded: its name on the hub."""
+    revision: str
+    """The commit it was downloaded at."""
+    run_id: int | None
+    facts: dict[str, Any]
+    code: CodeOut | None
+    """Null where a model needs no code of its own."""
+    created_at: datetime
+
+
+class FoundOut(Out):
+    """A model on the hub."""
+
+    id: str
+    downloads: int
+    likes: int
+    licence: str
+    gated: bool
+    parameters: int | None
+    bytes: int | None
+    """Of its weights; null where the hub does not know."""
+    has_safetensors: bool
+    refusal: str
+    """Why it cannot be used, or nothing."""
+    hint: str
+    model_id: int | None
+    """If it is here already."""
+
+
+class Hits(Out):
+    data: list[FoundOut]
+
+
+@router.get("")
+def newest(db: DB, after: After = None, limit: Limit = 50) -> Listing[ModelOut]:
+    rows = models.newest(db, limit=limit + 1, before=after)
+    return page_of(rows, limit, [out(model) for model in rows])
+
+
+@router.post("", status_code=201, response_model=ModelOut, responses={202: {"model": ChoreOut}})
+def add(new: NewModel, request: Request, config: Keyed) -> Any:  # noqa: ANN401 -- two shapes, told apart by the status
+    """Add a folder (201), or begin to download a model from the hub (202: the chore that does)."""
+    engine = request.app.state.engine
+    if isinstance(new.source, FolderSource):
+        with unit_of_work(engine) as db:
+            return out(models.bring(db, new.source.path, new.name or ""))
+    # The hub may be slow: nobody else has to wait for the database meanwhile.
+    found = downloads.look(config, new.source.id, new.source.revision)
+    with unit_of_work(engine) as db:
+        chore = downloads.ask(db, found, new.name or "")
+    answer = tasks.out(chore).model_dump_json()
+    return Response(answer, 202, media_type="application/json")
+
+
+@router.get("/search")
+def search(
+    request: Request, config: Keyed, q: Annotated[str, Query(min_length=2, max_length=200)]
+) -> Hits:
+    """Look for models that write text on the hub, the most fetched first."""
+    found = downloads.search(config, q)
+    with reading(request.app.state.engine) as db:
+        return Hits(data=[_found(one) for one in downloads.offers(db, found)])
+
+
+@router.post("/{model_id}/consent")
+def allow(model_id: Id, agreement: Agreement, db: DB) -> ModelOut:
+    """Allow the code that a model brings to run, in one revision. It is fetched if need be."""
+    model = models.get(db, model_id)
+    remote_code_trust.give(db, model, agreement.revision)
+    downloads.ask_code(db, model)
+    return out(model)
+
+
+@router.delete("/{model_id}/consent")
+def revoke(model_id: Id, db: DB) -> ModelOut:
+    """Take consent back: no run that starts later will run the model's own code."""
+    model = models.get(db, model_id)
+    remote_code_trust.revoke(model)
+    return out(model)
+
+
+@router.get("/{name:path}")
+def show(name: ModelName, db: DB) -> ModelOut:
+    """Tell of a model, by its number or its name."""
+    return out(_named(db, name))
+
+
+@router.delete("/{name:path}", status_code=204)
+def remove(name: ModelName, db: DB, config: Config) -> None:
+    """Take a model off the list; the files of one that was downloaded are deleted."""
+    model_id = _named(db, name).id or 0
+    owners.require(db, "models", [model_id])
+    models.remove(db, model_id, config.models)
+
+
+def out(model: Model) -> ModelOut:
+    return ModelOut.model_validate(model.model_dump() | {"code": _code(model)})
+
+
+def _named(db: DB, name: str) -> Model:
+    """Return a model by its number, or by what recipes call it: names of the hub have a slash."""
+    named = models.named(db, name)
+    if named is None and name.isdecimal() and len(name) < _DIGITS:
+        return models.get(db, int(name))
+    if named is None:
+        raise NotFoundError(f"There is no model {name}.", hint="It may have been removed.")
+    return named
+
+
+def _code(model: Model) -> CodeOut | None:
+    wanted, _why = remote_code_trust.seen(model)
+    if wanted is None or not wanted.wanted:
+        return None
+    return CodeOut(
+        revision=model.revision or wanted.sha256,
+        wanted=list(wanted.wanted),
+        files=list(wanted.files),
+        consent=model.consent,
+    )
+
+
+def _found(offer: downloads.Offer) -> FoundOut:
+    found = offer.found
+    return FoundOut(
+        id=found.id,
+        downloads=found.downloads,
+        likes=found.likes,
+        licence=found.licence,
+        gated=found.gated,
+        parameters=offer.parameters,
+        bytes=offer.bytes,
+        has_safetensors=not offer.refusal,
+        refusal=offer.refusal,
+        hint=offer.hint,
+        model_id=offer.here.id if offer.here else None,
+    )

@@ -1,0 +1,221 @@
+"""What OpenAI's clients send to have a model answer, and an answer as they are told of it."""
+
+import secrets
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, Len
+from pydantic import Field
+
+from studio.errors import InvalidError
+from studio.protocols.inference_service import Asked, End
+from studio.web.api.openai.schemas import Body, check
+
+IGNORED = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""Fields that ask for nothing of a model: they are accepted and passed over."""
+
+NEUTRAL: dict[str, Collection[object]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0, 0.0),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False, 0),
+    "modalities": (["text"],),
+    "n": (1,),
+    "presence_penalty": (0, 0.0),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "audio": (),
+    "prediction": (),
+    "verbosity": (),
+    "web_search_options": (),
+}
+"""Fields that are refused, unless they ask for what happens anyway."""
+
+_OF_MESSAGE: dict[str, Collection[object]] = {"tool_calls": ([],), "refusal": (), "audio": ()}
+_COMPLETION_TOKENS = 16
+"""How long a completion is where nothing says so: OpenAI's own default."""
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+    """Accepted, and passed over: answers are padded with nothing."""
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Turn(Body):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[TextPart], Len(1, 1000)]
+    name: str | None = None
+    """Accepted, and passed over: chat templates have no place for it."""
+
+    def message(self) -> dict[str, str]:
+        check(self, (), _OF_MESSAGE)
+        if isinstance(self.content, str):
+            text = self.content
+        else:
+            text = "".join(part.text for part in self.content)
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    model: str
+    row: dict[str, Any]
+    """What the model is to go on with, as the desk takes it."""
+    asked: Asked
+    """How; the model and the tokens are looked up later."""
+    is_streamed: bool
+    wants_usage: bool
+
+
+class _Asking(Body):
+    model: Annotated[str, Len(1, 1000)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Ge(1), Le(2**20)] | None = None
+    temperature: Annotated[float, Ge(0), Le(2)] | None = None
+    top_p: Annotated[float, Ge(0), Le(1)] | None = None
+    stop: Annotated[str, Len(1, 1000)] | (
+        Annotated[list[Annotated[str, Len(1, 1000)]], Len(0, 4)] | None
+    ) = None
+    seed: Annotated[int, Ge(-(2**63)), Le(2**63 - 1)] | None = None
+
+    def _wish(self, row: dict[str, Any], most: int | None, *, is_turn: bool) -> Wish:
+        check(self, IGNORED, NEUTRAL)
+        options = self.stream_options or StreamOptions()
+        check(options, (), {})
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        asked = Asked(
+            model=self.model,
+            ids=[],
+            stops=[],
+            stop=stop,
+            most=most,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            # None of the words is what a share of nothing leaves: the likeliest one stays.
+            top_p=1.0 if self.top_p is None else max(self.top_p, 1e-6),
+            seed=self.seed,
+            is_turn=is_turn,
+        )
+        return Wish(
+            model=self.model,
+            row=row,
+            asked=asked,
+            is_streamed=bool(self.stream),
+            wants_usage=options.include_usage,
+        )
+
+
+class Chat(_Asking):
+    messages: Annotated[list[Turn], Len(1, 10_000)]
+    max_completion_tokens: Annotated[int, Ge(1), Le(2**20)] | None = None
+    """Counts for more than `max_tokens`; without either, as far as the model sees."""
+
+    def wish(self) -> Wish:
+        """Return what is asked.
+
+        Raises:
+            InvalidError: a field asks for what there is not.
+
+        """
+        row = {"messages": [turn.message() for turn in self.messages]}
+        most = self.max_completion_tokens or self.max_tokens
+        return self._wish(row, most, is_turn=True)
+
+
+class Completion(_Asking):
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Len(1, 1)]
+
+    def wish(self) -> Wish:
+        """Return what is asked.
+
+        Raises:
+            InvalidError: a field asks for what there is not.
+
+        """
+        text = self.prompt if isinstance(self.prompt, str) else self.prompt[0]
+        if not text:
+            raise InvalidError("There is nothing to go on with.", param="prompt")
+        return self._wish({"text": text}, self.max_tokens or _COMPLETION_TOKENS, is_turn=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer, in the words of a conversation or of a completion."""
+
+    model: str
+    is_chat: bool
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, text: str, end: End, prompt: int) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        said: dict[str, Any] = {"message": message} if self.is_chat else {"text": text}
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": end.reason}
+        kind = "chat.completion" if self.is_chat else "text_completion"
+        return self._told(kind, [choice]) | {"usage": _usage(end, prompt)} | _computed(end)
+
+    def opening(self) -> dict[str, Any]:
+        return self._chunk({"role": "assistant", "content": ""} if self.is_chat else "")
+
+    def part(self, text: str) -> dict[str, Any]:
+        return self._chunk({"content": text} if self.is_chat else text)
+
+    def closing(self, end: End) -> dict[str, Any]:
+        return self._chunk({} if self.is_chat else "", end.reason) | _computed(end)
+
+    def counted(self, end: End, prompt: int) -> dict[str, Any]:
+        return self._told(self._chunk_kind, []) | {"usage": _usage(end, prompt)}
+
+    @property
+    def _chunk_kind(self) -> str:
+        return "chat.completion.chunk" if self.is_chat else "text_completion"
+
+    def _chunk(self, said: dict[str, str] | str, reason: str | None = None) -> dict[str, Any]:
+        key = "delta" if self.is_chat else "text"
+        choice = {"index": 0, key: said, "logprobs": None, "finish_reason": reason}
+        return self._told(self._chunk_kind, [choice])
+
+    def _told(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        name = f"chatcmpl-{self.id}" if self.is_chat else f"cmpl-{self.id}"
+        about = {"id": name, "object": kind, "created": self.created, "model": self.model}
+        return about | {"choices": choices, "system_fingerprint": None}
+
+
+def _computed(end: End) -> dict[str, Any]:
+    """Say the number format that was computed in, which OpenAI's interface has no word for."""
+    return {"x_studio": {"computed_in": end.computed_in}} if end.computed_in else {}
+
+
+def _usage(end: End, prompt: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": end.tokens,
+        "total_tokens": prompt + end.tokens,
+    }

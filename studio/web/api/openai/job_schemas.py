@@ -1,0 +1,276 @@
+"""What OpenAI's clients send to make a fine-tuning job, and a run as they are told of it."""
+
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Len
+from pydantic import Field
+from sqlmodel import Session
+
+from studio.db.openai import OpenAIJob
+from studio.db.states import Ask, RunStatus
+from studio.db.tables import Run
+from studio.errors import InvalidError
+from studio.services.estimates import run_progress
+from studio.services.openai import fine_tuning_jobs, model_names
+from studio.services.openai.job_events import Befell, Saved
+from studio.services.queue import queue
+from studio.services.runs import failure_report
+from studio.web.api.conventions.schemas import ChosenPrecision, chosen_precision
+from studio.web.api.openai.schemas import Body, Out, check, seconds
+
+Auto = Literal["auto"]
+
+Name = Annotated[str, Field(max_length=64, pattern=r'^[^"\\]*$')]
+"""Of a pair of metadata. Signs that no database asks for alike are left out."""
+
+METHOD = "supervised"
+_NEUTRAL: dict[str, Collection[object]] = {"integrations": ([],)}
+
+
+class Hyperparameters(Body):
+    n_epochs: Auto | Annotated[int, Ge(1), Le(50)] = "auto"
+    batch_size: Auto | Annotated[int, Ge(1), Le(256)] = "auto"
+    learning_rate_multiplier: Auto | Annotated[float, Gt(0), Le(1000)] = "auto"
+    """Times the rate that the studio recommends for the model and what is trained of it."""
+
+
+class Supervised(Body):
+    hyperparameters: Hyperparameters = Hyperparameters()
+
+
+class Method(Body):
+    type: Annotated[str, Len(1, 50)] = METHOD
+    supervised: Supervised | None = None
+
+
+class NewJob(Body):
+    model: Annotated[str, Len(1, 1000)]
+    training_file: Annotated[str, Len(1, 200)]
+    validation_file: Annotated[str, Len(1, 200)] | None = None
+    method: Method | None = None
+    hyperparameters: Hyperparameters | None = None
+    """As older clients say it; `method` counts for more."""
+    suffix: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^:/\s][^:/\t\n\r]*$")] | (
+        None
+    ) = None
+    seed: Annotated[int, Ge(0), Le(2**31 - 1)] | None = None
+    metadata: Annotated[dict[Name, Annotated[str, Len(0, 512)]], Len(0, 16)] | None = None
+    x_studio: dict[str, Any] | None = None
+    """Anything else of a recipe, nested as it is: `{"precision": "fp32", "adapter": {"r": 32}}`."""
+
+
+class ErrorOut(Out):
+    code: str
+    message: str
+    param: str | None = None
+
+
+class ResolvedOut(Out):
+    """What a job came to."""
+
+    n_epochs: float
+    batch_size: int
+    learning_rate_multiplier: float
+
+
+class SupervisedOut(Out):
+    hyperparameters: ResolvedOut
+
+
+class MethodOut(Out):
+    type: Literal["supervised"] = "supervised"
+    supervised: SupervisedOut
+
+
+class StudioOut(Out):
+    """What OpenAI's interface has no word for."""
+
+    run: int
+    status: RunStatus
+    queue_position: int | None
+    step: int
+    total_steps: int | None
+    recommended_learning_rate: float
+    """What a learning rate multiplier of 1 means."""
+    recipe: dict[str, Any]
+    """Everything the run was asked to do."""
+    precision: ChosenPrecision
+    resolved: dict[str, Any]
+    """What really ran: dtypes, counts, versions. Empty until the trainer is built."""
+
+
+class JobOut(Out):
+    id: str
+    object: Literal["fine_tuning.job"] = "fine_tuning.job"
+    created_at: int
+    finished_at: int | None
+    estimated_finish: int | None
+    model: str
+    fine_tuned_model: str | None
+    organization_id: str = model_names.OWNER
+    status: str
+    hyperparameters: ResolvedOut
+    method: MethodOut
+    training_file: str
+    validation_file: str | None
+    result_files: list[str]
+    trained_tokens: int | None
+    seed: int
+    suffix: str | None
+    metadata: dict[str, str]
+    integrations: list[Any] = Field(default_factory=list)
+    error: ErrorOut | None
+    x_studio: StudioOut
+
+
+class EventOut(Out):
+    id: str
+    object: Literal["fine_tuning.job.event"] = "fine_tuning.job.event"
+    created_at: int
+    level: Literal["info", "warn", "error"]
+    message: str
+    type: Literal["message", "metrics"]
+    data: dict[str, Any]
+
+
+class CheckpointOut(Out):
+    id: str
+    object: Literal["fine_tuning.job.checkpoint"] = "fine_tuning.job.checkpoint"
+    created_at: int
+    fine_tuned_model_checkpoint: str
+    fine_tuning_job_id: str
+    step_number: int
+    metrics: dict[str, float]
+
+
+def hyperparameters_of(new: NewJob) -> Hyperparameters:
+    """Return what a job asks for, wherever it says so.
+
+    Raises:
+        InvalidError: it asks for what there is not.
+
+    """
+    check(new, (), _NEUTRAL)
+    kind = new.method.type if new.method else METHOD
+    if kind != METHOD:
+        error = InvalidError(
+            f"The method {kind} is not available in this studio.",
+            hint=f"Use {METHOD}.",
+            param="method.type",
+        )
+        error.code = "unsupported_method"
+        raise error
+    told = new.method.supervised if new.method else None
+    chosen = told.hyperparameters if told else new.hyperparameters or Hyperparameters()
+    for part in (new.method, told, chosen):
+        if part is not None:
+            check(part, (), {})
+    return chosen
+
+
+def job_out(db: Session, run: Run) -> JobOut:
+    job = fine_tuning_jobs.about(db, run)
+    rate = fine_tuning_jobs.recommended_rate(db, run.recipe)
+    resolved = _resolved(run, rate)
+    has_succeeded = run.status is RunStatus.SUCCEEDED
+    return JobOut(
+        id=f"ftjob-{run.id}",
+        created_at=seconds(run.created_at),
+        finished_at=seconds(run.finished_at) if run.finished_at else None,
+        estimated_finish=_estimated(run),
+        model=run.recipe.base_model,
+        fine_tuned_model=model_names.name_of(run, job.suffix) if has_succeeded else None,
+        status=_status(run, job),
+        hyperparameters=resolved,
+        method=MethodOut(supervised=SupervisedOut(hyperparameters=resolved)),
+        training_file=f"file-{job.training_id}",
+        validation_file=f"file-{job.validation_id}" if job.validation_id else None,
+        result_files=[f"file-results-{run.id}"] if has_succeeded else [],
+        trained_tokens=run.tokens if has_succeeded else None,
+        seed=run.recipe.optimisation.seed,
+        suffix=job.suffix or None,
+        metadata=job.pairs,
+        error=_error(db, run, job),
+        x_studio=StudioOut(
+            run=run.id or 0,
+            status=run.status,
+            queue_position=queue.position(db, run),
+            step=run.step,
+            total_steps=run.total_steps,
+            recommended_learning_rate=rate,
+            recipe=run.recipe.model_dump(mode="json"),
+            precision=chosen_precision(run),
+            resolved=run.resolved,
+        ),
+    )
+
+
+def event_out(befell: Befell) -> EventOut:
+    return EventOut(
+        id=befell.id,
+        created_at=seconds(befell.at),
+        level=befell.level,
+        message=befell.message,
+        type=befell.type,
+        data=befell.data,
+    )
+
+
+def checkpoint_out(db: Session, run: Run, saved: Saved) -> CheckpointOut:
+    suffix, step = model_names.suffix_of(db, run), None if saved.is_last else saved.step
+    return CheckpointOut(
+        id=saved.id,
+        created_at=seconds(saved.at),
+        fine_tuned_model_checkpoint=model_names.name_of(run, suffix, step),
+        fine_tuning_job_id=f"ftjob-{run.id}",
+        step_number=saved.step,
+        metrics=saved.metrics,
+    )
+
+
+_STATUS = {
+    RunStatus.QUEUED: "queued",
+    RunStatus.STARTING: "running",
+    RunStatus.RUNNING: "running",
+    RunStatus.PAUSED: "paused",
+    RunStatus.SUCCEEDED: "succeeded",
+    RunStatus.FAILED: "failed",
+    RunStatus.CANCELLED: "cancelled",
+}
+_STOPPING = {Ask.PAUSE: "pausing", Ask.DRAIN: "running", Ask.KEEP: "running"}
+
+
+def _status(run: Run, job: OpenAIJob) -> str:
+    """Return OpenAI's word for a run's status; there, what is to be cancelled is so at once."""
+    if job.is_validating and run.status is RunStatus.QUEUED:
+        return "validating_files"
+    if run.status is RunStatus.STOPPING:
+        return _STOPPING.get(run.asked or Ask.CANCEL, "cancelled")
+    return _STATUS[run.status]
+
+
+def _resolved(run: Run, recommended: float) -> ResolvedOut:
+    knobs = run.recipe.optimisation
+    epochs = knobs.num_train_epochs
+    return ResolvedOut(
+        n_epochs=int(epochs) if epochs == int(epochs) else epochs,
+        batch_size=knobs.per_device_train_batch_size * knobs.gradient_accumulation_steps,
+        learning_rate_multiplier=round(knobs.learning_rate / recommended, 6),
+    )
+
+
+def _estimated(run: Run) -> int | None:
+    left = run_progress.of(run).eta_seconds
+    return None if left is None else seconds(datetime.now(UTC) + timedelta(seconds=left))
+
+
+def _error(db: Session, run: Run, job: OpenAIJob) -> ErrorOut | None:
+    why = failure_report.of(db, run)
+    if why is None:
+        return None
+    message = f"{why.message} {why.hint}".strip()
+    if job.is_validating:
+        return ErrorOut(code="invalid_training_file", message=message, param="training_file")
+    return ErrorOut(code=why.kind.code, message=message)

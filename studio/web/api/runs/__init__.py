@@ -1,0 +1,1 @@
+"""REST routes of runs: submission, results, streams, exports, estimates, the queue."""

@@ -1,0 +1,176 @@
+"""Server-sent events: one run's numbers, log and status as they come, and the state of all runs.
+
+The id of each message is `<metric id>.<log offset>.<happening id>`: where each source had been
+read to.
+"""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import TypeAdapter
+from sqlalchemy import Engine
+
+from studio.db.session import reading
+from studio.protocols.run_dir import RunDir
+from studio.services.compare import compare
+from studio.services.metrics import metrics
+from studio.services.runs import artifacts, run_events, runs
+from studio.settings import Settings
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import PASSING, Id, RunBrief, run_brief
+from studio.web.http.stream_limits import Seated
+
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["live"])
+
+LINES = 500
+RECENT = 50
+"""As many runs as a page of the list shows. A live run is told of however old it is."""
+
+HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
+_ROWS = TypeAdapter(list[metrics.Row])
+_BRIEFS = TypeAdapter(list[RunBrief])
+_BEFELL = TypeAdapter(list[run_events.Happened])
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a viewer has read; None in the log means: only its last lines."""
+
+    metric: int = 0
+    log: int | None = None
+    happening: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.metric}.{'' if self.log is None else self.log}.{self.happening}"
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """What one open page has been told so far."""
+
+    run_id: int
+    place: Place
+    status: str = ""
+    answers: int = 0
+    has_seen_all: bool = False
+
+
+def _known(request: Request, run_id: Id) -> int:
+    """Answer 404 before the stream begins: afterwards there is no status to set."""
+    with reading(request.app.state.engine) as db:
+        runs.get(db, run_id)
+    return run_id
+
+
+@router.get("/runs/{run_id}/stream", response_class=EventSourceResponse, dependencies=[Seated])
+async def of_run(
+    request: Request,
+    run_id: Annotated[int, Depends(_known)],
+    after: Annotated[str, Query(max_length=50)] = "",
+    last_event_id: Annotated[str, Header(max_length=50)] = "",
+) -> AsyncIterator[ServerSentEvent]:
+    state = request.app.state
+    viewer = Viewer(run_id, place_of(last_event_id or after))
+    while not state.hub.is_closing:
+        seen = state.hub.version
+        what = partial(news, state.engine, state.settings, viewer)
+        viewer, events = await state.hub.read(viewer, what)
+        for event in events:
+            yield event
+        if viewer.has_seen_all:
+            yield ServerSentEvent(event="end", data={}, id=str(viewer.place))
+            return
+        # After news there may be more at once; without any, wait for the next commit.
+        if not events and await state.hub.wait(seen) == seen:
+            yield HEARTBEAT
+
+
+@router.get("/stream", response_class=EventSourceResponse, dependencies=[Seated])
+async def of_all(request: Request) -> AsyncIterator[ServerSentEvent]:
+    """Tell of every recent run that changed since the last message; at first, of each of them."""
+    state = request.app.state
+    known: dict[int, str] = {}
+    known_live: list[int] = []
+    while not state.hub.is_closing:
+        seen = state.hub.version
+        followed = frozenset(known_live)
+        read = partial(recent, state.engine, followed)
+        briefs = await state.hub.read(("recent", followed), read)
+        known_live = [brief.id for brief in briefs if brief.status.is_live]
+        changed = [brief for brief in briefs if known.get(brief.id) != _facts(brief)]
+        known = {brief.id: _facts(brief) for brief in briefs}
+        if changed:
+            yield ServerSentEvent(event="runs", raw_data=_BRIEFS.dump_json(changed).decode())
+        if await state.hub.wait(seen) == seen:
+            yield HEARTBEAT
+
+
+def place_of(text: str) -> Place:
+    metric, log, happening = (*text.split("."), "", "", "")[:3]
+    return Place(
+        metric=int(metric) if metric.isdecimal() else 0,
+        log=int(log) if log.isdecimal() else None,
+        happening=int(happening) if happening.isdecimal() else 0,
+    )
+
+
+def recent(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
+    """Read the newest runs, those that are live, and those that were: how they ended is news."""
+    with reading(engine) as db:
+        newest = runs.newest(db, runs.Filter(), limit=RECENT)
+        known = {run.id for run in newest}
+        older = [run for run in runs.following(db, followed) if run.id not in known]
+        return [run_brief(db, run) for run in (*newest, *older)]
+
+
+def _facts(brief: RunBrief) -> str:
+    """Return what makes a status news."""
+    return brief.model_dump_json(exclude=PASSING)
+
+
+def news(
+    engine: Engine, settings: Settings, viewer: Viewer
+) -> tuple[Viewer, list[ServerSentEvent]]:
+    """Read what is new for a viewer, and say where that leaves it."""
+    with reading(engine) as db:
+        run = runs.get(db, viewer.run_id)
+        brief = run_brief(db, run)
+        answers = len(compare.samples(db, [viewer.run_id]))
+        rows = metrics.after(db, viewer.run_id, viewer.place.metric)
+        befell = runs.happenings(db, viewer.run_id, after=viewer.place.happening)
+    log = RunDir(settings.runs / str(viewer.run_id)).log
+    part = artifacts.log_part(log, viewer.place.log, LINES)
+    # The line may be cut between any two events, so each id tells only what came before it.
+    told = replace(viewer.place, metric=rows[-1].last_id) if rows else viewer.place
+    read = replace(told, log=part.next_offset)
+    place = replace(read, happening=befell[-1].id or 0) if befell else read
+    events = [
+        ("metrics", told, _ROWS.dump_json(rows).decode() if rows else ""),
+        ("log", read, json.dumps({"lines": part.lines}) if part.lines else ""),
+        (
+            "event",
+            place,
+            _BEFELL.dump_json([*map(run_events.told, befell)]).decode() if befell else "",
+        ),
+        ("sample", place, f"{answers}" if answers != viewer.answers else ""),
+        ("status", place, brief.model_dump_json() if _facts(brief) != viewer.status else ""),
+    ]
+    return (
+        Viewer(
+            run_id=viewer.run_id,
+            place=place,
+            status=_facts(brief),
+            answers=answers,
+            has_seen_all=run.status.is_final and not (rows or part.lines or befell),
+        ),
+        [
+            ServerSentEvent(event=name, raw_data=data, id=str(known))
+            for name, known, data in events
+            if data
+        ],
+    )

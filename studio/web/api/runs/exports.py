@@ -1,0 +1,150 @@
+"""Exports of a run's model as JSON: ask for one, watch it, fetch what came of it."""
+
+import re
+from datetime import datetime
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
+
+from studio.db.states import WorkStatus
+from studio.db.tasks import Export
+from studio.errors import ConflictError
+from studio.protocols.run_dir import ExportDir, RunDir
+from studio.recipe.exports import Kind
+from studio.recipe.float_formats import DType
+from studio.services.exports import exports
+from studio.services.queue import wait_reasons
+from studio.services.runs import artifacts, runs
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import (
+    Body,
+    ErrorOut,
+    Id,
+    Listing,
+    Out,
+    WaitingOut,
+    waiting_out,
+)
+from studio.web.api.models import models
+from studio.web.api.models.models import ModelOut
+from studio.web.api.runs.run_results import ArtifactOut
+from studio.web.http import zip_stream
+from studio.web.http.deps import DB, Config
+
+router = APIRouter(route_class=Call, prefix="/api/v1/runs/{run_id}/exports", tags=["exports"])
+
+LINES = 500
+
+
+class NewExport(Body):
+    dtype: DType
+    kind: Kind | None = None
+    """full, merged, merged_original or adapter; null takes the whole model as it was trained.
+
+    merged folds the adapter into the base as it was trained beside it, dequantised if need be;
+    merged_original, offered where that base was rounded or quantised, into the base as saved.
+    """
+
+
+class ExportOut(Out):
+    id: int
+    run_id: int
+    kind: Kind
+    dtype: DType
+    status: WorkStatus
+    phase: str
+    progress: float
+    measured: dict[str, float]
+    """What the conversion did to the weights and to perplexity; empty until it has succeeded."""
+    files: list[ArtifactOut]
+    error: ErrorOut | None
+    waiting: WaitingOut | None
+    """Why it waits; null once it has begun."""
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@router.post("", status_code=201)
+def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
+    """Queue an export. A small one is made beside training, others when no run needs the slot."""
+    return _out(db, exports.request(db, run_id, new.dtype, new.kind, config.runs), config)
+
+
+@router.get("")
+def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
+    runs.get(db, run_id)
+    shown = [_out(db, one, config) for one in exports.of_run(db, run_id)]
+    return Listing(data=shown, has_more=False, next_after=None)
+
+
+@router.get("/{export_id}")
+def show(run_id: Id, export_id: Id, db: DB, config: Config) -> ExportOut:
+    return _out(db, exports.get(db, run_id, export_id), config)
+
+
+@router.delete("/{export_id}", status_code=204)
+def delete(run_id: Id, export_id: Id, db: DB, config: Config) -> None:
+    """Delete an export with its files; one that is being made is ended."""
+    exports.delete(db, run_id, export_id, config.runs)
+
+
+@router.post("/{export_id}/model", status_code=201)
+def offer(run_id: Id, export_id: Id, db: DB, config: Config) -> ModelOut:
+    """List the export among the models that runs can start from."""
+    return models.out(exports.offer(db, run_id, export_id, config.runs))
+
+
+@router.get("/{export_id}/log", response_class=PlainTextResponse)
+def log(run_id: Id, export_id: Id, db: DB, config: Config) -> str:
+    """Read the last lines of what the export's process has printed."""
+    folder = _folder(exports.get(db, run_id, export_id), config)
+    return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)
+
+
+@router.get("/{export_id}/files/{name:path}")
+def file(run_id: Id, export_id: Id, name: str, db: DB, config: Config) -> FileResponse:
+    folder = _folder(exports.get(db, run_id, export_id), config)
+    path = artifacts.find(folder.files, name)
+    return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+
+@router.get("/{export_id}/zip", response_class=StreamingResponse)
+def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingResponse:
+    """Fetch all files as one zip."""
+    export = exports.get(db, run_id, export_id)
+    if export.status is not WorkStatus.SUCCEEDED:
+        raise ConflictError(
+            f"Export {export_id} is {export.status}.", hint="Its files are there once it succeeded."
+        )
+    name = _name(runs.get(db, run_id).name, export)
+    return StreamingResponse(
+        zip_stream.stream(_folder(export, config).files, name),
+        media_type="application/zip",
+        headers={"Content-Disposition": f'attachment; filename="{name}.zip"'},
+    )
+
+
+def _out(db: DB, export: Export, config: Config) -> ExportOut:
+    listed = artifacts.listing(_folder(export, config).files)
+    error = {
+        "code": export.error_code,
+        "message": export.error_message,
+        "hint": export.error_hint,
+    }
+    told = export.model_dump() | {
+        "progress": export.share,
+        "files": [ArtifactOut(name=one.name, bytes=one.bytes) for one in listed],
+        "error": error if export.error_code else None,
+        "waiting": waiting_out(wait_reasons.of_work(db, export)),
+    }
+    return ExportOut.model_validate(told)
+
+
+def _folder(export: Export, config: Config) -> ExportDir:
+    return RunDir(config.runs / str(export.run_id)).export(export.id or 0)
+
+
+def _name(run: str, export: Export) -> str:
+    """Return a file name that every system takes."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", run).strip("-").lower()[:60] or "run"
+    return f"{plain}-{export.run_id}-{export.kind}-{export.dtype}"

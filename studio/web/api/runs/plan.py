@@ -1,0 +1,121 @@
+"""What a recipe would do, before anything starts: its plan, and all that speaks for or against."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from studio.db.session import reading
+from studio.methods import AnyRecipe
+from studio.services.datasets import data_quality, token_stats
+from studio.services.precision import number_formats, recommendation
+from studio.services.runs import start_checks
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Body, Out
+from studio.web.api.runs import estimate
+from studio.web.api.runs.estimate import Estimate
+
+router = APIRouter(route_class=Call, prefix="/api/v1/plan", tags=["runs"])
+
+
+class Planned(Body):
+    recipe: AnyRecipe
+
+
+class SizesOut(Out):
+    """Bytes by part. Activations are not among them: they depend on the data."""
+
+    weights: int
+    adapter: int
+    gradients: int
+    optimizer: int
+    copies: int
+    """What autocast keeps of the weights in the narrower format."""
+    compensation: int
+    """What a mode keeps beside the weights to make up for their few digits."""
+    total: int
+
+
+class RoundedOut(Out):
+    """Weights loaded in a format that cannot hold all their values: measured on a sample."""
+
+    to: str
+    stored: list[str]
+    """The formats they are stored in."""
+    weights: int
+    """How many weights are stored in those formats."""
+    sampled: int
+    changed: float
+    """Share of the sample that is not the same afterwards."""
+    max_relative_change: float
+    mean_relative_change: float
+    """Over the sample, unchanged weights included."""
+
+
+class PlanOut(Out):
+    """Which format each thing will be held in."""
+
+    precision: str
+    weights: str
+    """Of the base model; two formats joined by "and" where it is saved in both and keeps them."""
+    rest: str | None
+    """Of what a quantised model keeps as it is: embeddings, norms, the output; else null."""
+    trained: str
+    """Of the weights that learn."""
+    compute: str
+    gradients: str
+    optimizer_states: str
+    scaler: bool
+    rounded: RoundedOut | None
+    """What loading the base model rounds; null where every weight stays as it was saved."""
+    parameters: int | None
+    """Null where the model's files are not on this machine."""
+    trained_parameters: int | None
+    sizes: SizesOut | None
+    effective_batch: int
+    """Examples an update learns from."""
+
+
+class RefusalOut(Out):
+    message: str
+    hint: str
+    param: str
+    """The dotted name of the field to change."""
+    repair: dict[str, Any]
+    """Values that, laid over the recipe, let it run; empty where none are known."""
+    link: str
+    """The page where it can be mended, if that is no field of the recipe."""
+
+
+class AdviceOut(Out):
+    precision: str
+    sentence: str
+
+
+class Answer(Estimate):
+    """All that `estimate` answers, and what is held, said and refused besides."""
+
+    plan: PlanOut
+    refusals: list[RefusalOut]
+    """Why it cannot run here; empty if it can."""
+    warnings: list[str]
+    advice: AdviceOut
+
+
+@router.post("")
+def show(asked: Planned, request: Request) -> Answer:
+    """Say what a recipe would do. Starts nothing and writes nothing."""
+    with reading(request.app.state.engine) as db:
+        facts = recommendation.facts_of(db, asked.recipe.base_model)
+        advised = recommendation.advise_for(db, asked.recipe, facts)
+        recipe = recommendation.resolve(db, asked.recipe).recipe
+        refused = start_checks.of(db, recipe, facts)
+        noted = data_quality.noted(db, recipe)
+        lost = list(token_stats.cautions(db, recipe))
+        needed = estimate.of(db, recipe)
+    return Answer(
+        plan=PlanOut.model_validate(number_formats.plan(recipe, facts)),
+        **needed.model_dump(),
+        refusals=[RefusalOut.model_validate(one) for one in refused],
+        warnings=[*lost, *advised.warnings, *([f"{noted.sentence}."] if noted else [])],
+        advice=AdviceOut(precision=advised.mode.name, sentence=advised.sentence),
+    )

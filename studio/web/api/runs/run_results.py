@@ -1,0 +1,146 @@
+"""What came of a run, as JSON and files: its numbers, its log, its manifest, its artifacts."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import FileResponse, Response
+
+from studio.protocols.run_dir import RunDir
+from studio.run_manifest import Manifest
+from studio.services.metrics import metrics
+from studio.services.runs import artifacts, manifests, runs
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import After, Id, Limit, Listing, Out
+from studio.web.http.deps import DB, Config
+
+router = APIRouter(route_class=Call, prefix="/api/v1/runs", tags=["runs"])
+
+Keys = Annotated[str, Query(max_length=1000)]
+AxisName = Annotated[str, Query(pattern=r"^[\w./-]{1,100}$")]
+"""One of step, relative_step, epoch, tokens, seconds and wall, or another metric."""
+Buckets = Annotated[int, Query(ge=2, le=10_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """Into how many parts an axis is cut, and from where to where."""
+
+    buckets: int
+    part: tuple[float, float]
+
+
+def _cutting(
+    buckets: Buckets = 1000,
+    low: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
+    high: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
+) -> Cutting:
+    first, last = metrics.WHOLE
+    return Cutting(buckets, (first if low is None else low, last if high is None else high))
+
+
+Cut = Annotated[Cutting, Depends(_cutting)]
+
+
+class SeriesOut(Out):
+    mean: list[float | None]
+    min: list[float | None]
+    max: list[float | None]
+    non_finite: list[float]
+    """Places on the x axis where the number was not finite."""
+    first_broken: int | None
+    """The first step of these."""
+    broken_run: int | None
+    """The run that told it: of a group, the one that broke first."""
+
+
+class CurvesOut(Out):
+    """Metrics along one axis; null where a metric has no number at that place."""
+
+    x: list[float]
+    series: dict[str, SeriesOut]
+    last_id: int
+    """Pass it to the stream as `after` to go on from here."""
+
+
+class LogOut(Out):
+    lines: list[str]
+    next_offset: int
+
+
+class CheckpointOut(Out):
+    name: str
+    step: int
+    bytes: int
+    is_next: bool
+    """Whether the run would go on from it."""
+
+
+class ArtifactOut(Out):
+    name: str
+    bytes: int
+
+
+@router.get("/{run_id}/metrics")
+def curves(
+    run_id: Id,
+    db: DB,
+    keys: Keys = "",
+    x: AxisName = "step",
+    *,
+    cut: Cut,
+) -> CurvesOut:
+    """Curves of a run; with `from` and `to` a part of the axis, in as many buckets."""
+    runs.get(db, run_id)
+    wanted = keys.split(",") if keys else metrics.keys(db, [run_id])
+    found = metrics.curves(db, [run_id], wanted, x=x, buckets=cut.buckets, part=cut.part)
+    series = {
+        key: SeriesOut.model_validate(one, from_attributes=True)
+        for (_run, key), one in found.series.items()
+    }
+    return CurvesOut(x=found.x, series=series, last_id=found.last_id)
+
+
+@router.get("/{run_id}/log")
+def log(run_id: Id, db: DB, config: Config, after: After = None, limit: Limit = 500) -> LogOut:
+    """Lines of the log after a byte offset; without one, the last lines."""
+    part = artifacts.log_part(folder(db, config, run_id).log, after, limit)
+    return LogOut(lines=part.lines, next_offset=part.next_offset)
+
+
+@router.get("/{run_id}/checkpoints")
+def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
+    """List what the run can go on from, newest first. They are told, not handed out."""
+    run = runs.get(db, run_id)
+    shown = [
+        CheckpointOut(
+            name=one.name, step=one.step, bytes=one.bytes, is_next=one.step == run.checkpoint_step
+        )
+        for one in artifacts.checkpoints(folder(db, config, run_id).checkpoints)
+    ]
+    return Listing(data=shown, has_more=False, next_after=None)
+
+
+@router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
+def manifest(run_id: Id, db: DB, config: Config) -> Response:
+    """All it takes to repeat the run, and to trust it; what is known so far while it goes on."""
+    told = manifests.of(db, runs.get(db, run_id), folder(db, config, run_id))
+    return Response(told, media_type="application/json")
+
+
+@router.get("/{run_id}/artifacts")
+def listing(run_id: Id, db: DB, config: Config) -> Listing[ArtifactOut]:
+    found = artifacts.listing(folder(db, config, run_id).artifacts)
+    shown = [ArtifactOut(name=one.name, bytes=one.bytes) for one in found]
+    return Listing(data=shown, has_more=False, next_after=None)
+
+
+@router.get("/{run_id}/artifacts/{name:path}")
+def artifact(run_id: Id, name: str, db: DB, config: Config) -> FileResponse:
+    path = artifacts.find(folder(db, config, run_id).artifacts, name)
+    return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+
+def folder(db: DB, config: Config, run_id: int) -> RunDir:
+    run = runs.get(db, run_id)
+    return RunDir(config.runs / str(run.id))

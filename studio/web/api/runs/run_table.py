@@ -1,0 +1,81 @@
+"""The table of runs as JSON: its fields, what is done to many runs at once, and saved views."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from studio.services.metrics import metric_summaries
+from studio.services.runs import bulk_actions
+from studio.services.search import query_fields, saved_views
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Body, Id, Known, Listing, Name, Out
+from studio.web.http.deps import DB, Config
+
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["runs"])
+
+
+class FieldOut(Out):
+    name: str
+    title: str
+    """Empty for metrics."""
+    kind: str
+
+
+class Bulk(Body):
+    """Something done to many runs, all or none."""
+
+    runs: Annotated[list[Known], Field(min_length=1, max_length=bulk_actions.MOST)]
+    act: Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
+    tag: str = ""
+
+
+class BulkOut(Out):
+    changed: list[int]
+    """The runs that this has changed; the others were so before."""
+
+
+class NewView(Body):
+    name: Name
+    query: Annotated[str, Field(max_length=saved_views.QUERY_LIMIT)]
+    """What stands in the address of the page behind the question mark."""
+
+
+class ViewOut(Out):
+    id: int
+    name: str
+    query: str
+    created_at: datetime
+
+
+@router.get("/fields")
+def listing(db: DB) -> Listing[FieldOut]:
+    """List all that runs can be searched, sorted and shown by."""
+    told = metric_summaries.keys(db)
+    found = [one for name in query_fields.names(told) if (one := query_fields.find(name, told))]
+    return Listing(
+        data=[FieldOut.model_validate(one) for one in found], has_more=False, next_after=None
+    )
+
+
+@router.post("/bulk")
+def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
+    return BulkOut(changed=bulk_actions.act(db, asked.act, asked.runs, asked.tag, config.runs))
+
+
+@router.get("/views")
+def saved(db: DB) -> Listing[ViewOut]:
+    found = [ViewOut.model_validate(one) for one in saved_views.listed(db)]
+    return Listing(data=found, has_more=False, next_after=None)
+
+
+@router.post("/views", status_code=201)
+def save(new: NewView, db: DB) -> ViewOut:
+    """Keep a view; one of the same name is replaced."""
+    return ViewOut.model_validate(saved_views.save(db, new.name, new.query))
+
+
+@router.delete("/views/{view_id}", status_code=204)
+def delete(view_id: Id, db: DB) -> None:
+    saved_views.delete(db, view_id)

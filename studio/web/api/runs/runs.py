@@ -1,0 +1,245 @@
+"""Runs as JSON: submit, list, change, and fetch what came of them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.methods import AnyRecipe
+from studio.services import experiments
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, run_events, runs, tags_notes, trash
+from studio.services.runs.run_events import Happened
+from studio.services.search import query_parser, run_table
+from studio.services.search.run_table import View
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.preconditions import Conditional, Marked
+from studio.web.api.conventions.schemas import (
+    After,
+    Body,
+    FailedRunOut,
+    Id,
+    Limit,
+    Listing,
+    Name,
+    Notes,
+    Out,
+    RunOut,
+    Source,
+    page_of,
+    run_explained,
+    run_out,
+)
+from studio.web.api.runs import run_results
+from studio.web.http.deps import DB, Config
+
+router = APIRouter(route_class=Call, prefix="/api/v1/runs", tags=["runs"])
+
+
+Word = Annotated[str, Field(max_length=200)]
+
+_FILTERS = ("status", "experiment", "tag", "model", "dataset", "method", "precision")
+
+
+class Asked(BaseModel):
+    """Which runs to list, and in what order."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    q: Annotated[str, Field(max_length=1000)] = ""
+    """A query as the search box takes it: `status:failed eval_loss<0.5 -tag:draft`."""
+    sort: Annotated[str, Field(max_length=200)] = run_table.NEWEST
+    """A field's name, as `eval_loss.best`; with a minus before it, the greatest comes first."""
+    after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """The last run of the page before, as its `next_after` says."""
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    status: RunStatus | None = None
+    experiment: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    tag: Word = ""
+    model: Word = ""
+    dataset: Word = ""
+    method: Word = ""
+    precision: Word = ""
+    search: Word = ""
+    """Words of its name or notes."""
+
+    @property
+    def query(self) -> str:
+        """All of it as one query."""
+        named = {name: str(getattr(self, name) or "") for name in _FILTERS}
+        parts = [f"{name}:{query_parser.quoted(value)}" for name, value in named.items() if value]
+        words = [query_parser.quoted(self.search)] if self.search else []
+        return " ".join(filter(None, (self.q, *parts, *words)))
+
+
+class NewRun(Body):
+    name: Name
+    recipe: AnyRecipe
+    notes: Notes = ""
+    parent: Source = ""
+    """What the recipe was made from."""
+
+
+class ChangedRun(Body):
+    """What may be changed of a run; `priority`, `place` and `is_held` only while it is queued."""
+
+    name: Name | None = None
+    priority: Annotated[int, Field(ge=-100, le=100)] | None = None
+    """Higher starts first."""
+    place: Annotated[int, Field(ge=1)] | None = None
+    """Its place among the waiting runs of its priority, counted from one."""
+    is_held: bool | None = None
+    """Whether it waits until you let it go."""
+    notes: Annotated[str, Field(max_length=tags_notes.NOTES_LIMIT)] | None = None
+    tags: Annotated[list[Name], Field(max_length=tags_notes.MOST_TAGS)] | None = None
+    is_archived: bool | None = None
+    """Whether lists leave it out."""
+    is_trashed: bool | None = None
+    """Whether it is in the trash. It is removed for good some weeks later."""
+
+
+class Moved(Body):
+    place: Annotated[int, Field(ge=1, lt=2**53)]
+    """Its new place among the waiting runs of its priority, counted from one."""
+
+
+class ChangedRecipe(Body):
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Values to lay over the recipe, nested as it is: the `change` of a repair, for one."""
+
+
+class Retry(Body):
+    place: Literal["checkpoint", "start"] = Field(default="checkpoint", alias="from")
+    """From the start, the run's numbers and answers so far are deleted; its history stays."""
+
+
+class AttemptOut(Out):
+    number: int
+    worker: str
+    from_step: int
+    began_at: datetime
+    ended_at: datetime | None
+    outcome: str
+    """The run's status after it, `lost` when its process was gone without a word, or nothing."""
+    exit_code: int | None
+
+
+class HappenedOut(Listing[Happened]):
+    """What befell a run, oldest first."""
+
+
+@router.post("", status_code=201)
+def submit(new: NewRun, db: DB) -> RunOut:
+    """Make an experiment of the recipe, and queue its first run."""
+    about = {"notes": new.notes, "parent": new.parent}
+    experiment = experiments.create(db, new.name, new.recipe, **about)
+    return run_out(db, runs.submit(db, experiment))
+
+
+@router.get("")
+def newest(db: DB, asked: Annotated[Asked, Query()]) -> Listing[RunOut]:
+    """List the runs that a query finds; those in archive and trash only where it names them."""
+    view = View(query=asked.query, sort=asked.sort)
+    rows = run_table.found(db, view, limit=asked.limit + 1, after=asked.after)
+    return page_of(rows, asked.limit, [run_out(db, row) for row in rows])
+
+
+@router.get("/{run_id}")
+def show(run_id: Id, db: DB, config: Config, etag: Marked) -> FailedRunOut:
+    """Tell all of a run; of one that has failed, also how it can be mended."""
+    run = runs.get(db, run_id)
+    etag.tell(*_changeable(run))
+    return run_explained(db, run, run_results.folder(db, config, run_id))
+
+
+@router.patch("/{run_id}")
+def change(run_id: Id, changed: ChangedRun, db: DB, etag: Conditional) -> RunOut:
+    etag.check(*_changeable(runs.get(db, run_id)))
+    tags_notes.rewrite(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
+    if changed.priority is not None:
+        queue.prioritise(db, run_id, changed.priority)
+    if changed.place is not None:
+        queue.move(db, run_id, changed.place)
+    if changed.is_held is not None:
+        queue.hold(db, run_id, held=changed.is_held)
+    if changed.is_archived is not None:
+        (trash.archive if changed.is_archived else trash.unarchive)(db, [run_id])
+    if changed.is_trashed is not None:
+        (trash.throw_away if changed.is_trashed else trash.take_back)(db, [run_id])
+    run = runs.get(db, run_id)
+    etag.tell(*_changeable(run))
+    return run_out(db, run)
+
+
+@router.delete("/{run_id}", status_code=204)
+def delete(run_id: Id, db: DB, config: Config) -> None:
+    """Remove a run for good, with its numbers and files, wherever it is."""
+    runs.delete(db, run_id, config.runs)
+
+
+@router.post("/{run_id}/again", status_code=201)
+def again(run_id: Id, changed: ChangedRecipe, db: DB) -> RunOut:
+    """Queue the recipe of a run once more, with some of its values changed."""
+    return run_out(db, runs.again(db, run_id, changed.overrides, strict=None))
+
+
+@router.post("/{run_id}/cancel")
+def cancel(run_id: Id, db: DB) -> RunOut:
+    return run_out(db, run_commands.cancel(db, run_id))
+
+
+@router.post("/{run_id}/keep")
+def keep(run_id: Id, db: DB) -> RunOut:
+    """Stop the run, and keep what it has learnt as its result."""
+    return run_out(db, run_commands.keep(db, run_id))
+
+
+@router.post("/{run_id}/pause")
+def pause(run_id: Id, db: DB) -> RunOut:
+    """Have the run write a checkpoint and leave its slot."""
+    return run_out(db, run_commands.pause(db, run_id))
+
+
+@router.post("/{run_id}/resume")
+def resume(run_id: Id, db: DB) -> RunOut:
+    """Queue a paused run to go on from its checkpoint."""
+    return run_out(db, run_commands.resume(db, run_id))
+
+
+@router.post("/{run_id}/retry")
+def retry(run_id: Id, db: DB, how: Retry | None = None) -> RunOut:
+    """Queue a failed or cancelled run to go on from its newest checkpoint, or to begin anew."""
+    again = run_commands.restart if how and how.place == "start" else run_commands.retry
+    return run_out(db, again(db, run_id))
+
+
+@router.post("/{run_id}/move")
+def move(run_id: Id, moved: Moved, db: DB) -> RunOut:
+    """Give a queued run another place in the queue."""
+    return run_out(db, queue.move(db, run_id, moved.place))
+
+
+@router.get("/{run_id}/attempts")
+def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
+    """Tell of each attempt at the run, oldest first."""
+    runs.get(db, run_id)
+    found = [AttemptOut.model_validate(one) for one in attempts.of(db, run_id)]
+    return Listing(data=found, has_more=False, next_after=None)
+
+
+@router.get("/{run_id}/events")
+def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> HappenedOut:
+    """Tell what befell the run, oldest first. Pass over kinds that you do not know."""
+    runs.get(db, run_id)
+    rows = runs.happenings(db, run_id, after=after or 0, limit=limit + 1)
+    page = page_of(rows, limit, [run_events.told(row) for row in rows])
+    return HappenedOut(data=page.data, has_more=page.has_more, next_after=page.next_after)
+
+
+def _changeable(run: Run) -> tuple[Any, ...]:
+    """Return what people change of a run: how far it has trained is not among it."""
+    times = (run.archived_at, run.deleted_at)
+    return (run.name, run.notes, run.tags, run.priority, run.is_held, *times)

@@ -1,0 +1,69 @@
+"""The answers of a run, and what people think of them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import Field
+
+from studio.db.tables import Sample
+from studio.protocols.events import Stage
+from studio.services.compare import compare
+from studio.services.runs import runs
+from studio.services.samples import sample_ratings
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Body, Id, Listing, Out
+from studio.web.http.deps import DB
+
+router = APIRouter(route_class=Call, prefix="/api/v1/runs", tags=["runs"])
+
+
+Position = Annotated[int, Path(ge=0, lt=2**31)]
+
+
+class SampleOut(Out):
+    """What the model answered to one validation prompt, at one stage of its run."""
+
+    stage: Stage
+    step: int
+    position: Position
+    """The number of the prompt: its answer is rated under it."""
+    prompt: str
+    reference: str
+    """How the data set answers it."""
+    answer: str
+    computed_in: str
+    """The number format it was computed in, as measured: `float32`, `bfloat16 (nf4)`; empty where
+    an earlier version ran it."""
+    rating: int | None
+    """From 1 to 5; null where nobody has rated it. Only answers after training can be rated."""
+
+
+class NewRating(Body):
+    score: int = Field(ge=sample_ratings.WORST, le=sample_ratings.BEST)
+    """From 1, of no use, to 5, as good as it can be."""
+
+
+@router.get("/{run_id}/samples")
+def listing(run_id: Id, db: DB) -> Listing[SampleOut]:
+    """Tell what the run answered, by prompt, in the order in which it was written."""
+    runs.get(db, run_id)
+    scores = sample_ratings.of(db, [run_id])
+    found = [_out(one, scores.get(one.id or 0)) for one in compare.samples(db, [run_id])]
+    return Listing(data=found, has_more=False, next_after=None)
+
+
+@router.put("/{run_id}/samples/{position}/rating")
+def rate(run_id: Id, position: Position, new: NewRating, db: DB) -> SampleOut:
+    """Rate what the run answered after training. The mean over its answers is a metric of it."""
+    sample = sample_ratings.final(db, run_id, position)
+    sample_ratings.rate(db, sample, new.score)
+    return _out(sample, new.score)
+
+
+@router.delete("/{run_id}/samples/{position}/rating", status_code=204)
+def forget(run_id: Id, position: int, db: DB) -> None:
+    sample_ratings.rate(db, sample_ratings.final(db, run_id, position), None)
+
+
+def _out(sample: Sample, score: int | None) -> SampleOut:
+    return SampleOut.model_validate({**sample.model_dump(), "rating": score})

@@ -1,0 +1,85 @@
+"""By which ways people are told of runs, what was sent, and what came back."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from studio.db.outbox import Channel, Delivery, DeliveryStatus
+from studio.db.outbox import Try as TryRow
+from studio.services.notifications import channels, deliveries
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import After, Body, Id, Listing, Out, page_of
+from studio.web.http.deps import DB, Keyed
+
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["notifications"])
+
+
+class WayOut(Out):
+    channel: Channel
+    is_on: bool
+    goes_to: str
+    """Where, without what is secret in it."""
+    note: str
+    how: str
+    """What the operator sets to have it."""
+
+
+class TryOut(Out):
+    number: int
+    began_at: datetime
+    ended_at: datetime | None
+    """Null while it goes on, and for ever if the worker was killed meanwhile."""
+    words: str
+    """What came back."""
+
+
+class DeliveryOut(Out):
+    id: int
+    key: str
+    """The `webhook-id` that the receiver was sent."""
+    channel: Channel
+    event: str
+    """`run.succeeded`, `run.failed`, `run.cancelled`, `run.paused` or `test`."""
+    run_id: int | None
+    status: DeliveryStatus
+    due_at: datetime
+    created_at: datetime
+    tries: list[TryOut]
+
+
+class NewTest(Body):
+    channel: Annotated[Channel, Field(strict=False)]
+
+
+@router.get("/notifications")
+def ways(config: Keyed) -> Listing[WayOut]:
+    """Tell by which ways people are told, as the operator has set them up."""
+    found = [WayOut.model_validate(way) for way in channels.ways(config)]
+    return Listing(data=found, has_more=False, next_after=None)
+
+
+@router.get("/deliveries")
+def newest(
+    db: DB, after: After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
+) -> Listing[DeliveryOut]:
+    rows = deliveries.newest(db, limit=limit + 1, before=after)
+    made = deliveries.tries(db, rows)
+    return page_of(rows, limit, [_out(row, made[row.id or 0]) for row in rows])
+
+
+@router.get("/deliveries/{delivery_id}")
+def show(delivery_id: Id, db: DB) -> DeliveryOut:
+    found = deliveries.get(db, delivery_id)
+    return _out(found, deliveries.tries(db, [found])[delivery_id])
+
+
+@router.post("/deliveries/test", status_code=202)
+def test(new: NewTest, db: DB, config: Keyed) -> DeliveryOut:
+    """Have the worker send a message that says only that messages arrive."""
+    return _out(channels.send_test(db, config, new.channel), [])
+
+
+def _out(delivery: Delivery, tries: list[TryRow]) -> DeliveryOut:
+    return DeliveryOut.model_validate(delivery.model_dump() | {"tries": tries})

@@ -1,0 +1,68 @@
+"""Numbers for those who watch the studio: `/metrics`, as Prometheus scrapes it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from fastapi import APIRouter, Request
+from fastapi.responses import PlainTextResponse
+
+from studio.services.operations import prometheus_metrics
+from studio.services.operations.prometheus_metrics import Census
+from studio.web.http.deps import DB, Config
+from studio.web.http.prometheus_format import CONTENT_TYPE, Family, buckets, by, gauge, text
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/metrics")
+def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
+    families = [
+        *_counted(prometheus_metrics.take(db)),
+        *request.app.state.traffic.families(),
+        gauge("studio_database_bytes", "Size of the database.", _size(config.database)),
+        gauge(
+            "process_resident_memory_bytes",
+            "Memory of the web process.",
+            psutil.Process().memory_info().rss,
+        ),
+    ]
+    return PlainTextResponse(text(families), media_type=CONTENT_TYPE)
+
+
+def _counted(found: Census) -> Iterator[Family]:
+    by_status = {status.value: count for status, count in found.runs.items()}
+    yield by("studio_runs", "gauge", "Runs by status.", "status", by_status)
+    waiting = by_status["queued"] - found.held
+    yield gauge("studio_queue_length", "Runs that wait for a slot.", waiting)
+    yield gauge("studio_queue_held", "Runs that wait until they are released.", found.held)
+    yield gauge(
+        "studio_queue_oldest_seconds", "Longest wait for a slot.", found.oldest_wait_seconds
+    )
+    yield gauge("studio_slots", "Slots of all workers heard of.", found.slots)
+    yield gauge("studio_slots_used", "Slots in use.", found.slots_used)
+    if found.worker_silence_seconds is not None:
+        silence = found.worker_silence_seconds
+        yield gauge("studio_worker_heartbeat_age_seconds", "Since a worker was heard of.", silence)
+    yield gauge(
+        "studio_worker_failing_steps", "Steps of the worker that fail now.", found.worker_failing
+    )
+    yield gauge(
+        "studio_worker_step_failures",
+        "Steps that have failed since the worker started.",
+        found.worker_failures,
+    )
+    took = buckets(
+        prometheus_metrics.DURATIONS, found.durations, found.duration_count, found.duration_seconds
+    )
+    about = "From the claim to the end of runs that are kept; deleting a run takes it out."
+    yield Family("studio_run_duration_seconds", "histogram", about, [*took])
+    yield gauge("studio_tokens", "Tokens trained on, over the runs that are kept.", found.tokens)
+    yield by("studio_alarms", "gauge", "Alarms of runs that are kept.", "code", found.alarms)
+    yield gauge("studio_messages_waiting", "Messages not yet sent.", found.messages_waiting)
+
+
+def _size(database: Path) -> int:
+    """Return the bytes of the database with what is not yet folded into its file."""
+    files = (database, database.with_name(database.name + "-wal"))
+    return sum(path.stat().st_size for path in files if path.exists())

@@ -1,0 +1,70 @@
+"""Whether the studio is well, and what its machine can do."""
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+
+import studio
+from studio.errors import UnavailableError
+from studio.hardware import versions
+from studio.recipe.precision import PRECISIONS
+from studio.services.workers import worker_process, workers
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Out
+from studio.web.http.deps import DB
+
+router = APIRouter(route_class=Call, prefix="/api/v1", tags=["system"])
+
+
+class Health(Out):
+    status: Literal["ok", "degraded"]
+    """Degraded: it works, except for what the reasons say."""
+    reasons: list[str]
+    """What the worker cannot do at present, in sentences; empty if all is well."""
+    version: str
+
+
+class GpuOut(Out):
+    index: int
+    name: str
+    memory_bytes: int
+    capability: tuple[int, int]
+
+
+class HardwareOut(Out):
+    title: str
+    device: str
+    processor: str
+    cores: int
+    memory_bytes: int
+    native_bf16: bool
+    product_times: dict[str, float]
+    """By number format: how many times as long as in float32 matrix products take here. Empty
+    until it was measured, once, soon after the first start."""
+    gpus: list[GpuOut]
+    packages: dict[str, str]
+    precisions: dict[str, str]
+    """Why each cannot be used here; nothing where it can."""
+
+
+@router.get("/health")
+def health(db: DB) -> Health:
+    """Answer 503 with the reason when no worker is there to train."""
+    if not workers.heard_of(db):
+        if death := worker_process.death(db):
+            hint = f"The studio starts another; attempt {death.deaths}."
+            raise UnavailableError(death.reason, hint=hint)
+        raise UnavailableError("No worker is running.", hint="Start one: studio worker")
+    reasons = workers.failing(db)
+    status = "degraded" if reasons else "ok"
+    return Health(status=status, reasons=reasons, version=studio.__version__)
+
+
+@router.get("/hardware")
+def hardware(db: DB) -> HardwareOut:
+    """Describe the machine that trains: the worker's, or this one while none is connected."""
+    found: Any = workers.machine(db)
+    fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
+    told = {name: getattr(found, name) for name in fields}
+    refusals = {mode.name: mode.refusal(found) for mode in PRECISIONS.values()}
+    return HardwareOut.model_validate(told | {"packages": versions(), "precisions": refusals})

@@ -1,0 +1,89 @@
+"""Chores as JSON: see how far one is, call it off, try it again."""
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+
+from studio.db.states import WorkStatus
+from studio.db.tasks import Chore
+from studio.services.queue import task_results, wait_reasons
+from studio.services.runs import artifacts
+from studio.services.tasks import tasks
+from studio.web.api.conventions.api_route import Call
+from studio.web.api.conventions.schemas import Id, Out, WaitingOut, waiting_out
+from studio.web.http.deps import DB, Config
+
+router = APIRouter(route_class=Call, prefix="/api/v1/chores", tags=["chores"])
+
+LINES = 500
+
+
+class TroubleOut(Out):
+    """Why it has failed."""
+
+    code: str
+    message: str
+    hint: str
+
+
+class ChoreOut(Out):
+    """Long work that no run waits for."""
+
+    id: int
+    kind: str
+    title: str
+    subject: str
+    """What it is for, as `dataset:3`."""
+    status: WorkStatus
+    phase: str
+    progress: float
+    result: dict[str, Any]
+    """What it came to; empty until it has succeeded."""
+    error: TroubleOut | None
+    waiting: WaitingOut | None = None
+    """Why it waits, as long as it does; only where one chore is asked for by its id."""
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@router.get("/{chore_id}")
+def show(chore_id: Id, db: DB) -> ChoreOut:
+    chore = tasks.get(db, chore_id)
+    return out(chore).model_copy(update={"waiting": waiting_out(wait_reasons.of_work(db, chore))})
+
+
+@router.delete("/{chore_id}")
+def cancel(chore_id: Id, db: DB) -> ChoreOut:
+    """Call a chore off: its process is ended, and its files are gone."""
+    return out(task_results.cancel(db, chore_id))
+
+
+@router.post("/{chore_id}/again")
+def again(chore_id: Id, db: DB) -> ChoreOut:
+    """Try once more what has failed. What it had fetched already is not fetched again."""
+    chore = tasks.get(db, chore_id)
+    tasks.again(chore)
+    return out(chore)
+
+
+@router.get("/{chore_id}/log", response_class=PlainTextResponse)
+def log(chore_id: Id, db: DB, config: Config) -> str:
+    """Read the last lines of what the chore's process has printed."""
+    folder = tasks.folder(config.chores, tasks.get(db, chore_id))
+    return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)
+
+
+def out(chore: Chore) -> ChoreOut:
+    error = {
+        "code": chore.error_code,
+        "message": chore.error_message,
+        "hint": chore.error_hint,
+    }
+    told = chore.model_dump() | {
+        "title": tasks.title(chore),
+        "progress": chore.share,
+        "error": error if chore.error_code else None,
+    }
+    return ChoreOut.model_validate(told)

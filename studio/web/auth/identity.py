@@ -1,0 +1,174 @@
+"""Who asks: told from what a request shows, once, before its route is reached."""
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
+from http.cookies import CookieError, SimpleCookie
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.db.accounts import Account, Role, Scope
+from studio.db.column_types import now
+from studio.db.owners import Actor
+from studio.db.session import reading, unit_of_work
+from studio.services.accounts import accounts, api_tokens, login_sessions
+from studio.settings import Settings
+from studio.web.auth.permissions import Asks
+
+BEARER = "bearer "
+
+Asked = MutableMapping[str, Any]
+"""A request as ASGI has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Somebody who was let in."""
+
+    name: str
+    level: Scope
+    """The most they may do."""
+    role: Role = Role.ADMINISTRATOR
+    account_id: int | None = None
+    sign_in_id: int | None = None
+    """Which browser it is."""
+    token_id: int | None = None
+    """Which token was shown."""
+    is_due: bool = False
+    """Whether it is to be noted that they were seen."""
+
+    def may(self, asks: Asks | str) -> bool:
+        if asks == Asks.OPEN:
+            return True
+        if asks == Asks.OWN:
+            return self.token_id is None or self.level is Scope.ADMIN
+        return self.level.covers(Scope(asks))
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(
+            name=self.name,
+            account_id=self.account_id,
+            is_limited=self.role is not Role.ADMINISTRATOR,
+        )
+
+
+LOCAL = Identity(name=Actor().name, level=Scope.ADMIN)
+"""Who uses a studio without accounts: it is theirs."""
+
+
+def recognise(engine: Engine, settings: Settings, asked: Asked) -> Identity | None:
+    """Return who asks, or None. Where a token is shown, a cookie beside it does not count."""
+    if settings.sign_in == "none":
+        return LOCAL
+    shown = header(asked, b"authorization")
+    cookie = cookies(asked).get(cookie_name(asked), "")
+    named = asked.get("state", {}).get("named_by_proxy", "")
+    if named and not shown and settings.sign_in == "accounts":
+        return _by_proxy(engine, settings, named)
+    if not (shown or cookie):
+        return None
+    with reading(engine) as db:
+        return _by_token(db, settings, shown) if shown else _by_cookie(db, settings, cookie)
+
+
+def note(engine: Engine, who: Identity) -> None:
+    """Note that somebody was seen."""
+    with unit_of_work(engine) as db:
+        if who.token_id is not None:
+            api_tokens.use(db, who.token_id)
+        if who.sign_in_id is not None:
+            login_sessions.see(db, who.sign_in_id)
+
+
+def _by_token(db: Session, settings: Settings, shown: str) -> Identity | None:
+    is_bearer = shown[: len(BEARER)].lower() == BEARER
+    token = api_tokens.find(db, shown[len(BEARER) :].strip()) if is_bearer else None
+    who = _holder(db, settings, token.account_id) if token else None
+    if token is None or who is None:
+        return None
+    level = token.scope if who.level.covers(token.scope) else who.level
+    is_due = token.used_at is None or token.used_at < now() - login_sessions.NOTED
+    name = f"{who.name}, by the token “{token.name}”"
+    return replace(who, name=name, level=level, token_id=token.id, is_due=is_due)
+
+
+def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
+    found = login_sessions.find(db, cookie)
+    who = _holder(db, settings, found.account_id) if found else None
+    if found is None or who is None:
+        return None
+    return replace(who, sign_in_id=found.id, is_due=found.seen_at < now() - login_sessions.NOTED)
+
+
+def _by_proxy(engine: Engine, settings: Settings, name: str) -> Identity | None:
+    """Believe a listed proxy. Who is new gets an account, if such are let in at all."""
+    with reading(engine) as db:
+        found = accounts.find(db, name)
+        if found is not None:
+            return of_account(found)
+    if not settings.new_people:
+        return None
+    with unit_of_work(engine) as db:
+        account = accounts.find(db, name) or accounts.add(db, name, Role(settings.new_people))
+        return of_account(account)
+
+
+def _holder(db: Session, settings: Settings, account_id: int | None) -> Identity | None:
+    """Return who holds a token or a cookie. Where there are accounts, it has to be one of them."""
+    if account_id is None:
+        return LOCAL if settings.sign_in == "link" else None
+    account = db.get(Account, account_id)
+    return of_account(account) if account is not None else None
+
+
+def of_account(account: Account) -> Identity:
+    level = accounts.LEVELS[account.role]
+    return Identity(name=account.name, level=level, role=account.role, account_id=account.id)
+
+
+def cookie_name(asked: Asked) -> str:
+    """Return the name of our cookie. Two studios on one machine differ by their ports."""
+    _host, port = asked.get("server") or ("", 0)
+    return f"{'__Host-' if is_secure(asked) else ''}studio_{port}"
+
+
+def is_secure(asked: Asked) -> bool:
+    return bool(asked.get("scheme") == "https")
+
+
+def cookies(asked: Asked) -> dict[str, str]:
+    try:
+        read = SimpleCookie(header(asked, b"cookie"))
+    except CookieError:
+        return {}
+    return {name: morsel.value for name, morsel in read.items()}
+
+
+def header(asked: Asked, name: bytes) -> str:
+    """Return what a header says; nothing if it is missing."""
+    found = (value.decode("latin-1") for key, value in asked["headers"] if key == name)
+    return next(found, "")
+
+
+def address(asked: Asked) -> str:
+    return (asked.get("client") or ("",))[0]
+
+
+def _who(request: Request) -> Identity | None:
+    found: Identity | None = request.scope.get("state", {}).get("who")
+    return found
+
+
+def of_request(request: Request) -> Identity:
+    """Return who asks, where the door has let somebody in."""
+    found = _who(request)
+    assert found is not None  # noqa: S101 -- routes that anybody may reach ask for Visitor
+    return found
+
+
+Who = Annotated[Identity, Depends(of_request)]
+Visitor = Annotated[Identity | None, Depends(_who)]
+"""Whoever comes; None is nobody we know."""

@@ -1,0 +1,40 @@
+"""What parallel coordinates and a scatter show: settings that differ, and final numbers."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from studio.services.compare.compare import Comparison
+from studio.services.compare.recipe_differences import NOISE
+from studio.web.i18n import formatting
+
+
+def axes(made: Comparison) -> list[dict[str, Any]]:
+    """Return an axis for each setting and each final number in which the runs differ.
+
+    An axis has a value for each run, None where there is none; numbers are drawn to scale, all
+    else is a list of names.
+    """
+    settings = [
+        _axis(key, key.rpartition(".")[2].replace("_", " "), made.settings[key])
+        for key in made.differing
+        if key not in NOISE
+    ]
+    finals = [
+        _axis(name, formatting.metric(name), [_finite(cell.value) for cell in cells])
+        for name, cells in made.metrics.items()
+    ]
+    return settings + [one for one in finals if len({*one["values"]} - {None}) > 1]
+
+
+def _axis(key: str, label: str, values: Sequence[Any]) -> dict[str, Any]:
+    is_number = all(
+        value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+        for value in values
+    )
+    told = list(values) if is_number else [str(value) for value in values]
+    return {"key": key, "label": label, "isNumber": is_number, "values": told}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

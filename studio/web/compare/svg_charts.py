@@ -1,0 +1,224 @@
+"""Curves as a picture: one SVG that needs nothing else, in the colours of the light theme."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from studio.web.compare.curve_styles import Drawn
+from studio.web.i18n import formatting
+
+WIDTH, HEIGHT = 960, 400
+LEFT, RIGHT, TOP, BOTTOM = 72, 16, 44, 48
+ROW, COLUMNS = 18, 3
+COLOURS = (
+    *("#0072b2", "#c04d00", "#007a5a", "#a8467f", "#7a6000", "#6a3d9a", "#56616d", "#b3192b"),
+)
+DASHES = ("", "6 3", "2 2", "8 3 2 3")
+TICKS = 6
+MOST_BANDS = 4
+"""With more lines than these, bands only hide each other."""
+OUTLIERS = 0.02
+"""The share of values at each end that a clipped axis leaves out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """How curves are to be drawn."""
+
+    title: str
+    unit: str
+    weight: float = 0.0
+    """Of the smoothing; 0 draws the values as they are."""
+    is_log: bool = False
+    is_x_log: bool = False
+    is_clipped: bool = False
+    span: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """From values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    is_log: bool
+
+    def at(self, value: float) -> float:
+        low, high, value = (
+            (math.log10(one) for one in (self.low, self.high, value))
+            if self.is_log
+            else (self.low, self.high, value)
+        )
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    @property
+    def ticks(self) -> list[float]:
+        return _decades(self.low, self.high) if self.is_log else _round(self.low, self.high)
+
+
+def svg(x: Sequence[float], drawn: Sequence[Drawn], look: Look) -> str:
+    """Draw curves, with axes, a legend, and marks where a number was not finite."""
+    rows = math.ceil(len(drawn) / COLUMNS)
+    height = HEIGHT + rows * ROW
+    across, up = _scales(x, drawn, look)
+    inner = (LEFT, TOP, WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM)
+    box = 'x="{}" y="{}" width="{}" height="{}"'.format(*inner)
+    body = [
+        _opening(height, look.title),
+        *_axes(across, up, look),
+        f'<clipPath id="inside"><rect {box}/></clipPath><g clip-path="url(#inside)" fill="none">',
+        *(part for one in drawn for part in _curve(x, one, (across, up), look, len(drawn))),
+        "</g>",
+        *(_mark(across.at(place)) for place in _broken(drawn) if across.holds(place)),
+        *(_key(one, place) for place, one in enumerate(drawn)),
+        "</svg>",
+    ]
+    return "\n".join(body)
+
+
+def smoothed(values: Sequence[float | None], weight: float) -> list[float | None]:
+    """Return the exponential moving average, corrected for its start; gaps stay gaps."""
+    mean = mass = 0.0
+    made: list[float | None] = []
+    for value in values:
+        if value is not None:
+            mean = mean * weight + (1 - weight) * value
+            mass = mass * weight + (1 - weight)
+        made.append(None if value is None else mean / mass)
+    return made
+
+
+def _opening(height: float, title: str) -> str:
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" '
+        f'role="img"><title>{escape(title)}</title>'
+        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>'
+        f'<text x="{LEFT}" y="24" font-size="15" font-weight="600" fill="#1d2127">'
+        f"{escape(title)}</text>"
+    )
+
+
+def _scales(x: Sequence[float], drawn: Sequence[Drawn], look: Look) -> tuple[Scale, Scale]:
+    shown = [place for place in x if place > 0 or not look.is_x_log]
+    low, high = look.span or _ends(shown)
+    if look.is_x_log:
+        low, high = max(low, min(shown, default=1)), max(high, low)
+    values = sorted(
+        value
+        for one in drawn
+        for place, value in zip(x, one.series.mean, strict=True)
+        if value is not None and low <= place <= high and (value > 0 or not look.is_log)
+    )
+    if look.is_clipped and values:
+        cut = math.floor(len(values) * OUTLIERS)
+        values = values[cut : len(values) - cut]
+    bottom, top = _ends(values)
+    if not look.is_log:
+        room = (top - bottom) * 0.05
+        bottom, top = bottom - room, top + room
+    across = _scale(low, high, LEFT, WIDTH - RIGHT, is_log=look.is_x_log)
+    return across, _scale(bottom, top, HEIGHT - BOTTOM, TOP, is_log=look.is_log)
+
+
+def _scale(low: float, high: float, start: float, end: float, *, is_log: bool) -> Scale:
+    if high <= low:
+        low, high = (low / 2, low * 2) if is_log else (low - 0.5, high + 0.5)
+    return Scale(low=low, high=high, start=start, end=end, is_log=is_log)
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return (min(values), max(values)) if values else (1.0, 2.0)
+
+
+def _axes(across: Scale, up: Scale, look: Look) -> Iterator[str]:
+    for tick in up.ticks:
+        y = up.at(tick)
+        yield f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#e2e4e8"/>'
+        yield _words(LEFT - 8, y + 4, formatting.number(tick), "end")
+    for tick in across.ticks:
+        at = across.at(tick)
+        yield f'<path d="M{at:.1f} {TOP}V{HEIGHT - BOTTOM}" stroke="#e2e4e8"/>'
+        yield _words(at, HEIGHT - BOTTOM + 16, formatting.place(tick, look.unit), "middle")
+    yield _words((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, formatting.axis(look.unit), "middle")
+
+
+def _words(x: float, y: float, said: str, anchor: str) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#4b525c">{escape(said)}</text>'
+    )
+
+
+def _curve(
+    x: Sequence[float], one: Drawn, scales: tuple[Scale, Scale], look: Look, count: int
+) -> Iterator[str]:
+    colour, series = COLOURS[one.line.hue], one.series
+    if one.line.n > 1 or count <= MOST_BANDS:
+        there = list(_spots(x, series.min, scales))
+        back = list(_spots(x, series.max, scales))[::-1]
+        yield f'<path d="{_path([*there, *back])}Z" fill="{colour}" fill-opacity=".13"/>'
+    dash = f' stroke-dasharray="{DASHES[one.line.dash]}"' if one.line.dash else ""
+    if look.weight:
+        raw = _path(_spots(x, series.mean, scales))
+        yield f'<path d="{raw}" stroke="{colour}" stroke-opacity=".3"{dash}/>'
+    line = _path(_spots(x, smoothed(series.mean, look.weight), scales))
+    yield f'<path d="{line}" stroke="{colour}" stroke-width="1.75"{dash}/>'
+
+
+def _spots(
+    x: Sequence[float], values: Sequence[float | None], scales: tuple[Scale, Scale]
+) -> Iterator[tuple[float, float]]:
+    across, up = scales
+    for place, value in zip(x, values, strict=True):
+        if value is None or (up.is_log and value <= 0) or (across.is_log and place <= 0):
+            continue
+        yield across.at(place), up.at(value)
+
+
+def _path(spots: Iterable[tuple[float, float]]) -> str:
+    return "M" + ("L".join(f"{x:.1f} {y:.1f}" for x, y in spots) or "0 0")
+
+
+def _broken(drawn: Sequence[Drawn]) -> list[float]:
+    return sorted({place for one in drawn for place in one.series.non_finite})
+
+
+def _mark(x: float) -> str:
+    shape = f"M{x - 5:.1f} {TOP - 8}h10l-5 9z"
+    return f'<path d="{shape}" fill="#b3192b"><title>not finite</title></path>'
+
+
+def _key(one: Drawn, place: int) -> str:
+    x = LEFT + place % COLUMNS * (WIDTH - LEFT) / COLUMNS
+    y = HEIGHT + place // COLUMNS * ROW + 4
+    line = one.line
+    dash = f' stroke-dasharray="{DASHES[line.dash]}"' if line.dash else ""
+    said = f"{line.label} (mean of {line.n} runs)" if line.n > 1 else f"{line.label} #{line.id}"
+    return (
+        f'<path d="M{x:.0f} {y - 4}h20" stroke="{COLOURS[line.hue]}" stroke-width="2.5"{dash}/>'
+        f'<text x="{x + 26:.0f}" y="{y}" fill="#1d2127">{escape(said[:44])}</text>'
+    )
+
+
+def _round(low: float, high: float) -> list[float]:
+    """Return multiples of 1, 2 or 5 times a power of ten."""
+    rough = (high - low) / TICKS
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(times * power for times in (1, 2, 5, 10) if times * power >= rough)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return [round(number * step, 12) for number in range(first, last + 1)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    """Return powers of ten, or what lies between them where there are too few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    times = (1, 2, 5) if len(powers) <= TICKS // 2 + 1 else (1,)
+    found = [time * 10.0**power for power in powers for time in times]
+    inside = [tick for tick in found if low <= tick <= high]
+    return inside if len(inside) > 1 else [low, high]

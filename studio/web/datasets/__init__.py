@@ -1,0 +1,1 @@
+"""Pages of datasets: list, import, mapping, rows, statistics, token preview."""

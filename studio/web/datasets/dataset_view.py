@@ -1,0 +1,178 @@
+"""All that the page of a data set shows."""
+
+from collections.abc import Mapping as Values
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlmodel import Session
+
+from studio.db.tables import Dataset, DatasetVersion
+from studio.errors import InvalidError
+from studio.intake import mapping_text
+from studio.intake.conversion import file_preview
+from studio.intake.mapping import Mapping
+from studio.intake.quality.dataset_checks import KEPT
+from studio.intake.readers.file_reader import PLACES
+from studio.intake.rows.filters import REASONS
+from studio.intake.rows.paging import Page
+from studio.services.datasets import data_quality, dataset_builds, pending_datasets, versions
+from studio.services.datasets.versions import Part, Which
+from studio.settings import Settings
+from studio.web.http.multipart_upload import limits_of
+
+ROWS = 10
+"""On one page, each folded to a few lines where it is longer."""
+_SHORT_TEXT, _SHORT_LINES, _SHORT_TURNS = 200, 3, 2
+_MOST = 100
+"""Rows that can be asked for by number at once."""
+
+
+class Asked(BaseModel):
+    """What of a data set is to be shown, by the page's address."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    split: Part = "train"
+    after: int = Field(default=0, ge=0, lt=2**53)
+    q: str = Field(default="", max_length=200)
+    rows: str = Field(default="", max_length=2000)
+    """Numbers of rows as they are learnt."""
+    finding: str = Field(default="", max_length=50)
+    """Only the rows that something was found in: its code."""
+    original: str = Field(default="", max_length=2000)
+    """Numbers of rows as the file counts them."""
+    told: str = ""
+    """same: a reading that was asked for gave rows that were there already; out: it left some
+    out."""
+    before: int | None = Field(default=None, ge=1, lt=2**31)
+    """The version that was in use before that."""
+
+    def which(self) -> Which:
+        return Which(
+            part=self.split,
+            after=self.after,
+            words=self.q.strip(),
+            numbers=_numbers(self.rows),
+            finding=self.finding,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A version in the list of all."""
+
+    version: DatasetVersion
+    changes: list[str]
+    """What its reading does otherwise than the version before it."""
+    runs: int
+
+
+def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[str, Any]:
+    """Return everything that the page says of a data set."""
+    number = asked.version or dataset.version
+    version = versions.get(db, dataset.id or 0, number) if number else None
+    found = versions.of(db, dataset.id or 0)
+    mapping = Mapping.model_validate(version.mapping) if version else None
+    which, where = asked.which(), config.datasets
+    rows = versions.rows(where, version, which, limit=ROWS) if version else None
+    rows = rows or Page(rows=[], has_more=False)
+    return {
+        "dataset": dataset,
+        "version": version,
+        "entries": _entries(found, versions.uses(db, dataset.id or 0)),
+        "words": mapping_text.in_words(mapping) if mapping else "",
+        "split_words": mapping_text.split(mapping.split) if mapping else "",
+        "lesson": mapping_text.LESSONS[mapping.kind] if mapping else "",
+        "not_learnt": mapping_text.NOT_LEARNT.get(mapping.shape, "") if mapping else "",
+        "reasons": REASONS,
+        "place": PLACES.get(dataset.format, "row"),
+        "asked": asked,
+        "rows": rows,
+        "page_size": ROWS,
+        "folded": {one.number for one in rows.rows if is_long(one.row)},
+        "spots": data_quality.spots(where, version, which, rows) if version else {},
+        "original": _original(config, dataset, asked, mapping),
+        "chore": dataset_builds.of(db, dataset.id or 0),
+        "can_edit": _can_edit(config, dataset),
+        "findings": _findings(version, mapping) if version and mapping else None,
+        "kept": KEPT,
+        "looking": data_quality.of(db, version) if version and version.findings is None else None,
+        "name": dataset.name,
+        "problem": None,
+    }
+
+
+def is_long(row: Values[str, Any]) -> bool:
+    """Whether a row has more to show than the few lines that a list gives to each."""
+    turns = [turn for name in ("messages", "chosen", "rejected") for turn in row.get(name, ())]
+    texts = [row.get("text", ""), *(turn.get("content") or "" for turn in turns)]
+    is_wide = any(len(text) > _SHORT_TEXT or text.count("\n") >= _SHORT_LINES for text in texts)
+    return is_wide or len(turns) > _SHORT_TURNS or any("tool_calls" in turn for turn in turns)
+
+
+def _entries(found: Sequence[DatasetVersion], uses: dict[int, int]) -> list[Entry]:
+    """Tell each version, newest first, by what it does otherwise than the one before."""
+    readings = [Mapping.model_validate(one.mapping) for one in found]
+    before = [*readings, None][1:]
+    return [
+        Entry(
+            version=one,
+            changes=mapping_text.difference(old, new)
+            if old
+            else [f"{mapping_text.in_words(new)}."],
+            runs=uses.get(one.number, 0),
+        )
+        for one, new, old in zip(found, readings, before, strict=True)
+    ]
+
+
+def _findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]] | None:
+    """Tell what is suspicious, and what can be done about it; None until somebody has looked."""
+    if version.findings is None:
+        return None
+    return [
+        one
+        | {
+            "is_repeated": one["code"] in data_quality.REPEATED,
+            "can_leave_out": data_quality.can_leave_out(mapping, one),
+        }
+        for one in version.findings
+    ]
+
+
+def _original(
+    config: Settings, dataset: Dataset, asked: Asked, mapping: Mapping | None
+) -> dict[str, Any] | None:
+    """Return the rows that were asked for as they stand in the file that was brought."""
+    numbers = _numbers(asked.original)
+    if not numbers:
+        return None
+    source = pending_datasets.source(config.datasets, dataset)
+    source = replace(source, options=mapping.file) if mapping else source
+    if asked.split == "validation":
+        source = pending_datasets.validation(config.datasets, dataset) or source
+    found = file_preview.find(source, limits_of(config), numbers)
+    rows = [
+        {
+            "place": row.place,
+            "cells": {name: file_preview.shown(value, 2000) for name, value in row.values.items()},
+        }
+        for row in found.rows
+    ]
+    return {"rows": rows, "looked_to": found.looked_to}
+
+
+def _can_edit(config: Settings, dataset: Dataset) -> bool:
+    try:
+        pending_datasets.source(config.datasets, dataset)
+    except InvalidError:
+        return False
+    return True
+
+
+def _numbers(written: str) -> frozenset[int]:
+    parts = [part.strip() for part in written.split(",")]
+    return frozenset(int(part) for part in parts[:_MOST] if part.isdecimal() and len(part) < 16)  # noqa: PLR2004 -- no file has more rows

@@ -1,0 +1,227 @@
+"""All that the mapping screen shows of a data set, for a form as it stands."""
+
+from collections.abc import Mapping as Values
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlencode
+
+from pydantic import ValidationError
+from sqlmodel import Session
+
+from studio.db.states import WorkStatus
+from studio.db.tables import Dataset
+from studio.db.tasks import Chore
+from studio.errors import InvalidError, TooLargeError
+from studio.intake import mapping_text
+from studio.intake.conversion import file_preview
+from studio.intake.conversion.converter import look
+from studio.intake.conversion.file_preview import Glance
+from studio.intake.detection.row_shapes import Detected
+from studio.intake.files.archives import is_archive
+from studio.intake.files.encodings import ENCODINGS, Reading
+from studio.intake.files.format_detection import recognise
+from studio.intake.mapping import DETECT, FileOptions, Mapping, Split
+from studio.intake.raw_rows import Row
+from studio.intake.readers.option_detection import TEXTS, detect_file
+from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
+from studio.settings import Settings
+from studio.web.datasets import mapping_form, mapping_preview
+from studio.web.datasets.mapping_form import MappingForm
+from studio.web.datasets.mapping_preview import Outcome
+from studio.web.http.multipart_upload import limits_of
+
+FIRST = 5
+"""Rows that the table of the file shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is seen in a file that is read in one way."""
+
+    detected: Detected | None
+    why: str
+    """Why nothing was recognised, if nothing was."""
+    options: FileOptions
+    encodings: list[Reading]
+    sheets: list[str]
+
+    @property
+    def readings(self) -> list[Mapping]:
+        return [self.detected.mapping, *self.detected.alternatives] if self.detected else []
+
+
+class Screen:
+    """A data set whose mapping is being chosen."""
+
+    def __init__(self, db: Session, config: Settings, dataset: Dataset) -> None:
+        self.db, self.dataset, self.limits = db, dataset, limits_of(config)
+        self.folder = config.datasets
+        self.source = pending_datasets.source(config.datasets, dataset)
+
+    def begin(self, chosen: int | None, options: FileOptions = DETECT) -> dict[str, Any]:
+        """Return what to show first: the reading in use, what was seen, or the one chosen.
+
+        Options say how to read the file itself, where a person has chosen that.
+        """
+        current = versions.current(self.db, self.dataset)
+        mapping = Mapping.model_validate(current.mapping) if current else None
+        if options == DETECT and mapping is not None:
+            options = mapping.file
+        found = self._detected(options)
+        readings = found.readings
+        seen = self._glance(found.options)
+        if chosen is not None and chosen < len(readings):
+            form = mapping_form.shown(readings[chosen], seen)
+        elif mapping is not None and mapping.file == found.options:
+            form = mapping_form.shown(mapping, seen)
+        elif readings:
+            form = mapping_form.shown(self._with_file(readings[0]), seen)
+        else:
+            form = mapping_form.empty(seen, found.options)
+        return self._shown(form, found, seen)
+
+    def show(
+        self, form: MappingForm, error: ValidationError | InvalidError | None = None
+    ) -> dict[str, Any]:
+        """Return everything that the page says of a form as it stands."""
+        options = FileOptions.model_validate(form.file)
+        return self._shown(form, self._detected(options), self._glance(options), error)
+
+    def outcome(self, form: MappingForm) -> Outcome:
+        """Return what a form makes of the first rows, or why nothing can be said yet."""
+        try:
+            mapping = form.mapping()
+        except ValidationError as error:
+            return Outcome(refused=_refusal(error))
+        return mapping_preview.of(self.source, mapping, self.limits)
+
+    def _shown(
+        self,
+        form: MappingForm,
+        found: "_Found",
+        seen: Glance,
+        error: ValidationError | InvalidError | None = None,
+    ) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "base": f"/datasets/{self.dataset.id}/mapping",
+            "failed": self._failed(),
+            "detected": found.detected,
+            "unseen": found.why,
+            "readings": [mapping_text.in_words(one) for one in found.readings],
+            "chosen": _chosen(found, form),
+            "file": found.options,
+            "file_query": _query(found.options),
+            "encodings": found.encodings,
+            "sheets": found.sheets,
+            "all_encodings": ENCODINGS,
+            "is_text": self.dataset.format in TEXTS,
+            "form": mapping_form.with_classes(form, seen),
+            "glance": seen,
+            "first": [_first(row) for row in seen.rows[:FIRST]],
+            "problems": _problems(error),
+            "is_open": _is_open,
+            "outcome": Outcome(refused=error)
+            if isinstance(error, InvalidError)
+            else self.outcome(form),
+            "others": self._others(),
+            "is_archive": is_archive(self.source.path),
+            "shapes": mapping_text.SHAPES,
+            "ops": mapping_text.OPS,
+            "duplicates": mapping_text.DUPLICATES,
+            "media": mapping_text.MEDIA,
+            "is_large": dataset_builds.is_large(self.dataset.bytes, self.dataset.filename),
+        }
+
+    def _glance(self, options: FileOptions) -> Glance:
+        return file_preview.look(replace(self.source, options=options), self.limits)
+
+    def _detected(self, options: FileOptions) -> "_Found":
+        """Return what was seen in the file when it came; if it is read otherwise, what is now."""
+        limits = self.limits.at_once()
+        try:
+            seen = pending_datasets.detected(self.folder, self.dataset, self.limits)
+            if options not in (DETECT, seen.mapping.file):
+                seen = look(replace(self.source, options=options), limits).detected
+        except (InvalidError, TooLargeError) as error:
+            kind = recognise(self.source.path, self.source.filename)
+            file = detect_file(self.source.path, kind, limits, options)
+            return _Found(None, error.message, file.options, file.encodings, file.sheets)
+        return _Found(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
+
+    def _with_file(self, mapping: Mapping) -> Mapping:
+        if pending_datasets.validation(self.folder, self.dataset) is None:
+            return mapping
+        return mapping.model_copy(update={"split": Split(kind="dataset")})
+
+    def _failed(self) -> Chore | None:
+        chore = dataset_builds.of(self.db, self.dataset.id or 0)
+        return chore if chore is not None and chore.status is WorkStatus.FAILED else None
+
+    def _others(self) -> list[tuple[str, str]]:
+        """Return what rows may be measured on: the file that was brought along, or another set."""
+        own = pending_datasets.validation(self.folder, self.dataset)
+        brought = [("", f"the file brought along, {own.filename}")] if own else []
+        named = [
+            (one.name, one.name)
+            for one in datasets.newest(self.db)
+            if one.id != self.dataset.id and one.version is not None
+        ]
+        return brought + named
+
+
+def _query(options: FileOptions) -> str:
+    """Return options as the rest of an address."""
+    chosen = options.model_dump(exclude_defaults=True)
+    return f"&{urlencode(chosen)}" if chosen else ""
+
+
+def _first(row: Row) -> dict[str, Any]:
+    cells = {column: file_preview.shown(value) for column, value in row.values.items()}
+    return {"number": row.number, "cells": cells}
+
+
+def _chosen(found: _Found, form: MappingForm) -> int | None:
+    """Return which of the readings that were seen the form shows, if any."""
+    roles: dict[str, list[str]] = {}
+    for column, role in form.roles.items():
+        if role:
+            roles.setdefault(role, []).append(column)
+    same = (
+        i for i, one in enumerate(found.readings) if (one.shape, one.roles) == (form.shape, roles)
+    )
+    return next(same, None)
+
+
+def _problems(error: ValidationError | InvalidError | None) -> dict[str, str]:
+    match error:
+        case ValidationError():
+            return mapping_form.problems_of(error)
+        case InvalidError():
+            return {error.param or "shape": f"{error.message} {error.hint}".strip()}
+    return {}
+
+
+def _refusal(error: ValidationError) -> InvalidError:
+    name, words = next(iter(mapping_form.problems_of(error).items()))
+    return InvalidError(f"{mapping_form.title(name)}: {words.rstrip('.')}.")
+
+
+_FIELDS = {
+    "texts": ("system", "joiner"),
+    "rows": ("media", "keep", "sample", "deduplicate", "seed", "exclude"),
+    "split": ("split",),
+}
+
+
+def _is_open(part: str, form: MappingForm, problems: Values[str, str]) -> bool:
+    """Whether a folded part must stand open: something in it is set, or wrong."""
+    if any(name.split(".")[0] in _FIELDS[part] for name in problems):
+        return True
+    match part:
+        case "texts":
+            return bool(form.system)
+        case "rows":
+            chosen = form.keep or form.sample or form.exclude or form.media == "leave_out"
+            return bool(chosen) or form.deduplicate != "none"
+    return form.split.get("kind", "none") != "none"

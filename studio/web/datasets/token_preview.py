@@ -1,0 +1,191 @@
+"""What the panel with a row's tokens draws, whatever became of the question."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.db.session import reading
+from studio.errors import InvalidError, StudioError
+from studio.protocols.tokenizer_service import Asked, Shared, Source, Templates, Token, Tokens
+from studio.services.datasets import datasets, token_preview
+from studio.services.datasets.token_preview import Place
+from studio.services.datasets.versions import Part
+from studio.services.models import tokenizer_client
+from studio.settings import Settings
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext, ngettext
+
+_NAMED = 12
+"""How many rows are named that share an example."""
+
+
+class Wanted(BaseModel):
+    """Which row to show, for which model and settings: as a form holds them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str = Field(max_length=500)
+    dataset: str = Field(max_length=500)
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    """Of the data set; none is the one that new runs learn from."""
+    split: Part = "train"
+    row: int = Field(default=1, ge=1, lt=2**53)
+    step: Literal["", "back", "on", "random"] = ""
+    """Which row to go to from there."""
+    max_length: int = Field(default=1024, ge=1, le=1_048_576)
+    chat_template: Source = "model"
+    packing: bool = False
+    validation_share: float = Field(default=0.05, gt=0, le=0.5)
+    seed: int = Field(default=42, ge=0, lt=2**32)
+    """What the rows are drawn by that are held back, which are not packed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Tokens beside each other that have the same fate."""
+
+    learnt: bool
+    cut: bool
+    begins_cut: bool
+    """Whether the cut is right before it."""
+    tokens: list[Token]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    role: str
+    stretches: list[Stretch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    place: Place | None = None
+    tokens: Tokens | None = None
+    turns: list[Turn] = field(default_factory=list)
+    problem: StudioError | None = None
+    templates: Templates | None = None
+    """What to choose from, where the model has no template of its own."""
+
+    @property
+    def counted(self) -> str:
+        """Say in one line what becomes of the row's tokens."""
+        assert self.tokens is not None  # noqa: S101 -- drawn only where there are some
+        found = self.tokens
+        total = ngettext("%(count)s token", "%(count)s tokens", found.total)
+        return gettext("%(total)s, %(learnt)s learnt, %(cut)s cut") % {
+            "total": total % {"count": formatting.number(found.total)},
+            "learnt": formatting.number(found.learnt),
+            "cut": formatting.number(found.cut),
+        }
+
+    @property
+    def packed(self) -> str:
+        """Say in one line with which rows the row shares its example, and how full that is."""
+        assert self.tokens is not None  # noqa: S101 -- drawn only where there are some
+        assert self.place is not None  # noqa: S101 -- the same
+        pack = self.tokens.pack
+        if pack is None:
+            return ""
+        full = gettext("%(size)s of %(limit)s tokens") % {
+            "size": formatting.number(pack.size),
+            "limit": formatting.number(pack.limit),
+        }
+        others = [one.number for one in pack.rows if one.number != self.place.number]
+        if not others:
+            return gettext("Alone in its example: %(full)s.") % {"full": full}
+        told = ngettext(
+            "Shares an example with row %(rows)s: %(full)s.",
+            "Shares an example with rows %(rows)s: %(full)s.",
+            len(others),
+        )
+        more = ["…"] if len(others) > _NAMED else []
+        rows = ", ".join([*map(formatting.number, others[:_NAMED]), *more])
+        return told % {"rows": rows, "full": full}
+
+    @property
+    def before(self) -> list[Shared]:
+        """Return the row right before in the example, if there is one."""
+        return self._around(lambda one, own: one < own)[-1:]
+
+    @property
+    def behind(self) -> list[Shared]:
+        return self._around(lambda one, own: one > own)
+
+    def _around(self, is_there: Callable[[int, int], bool]) -> list[Shared]:
+        assert self.place is not None  # noqa: S101 -- rows are packed with those of their file
+        rows = self.tokens.pack.rows if self.tokens and self.tokens.pack else []
+        return [one for one in rows if is_there(one.number, self.place.number)]
+
+
+def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight:
+    """Look at a row. No lock is held while the desk is asked."""
+    try:
+        known = Wanted.model_validate(wanted)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0]).replace("_", " ")
+        return Sight(problem=InvalidError(f"The {name} is not what it may be.", hint="Mend it."))
+    where: Place | None = None
+    try:
+        with reading(engine) as db:
+            where = _place(db, known)
+            row = token_preview.row(settings.datasets, where)
+            asked = token_preview.question(
+                db,
+                known.model,
+                row,
+                max_length=known.max_length,
+                chat_template=known.chat_template,
+            )
+        if known.packing:
+            drawn = known.validation_share, known.seed
+            asked = token_preview.packed(asked, settings.datasets, where, *drawn)
+        return _seen(settings, where, asked)
+    except StudioError as error:
+        return Sight(place=where, problem=error)
+
+
+def _place(db: Session, wanted: Wanted) -> Place:
+    dataset = datasets.require(db, wanted.dataset)
+    if wanted.step == "random":
+        return token_preview.anywhere(db, dataset, wanted.split, wanted.version)
+    steps = {"back": -1, "on": 1}.get(wanted.step, 0)
+    return token_preview.place(db, dataset, wanted.split, wanted.row + steps, wanted.version)
+
+
+def _seen(settings: Settings, where: Place, asked: Asked) -> Sight:
+    try:
+        found = tokenizer_client.tokens(settings, asked)
+    except InvalidError as error:
+        if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
+            raise
+        return Sight(place=where, problem=error, templates=_choices(settings, asked))
+    return Sight(place=where, tokens=found, turns=_turns(found))
+
+
+_TEMPLATES = {"kind": "templates", "window": None}
+
+
+def _choices(settings: Settings, asked: Asked) -> Templates | None:
+    """Return the templates that could write the row; none where they cannot be told either."""
+    try:
+        return tokenizer_client.templates(settings, asked.model_copy(update=_TEMPLATES))
+    except StudioError:
+        return None
+
+
+def _turns(found: Tokens) -> list[Turn]:
+    turns: list[Turn] = []
+    was_cut = False
+    for number, tokens in groupby(found.tokens, key=lambda token: token.turn):
+        stretches: list[Stretch] = []
+        for (learnt, cut), some in groupby(tokens, key=lambda token: (token.learnt, token.cut)):
+            begins, was_cut = cut and not was_cut, cut
+            stretches.append(Stretch(learnt=learnt, cut=cut, begins_cut=begins, tokens=list(some)))
+        role = found.roles[number] if number < len(found.roles) else "text"
+        turns.append(Turn(role=role, stretches=stretches))
+    return turns

@@ -1,0 +1,80 @@
+"""See what will be trained: a row's tokens, in the form of an experiment and of its data set."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
+
+from studio.db.session import reading
+from studio.services.datasets import datasets
+from studio.web.datasets import token_preview
+from studio.web.forms import choices
+from studio.web.http.deps import Config, Posted
+from studio.web.rendering.render import asked_by_htmx, block, page
+
+router = APIRouter(include_in_schema=False)
+
+DatasetId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+@router.post("/new/sight")
+def of_form(request: Request, posted: Posted, config: Config) -> Response:
+    """Show a row of the form's data set as its model will see it; nothing is written."""
+    wanted = _wanted(posted)
+    found = token_preview.look(request.app.state.engine, config, wanted)
+    return block(request, "experiments/new.html", "sight", sight=found, wanted=wanted)
+
+
+@router.get("/datasets/{dataset_id}/sight")
+def of_dataset(
+    request: Request,
+    dataset_id: DatasetId,
+    config: Config,
+    model: Annotated[str, Query(max_length=500)] = "",
+) -> Response:
+    with reading(request.app.state.engine) as db:
+        dataset = datasets.get(db, dataset_id)
+        known = choices.model_names(db)
+        name, version = dataset.name, dataset.version
+        base, why = ("", "") if model else choices.base_model_for(db, name)
+    values = {
+        "max_length": "1024",
+        "chat_template": "model",
+        "split": "train",
+        **request.query_params,
+        "dataset": name,
+        "model": model or base,
+    }
+    context: dict[str, Any] = {
+        "dataset": {"id": dataset_id, "name": name, "version": version},
+        "models": known,
+        "why_model": why,
+        "values": values,
+        "sight": token_preview.look(request.app.state.engine, config, values),
+    }
+    if asked_by_htmx(request):
+        return block(request, "datasets/sight.html", "sight", **context)
+    return page(request, "datasets/sight.html", **context)
+
+
+def _wanted(posted: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what is wanted from a form of a recipe."""
+    data, look, knobs = (_part(posted, name) for name in ("data", "look", "optimisation"))
+    given = {
+        "model": posted.get("base_model"),
+        "dataset": posted.get("dataset"),
+        "row": look.get("row"),
+        "step": look.get("step"),
+        "max_length": data.get("max_length"),
+        "chat_template": data.get("chat_template"),
+        "packing": data.get("packing"),
+        "validation_share": data.get("validation_share"),
+        "seed": knobs.get("seed"),
+    }
+    return {name: value for name, value in given.items() if value not in (None, "")}
+
+
+def _part(posted: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = posted.get(name)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""Pages of experiments, and the form that creates one."""

@@ -1,0 +1,63 @@
+"""What a form says otherwise than where it began: a preset, a run, another experiment."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from studio.methods import AnyRecipe
+from studio.web.forms.controls import Fieldset
+from studio.web.forms.recipe_form import fieldset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One setting that is not as it was."""
+
+    name: str
+    """The setting's, dotted."""
+    id: str
+    label: str
+    before: str
+    after: str
+    values: str
+    """What takes it back: fields by their dotted names, as JSON."""
+
+
+def changes(form: Fieldset) -> list[Change]:
+    """Return what differs, in the order of the form. Alternatives not chosen do not count."""
+    return list(_changes(form))
+
+
+def between(recipe: AnyRecipe, parent: AnyRecipe) -> list[Change]:
+    """Return what a recipe says otherwise than the one it was made from."""
+    return changes(fieldset(type(recipe), recipe.model_dump(), base=parent.model_dump()))
+
+
+def taken_back(found: list[Change]) -> str:
+    """Return what takes all of them back, as JSON."""
+    return json.dumps({name: old for one in found for name, old in json.loads(one.values).items()})
+
+
+def _changes(form: Fieldset) -> Iterator[Change]:
+    for one in form.inputs:
+        if one.is_changed:
+            yield Change(
+                name=one.name,
+                id=one.id,
+                label=one.knob.label,
+                before=one.titled(one.base),
+                after=one.titled(one.value),
+                values=json.dumps({one.name: one.base}),
+            )
+    if form.kind != form.base_kind:
+        titles = {one.kind: one.title for one in form.kinds}
+        yield Change(
+            name=f"{form.name}.kind",
+            id=f"{form.name}-kind".replace(".", "-"),
+            label=form.title,
+            before=titles[form.base_kind],
+            after=titles[form.kind],
+            values=json.dumps({f"{form.name}.kind": form.base_kind}),
+        )
+    for part in (*form.inner, *(one for one in form.kinds if one.kind == form.kind)):
+        yield from _changes(part)

@@ -1,0 +1,208 @@
+"""Where the form of a new experiment begins, and how it is begun anew with what was typed."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+from sqlmodel import Session
+
+from studio.errors import InvalidError, NotFoundError
+from studio.methods import METHODS, RECIPES, AnyRecipe
+from studio.methods.base import Method, Preset
+from studio.recipe.dotted_keys import merge, nest
+from studio.recipe.precision import AUTO
+from studio.services import experiments
+from studio.services.datasets import datasets
+from studio.services.runs import recipe_parents
+from studio.web.experiments.yaml_paste import pour
+from studio.web.forms.controls import is_same
+from studio.web.forms.recipe_form import fieldset, problems_in, tidy
+
+DEFAULT = next(iter(METHODS))
+VIEWS = ("simple", "all", "yaml", "curl", "python", "openai")
+_OWN = ("name", "notes", "preset", "view", "paste")
+_ASIDE = {*_OWN, "from", "look", "do"}
+"""What a form posts beside its recipe: which row is looked at is no part of what is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An experiment as far as it is filled in."""
+
+    method: Method
+    preset: str = ""
+    """Whose values it began with, if those of a preset."""
+    source: str = ""
+    """What it was made from, as `run:12` or `dataset:3`; or nothing."""
+    name: str = ""
+    notes: str = ""
+    view: str = VIEWS[0]
+    paste: str = ""
+    """A recipe's text to be poured in."""
+    values: Mapping[str, Any]
+    """The recipe's values, as a person typed them or as another recipe has them."""
+    base: Mapping[str, Any]
+    """The values it began with."""
+
+    @property
+    def recipe(self) -> AnyRecipe:
+        """What it says.
+
+        Raises:
+            ValidationError: it is not filled in, or a value is none that a recipe may have.
+
+        """
+        return RECIPES.validate_python(tidy(self.method.recipe, self.values), strict=False)
+
+    @property
+    def parent(self) -> str:
+        """What its recipe is made from, as `run:12`; or nothing."""
+        return self.source if self.source.startswith(("run:", "experiment:")) else ""
+
+    @property
+    def is_study(self) -> bool:
+        return any(one.is_study for one in self.method.presets if one.name == self.preset)
+
+
+def fresh(db: Session, method: Method, preset: str) -> Draft:
+    """Begin with a preset, in the precision that is recommended here."""
+    start = _preset(method, preset) or method.presets[0]
+    last = next(iter(experiments.newest(db, limit=1)), None)
+    number = (last.id or 0) + 1 if last else 1
+    values = {"precision": AUTO, **start.values}
+    name = f"{start.name}-{number}"
+    return Draft(method=method, preset=start.name, name=name, values=values, base=values)
+
+
+def copied(db: Session, source: str) -> Draft:
+    """Begin with the recipe of a run or an experiment, or with a data set: `run:12`.
+
+    Raises:
+        NotFoundError: there is no such thing.
+
+    """
+    kind, _colon, number = source.partition(":")
+    if kind == "dataset" and number.isdecimal():
+        begun = fresh(db, method_of(DEFAULT), "")
+        values = {**begun.values, "dataset": datasets.get(db, int(number)).name}
+        return replace(begun, source=source, values=values, base=values)
+    found = recipe_parents.find(db, source)
+    values = found.recipe.model_dump()
+    method = METHODS[found.recipe.method]
+    return Draft(method=method, source=source, name=_next(found.name), values=values, base=values)
+
+
+def changed(draft: Draft, flat: Mapping[str, str]) -> Draft:
+    """Lay values over a draft by their dotted names; what is no setting is passed over."""
+    form = fieldset(draft.method.recipe, draft.values)
+    known = {one.name for one in form.all_inputs()}
+    known |= {f"{one.name}.kind" for one in form.groups() if one.kinds}
+    wanted = nest((name, value) for name, value in flat.items() if name in known)
+    return replace(draft, values=merge(draft.values, wanted))
+
+
+def posted(db: Session, sent: Mapping[str, Any]) -> Draft:
+    """Read what a form sends. What it began with may be gone by now: nothing typed is lost."""
+    method, source = method_of(str(sent.get("method", DEFAULT))), str(sent.get("from", ""))
+    own = {name: str(sent.get(name, "")).strip() for name in _OWN}
+    own["view"] = own["view"] if own["view"] in VIEWS else VIEWS[0]
+    try:
+        base = copied(db, source).base if source else fresh(db, method, own["preset"]).base
+    except NotFoundError:
+        base, source = fresh(db, method, own["preset"]).base, ""
+    values = {name: value for name, value in sent.items() if name not in _ASIDE}
+    return Draft(method=method, source=source, values=values, base=base, **own)
+
+
+def anew(db: Session, draft: Draft, wish: str) -> tuple[Draft, dict[str, str]]:
+    """Begin anew as is wished: with a preset, a setting taken back, a text poured in.
+
+    What is wrong with it is told by the names of fields.
+    """
+    verb, _colon, name = wish.partition(":")
+    if verb == "preset":
+        return _with_preset(db, draft, name), {}
+    if verb == "reset":
+        return _taken_back(draft, name), {}
+    return _poured(draft) if verb == "paste" else (draft, {})
+
+
+def problems_of(draft: Draft) -> dict[str, str]:
+    """Say what is wrong with a draft's settings, by their names."""
+    try:
+        _ = draft.recipe
+    except ValidationError as error:
+        return problems_in(error, draft.method.recipe)
+    return {}
+
+
+def method_of(name: str) -> Method:
+    if name not in METHODS:
+        raise NotFoundError(f"There is no method called {name}.", hint=f"Try {', '.join(METHODS)}.")
+    return METHODS[name]
+
+
+def _with_preset(db: Session, draft: Draft, name: str) -> Draft:
+    """Take all from a preset, but the model, the data and the precision that a person chose."""
+    begun, before = fresh(db, draft.method, name), _preset(draft.method, draft.preset)
+    old = {"precision": AUTO, **(before.values if before else {})}
+    kept = {
+        name: value
+        for name, value in _own_choices(draft).items()
+        if not is_same(str(value), str(old.get(name, "")))
+    }
+    is_ours = draft.preset and re.fullmatch(re.escape(draft.preset) + r"-\d+", draft.name)
+    return replace(
+        begun,
+        name=begun.name if is_ours else draft.name,
+        notes=draft.notes,
+        view=draft.view,
+        values={**begun.values, **kept},
+    )
+
+
+def _taken_back(draft: Draft, name: str) -> Draft:
+    """Give one setting the value it began with; without a name, all of them."""
+    if not name:
+        return replace(draft, values=draft.base)
+    group, _dot, leaf = name.rpartition(".")
+    if leaf == "kind":
+        return replace(draft, values={**draft.values, group: draft.base.get(group, {})})
+    form = fieldset(draft.method.recipe, draft.values, base=draft.base)
+    return changed(draft, {one.name: one.base for one in form.all_inputs() if one.name == name})
+
+
+def _poured(draft: Draft) -> tuple[Draft, dict[str, str]]:
+    if not draft.paste:
+        return draft, {"paste": "Paste the text of a recipe first."}
+    try:
+        found = pour(draft.paste, draft.method)
+    except InvalidError as error:
+        return draft, {"paste": f"{error.message} {error.hint}".strip()}
+    # A text without a model or data leaves those of the form, and so a precision chosen there.
+    kept = _own_choices(draft)
+    view = draft.view if draft.view == "simple" else "all"
+    filled = replace(draft, method=found.method, values={**kept, **found.values}, view=view)
+    problems = problems_of(filled)
+    if found.problems:
+        problems["paste"] = " ".join(found.problems)
+    return filled if problems else replace(filled, paste=""), problems
+
+
+def _own_choices(draft: Draft) -> dict[str, Any]:
+    """Return the values that only a person can choose, as far as the draft has them."""
+    fields = draft.method.recipe.model_fields
+    required = [name for name, info in fields.items() if info.is_required()]
+    return {name: draft.values[name] for name in (*required, "precision") if name in draft.values}
+
+
+def _preset(method: Method, name: str) -> Preset | None:
+    return next((one for one in method.presets if one.name == name), None)
+
+
+def _next(name: str) -> str:
+    """Return what to call a copy: `tone`, then `tone 2`."""
+    stem, number = re.fullmatch(r"(.*?)(?: (\d{1,6}))?", name).groups()  # type: ignore[union-attr] # all texts match
+    return f"{stem} {int(number or 1) + 1}"[: experiments.NAME_LIMIT]

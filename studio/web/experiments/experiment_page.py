@@ -1,0 +1,71 @@
+"""The page of an experiment: its runs, its recipe, and what that was made from."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from studio.recipe import yaml
+from studio.services import experiments
+from studio.services.estimates import run_progress
+from studio.services.runs import recipe_parents, runs
+from studio.services.workers import workers
+from studio.web.experiments import config_diff
+from studio.web.forms import choices
+from studio.web.http.deps import DB
+from studio.web.rendering.render import go, page
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/experiments/{experiment_id}")
+def show(request: Request, experiment_id: int, db: DB) -> Response:
+    experiment = experiments.get(db, experiment_id)
+    parent = recipe_parents.parent(db, experiment.parent)
+    return page(
+        request,
+        "experiments/show.html",
+        experiment=experiment,
+        runs=runs.of_experiment(db, experiment_id),
+        precisions=choices.precisions(workers.machine(db)),
+        recipe=yaml.dump(experiment.recipe),
+        parent=parent,
+        changes=config_diff.between(experiment.recipe, parent.recipe) if parent else [],
+        progress_of=run_progress.of,
+    )
+
+
+@router.post("/experiments/{experiment_id}")
+def change(
+    request: Request,
+    experiment_id: int,
+    db: DB,
+    name: Annotated[str, Form()] = "",
+    tags: Annotated[str, Form()] = "",
+    notes: Annotated[str, Form()] = "",
+) -> Response:
+    cleaned = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    changes = experiments.Changes(name=name, notes=notes.strip(), tags=cleaned)
+    experiments.change(db, experiment_id, changes)
+    return go(request, f"/experiments/{experiment_id}")
+
+
+@router.post("/experiments/{experiment_id}/runs")
+def run_again(
+    request: Request,
+    experiment_id: int,
+    db: DB,
+    precision: Annotated[str, Form()] = "",
+    seed: Annotated[int | None, Form()] = None,
+) -> Response:
+    changes: dict[str, Any] = {"precision": precision} if precision else {}
+    if seed is not None:
+        changes["optimisation"] = {"seed": seed}
+    run = runs.submit(db, experiments.get(db, experiment_id), changes)
+    return go(request, f"/runs/{run.id}")
+
+
+@router.post("/experiments/{experiment_id}/delete")
+def delete(request: Request, experiment_id: int, db: DB) -> Response:
+    experiments.delete(db, experiment_id)
+    return go(request, "/")

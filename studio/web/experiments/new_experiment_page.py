@@ -1,0 +1,187 @@
+"""The form that makes an experiment."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from pydantic import ValidationError
+from sqlmodel import Session
+
+from studio.db.session import reading
+from studio.db.tables import Experiment
+from studio.errors import InvalidError
+from studio.methods import AnyRecipe
+from studio.services import experiments
+from studio.services.datasets import token_stats
+from studio.services.estimates import calibrations, dry_runs, token_lengths
+from studio.services.precision import recommendation
+from studio.services.queue import queue
+from studio.services.runs import runs
+from studio.services.workers import workers
+from studio.web.experiments import draft_form, recipe_preview, submission_summary
+from studio.web.experiments.draft_form import Draft
+from studio.web.forms import choices
+from studio.web.forms.recipe_form import Problems, fieldset
+from studio.web.http.deps import DB, Config, Posted, Reads
+from studio.web.rendering.render import block, go, page
+
+router = APIRouter(prefix="/new", include_in_schema=False)
+
+_OWN = {"method", "preset", "model", "from"}
+
+
+@router.get("")
+def new(
+    request: Request,
+    db: DB,
+    method: str = draft_form.DEFAULT,
+    preset: str = "",
+    model: Annotated[str, Query(max_length=4096)] = "",
+    source: Annotated[str, Query(alias="from", max_length=50)] = "",
+) -> Response:
+    """Begin; any setting may be named in the address: `/new?from=run:12&precision=fp32`."""
+    fresh = draft_form.fresh(db, draft_form.method_of(method), preset)
+    draft = draft_form.copied(db, source) if source else fresh
+    wanted = {name: one for name, one in request.query_params.items() if name not in _OWN}
+    if model:
+        wanted["base_model"] = model
+    return _form(request, db, draft_form.changed(draft, wanted), {})
+
+
+@router.post("")
+def create(request: Request, posted: Posted, db: DB) -> Response:
+    return _made(request, db, draft_form.posted(db, posted), _submit)
+
+
+@router.post("/sweep")
+def create_to_sweep(request: Request, posted: Posted, db: DB) -> Response:
+    """Keep the form as an experiment without a run, for its knobs to be varied."""
+    return _made(request, db, draft_form.posted(db, posted), _vary)
+
+
+@router.get("/draft")
+def again() -> Response:
+    """Lead who loads a form anew, that was begun anew, to one that can be."""
+    return RedirectResponse("/new", status_code=303)
+
+
+@router.post("/draft")
+def anew(request: Request, posted: Posted, db: Reads) -> Response:
+    """Draw the form anew: with another preset, a setting taken back, a text poured in."""
+    wish = str(posted.get("do", ""))
+    draft, problems = draft_form.anew(db, draft_form.posted(db, posted), wish)
+    answer = _form(request, db, draft, problems)
+    place = f"/new?from={draft.source}" if draft.source else f"/new?preset={draft.preset}"
+    answer.headers["HX-Push-Url"] = place
+    return answer
+
+
+@router.post("/advice")
+def advise(request: Request, posted: Posted, config: Config) -> Response:
+    """Say what is to be said of a form as it stands; nothing is written, so nobody waits."""
+    with reading(request.app.state.engine) as db:
+        draft = draft_form.posted(db, posted)
+        told = recipe_preview.of(db, draft.method, draft.values)
+        form = fieldset(draft.method.recipe, draft.values, base=draft.base)
+        beside = submission_summary.outline(db, config, draft, form, str(request.base_url))
+    return page(request, "experiments/live.html", preview=told, outline=beside)
+
+
+@router.post("/calibrate")
+def calibrate(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+    """Train a few steps of the form as it stands, for its estimate to go by."""
+    chore = calibrations.ask(db, _filled(db, posted), config)
+    return block(request, "experiments/new.html", "calibration", chore=chore)
+
+
+@router.get("/calibrated")
+def calibrated(request: Request) -> Response:
+    """Have the form ask anew: there is more to go by now."""
+    return block(request, "experiments/new.html", "calibrated")
+
+
+@router.post("/measure")
+def measure(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+    """Go through a step of the form as it stands, for its estimate to be exact."""
+    chore = dry_runs.ask(db, _filled(db, posted), config)
+    return block(request, "experiments/new.html", "measurement", dry=chore)
+
+
+@router.post("/lengths")
+def count(request: Request, posted: Posted, db: DB, config: Config) -> Response:
+    """Count the tokens of the form's rows, as its model sees them, for its estimate to go by."""
+    chore = token_stats.ask(db, config, token_lengths.which(db, _recipe(db, posted)))
+    return block(request, "experiments/new.html", "counting", count=chore)
+
+
+@router.get("/measured")
+def measured(request: Request) -> Response:
+    """Have the form ask anew: its memory is counted now."""
+    return block(request, "experiments/new.html", "measured")
+
+
+def _made(
+    request: Request, db: Session, draft: Draft, then: Callable[[Session, Draft], str]
+) -> Response:
+    # All that can be refused is looked at before anything is written.
+    if problems := submission_summary.problems_of(db, draft):
+        return _form(request, db, draft, problems)
+    return go(request, then(db, draft))
+
+
+def _submit(db: Session, draft: Draft) -> str:
+    """Queue a run, or lead on to what a study still asks. Return where to go."""
+    experiment = _experiment(db, draft)
+    if draft.is_study:
+        return f"/reports/precision/new?from=experiment:{experiment.id}"
+    return f"/runs/{runs.submit(db, experiment).id}"
+
+
+def _vary(db: Session, draft: Draft) -> str:
+    return f"/sweeps/new?from=experiment:{_experiment(db, draft).id}"
+
+
+def _experiment(db: Session, draft: Draft) -> Experiment:
+    return experiments.create(db, draft.name, draft.recipe, notes=draft.notes, parent=draft.parent)
+
+
+def _filled(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
+    """Return the recipe of a form that could be started as it stands."""
+    recipe = recommendation.resolve(db, _recipe(db, posted)).recipe
+    runs.check(db, recipe)
+    return recipe
+
+
+def _recipe(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
+    try:
+        return draft_form.posted(db, posted).recipe
+    except ValidationError as error:
+        raise InvalidError("The form is not filled in yet.", hint="Mend it first.") from error
+
+
+def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Response:
+    if problems and draft.view not in ("simple", "all"):
+        draft = replace(draft, view="all")
+    form = fieldset(draft.method.recipe, draft.values, problems, draft.base)
+    settings, address = request.app.state.settings, str(request.base_url)
+    return page(
+        request,
+        "experiments/new.html",
+        status=422 if problems else 200,
+        draft=draft,
+        form=form,
+        name={"value": draft.name, "problem": problems.get("name", "")},
+        paste={"value": draft.paste, "problem": problems.get("paste", "")},
+        problems=submission_summary.listed(form, problems),
+        preview=recipe_preview.of(db, draft.method, draft.values),
+        outline=submission_summary.outline(db, settings, draft, form, address),
+        sight=None,
+        precisions=choices.precisions(workers.machine(db)),
+        choices={"dataset": choices.dataset_names(db, form.input("dataset").value)},
+        suggestions={"base_model": choices.model_names(db)},
+        more={"base_model": ("/models", "Models here, and on the hub")},
+        ahead=len(queue.waiting(db)) + max(0, len(runs.live(db)) - workers.slots(db) + 1),
+        machine=workers.machine(db).title,
+    )

@@ -1,0 +1,139 @@
+"""What the form of a new experiment says of a recipe before it starts."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from pydantic import ValidationError
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.methods import RECIPES, AnyRecipe
+from studio.methods.base import Method
+from studio.recipe.dotted_keys import flatten
+from studio.recipe.precision import AUTO
+from studio.services.datasets import data_quality, token_stats
+from studio.services.datasets.data_quality import Noted
+from studio.services.estimates import dry_runs, estimates, fit_suggestions, token_lengths
+from studio.services.estimates.estimates import Estimated
+from studio.services.estimates.fit_suggestions import Way
+from studio.services.estimates.token_lengths import Uncounted
+from studio.services.precision import number_formats, recommendation
+from studio.services.precision.incompatibilities import Refusal
+from studio.services.precision.number_formats import Plan
+from studio.services.runs import base_model_check, start_checks
+from studio.web.forms.recipe_form import tidy
+from studio.web.i18n import formatting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """A change of the form that one click makes."""
+
+    label: str
+    values: str
+    """Fields by their dotted names, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    mode: str = ""
+    """The precision we would choose; empty while nothing can be said."""
+    sentence: str
+    """What we would choose, and why; or why nothing can be said yet."""
+    warnings: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    noted: Noted | None = None
+    """What to look at in the data."""
+    repair: Repair | None = None
+    plan: Plan | None = None
+    needed: Estimated | None = None
+    smallest: Repair | None = None
+    """What would make it fit."""
+    largest: Repair | None = None
+    """The largest batch there is room for."""
+    unfollowed: str = ""
+    """Why no dry run could count the memory; empty if one can."""
+    uncounted: Uncounted = ""
+    """Whether its rows should be counted, for the estimate to go by."""
+    rows: str = ""
+    """Names what would be counted: an id in the page."""
+    parts: Mapping[str, str] = field(default_factory=lambda: formatting.PARTS)
+
+
+def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
+    """Look at a form as far as it is filled in."""
+    try:
+        recipe = RECIPES.validate_python(tidy(method.recipe, values), strict=False)
+        return _of(db, recipe)
+    except ValidationError:
+        return Preview(sentence="Advice follows once every field holds what it may.")
+    except InvalidError as error:
+        return Preview(sentence=f"{error.message} {error.hint}".strip())
+
+
+def _of(db: Session, asked: AnyRecipe) -> Preview:
+    facts, recipe = (
+        recommendation.facts_of(db, asked.base_model),
+        recommendation.resolve(db, asked).recipe,
+    )
+    advised = recommendation.advise_for(db, asked, facts)
+    refused = start_checks.of(db, recipe, facts)
+    return Preview(
+        mode=advised.mode.title,
+        sentence=advised.sentence,
+        warnings=(*token_stats.cautions(db, recipe), *advised.warnings),
+        refusals=tuple(refused),
+        noted=data_quality.noted(db, recipe),
+        repair=_mend(recipe, refused[0]) if refused else _switch(recipe, advised),
+        plan=None if refused else number_formats.plan(recipe, facts),
+        **({} if refused else _needs(db, recipe)),
+    )
+
+
+def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
+    """Estimate memory and time, and offer what makes the recipe fit."""
+    known = estimates.known(db)
+    found, needed = fit_suggestions.of(db, recipe, known), estimates.of(db, recipe, known)
+    is_guessed = known.lengths(recipe) is None
+    return {
+        "needed": needed,
+        **(_counting(db, recipe) if is_guessed else {}),
+        "unfollowed": dry_runs.refusal(recipe),
+        "smallest": _way(found.smallest),
+        "largest": _way(found.largest),
+    }
+
+
+def _counting(db: Session, recipe: AnyRecipe) -> dict[str, str]:
+    named = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
+    return {
+        "uncounted": token_lengths.uncounted(db, recipe),
+        "rows": f"rows-{crc32(named.encode()):x}",
+    }
+
+
+def _way(way: Way | None) -> Repair | None:
+    return _repair(way.title, way.change) if way else None
+
+
+def _mend(recipe: AnyRecipe, refused: Refusal) -> Repair | None:
+    """Offer the change that lets it run; where the model could not be had, another try."""
+    if refused.link == base_model_check.PAGE:
+        return _repair("Try again", {"base_model": recipe.base_model})
+    return _repair(refused.hint, refused.repair)
+
+
+def _switch(recipe: AnyRecipe, advised: recommendation.Advice) -> Repair | None:
+    """Offer the recommended precision to those who chose another."""
+    if advised.mode.name == recipe.precision:
+        return None
+    return _repair(f"Use {advised.mode.title}.", {"precision": AUTO})
+
+
+def _repair(hint: str, change: Mapping[str, Any]) -> Repair | None:
+    if not change:
+        return None
+    return Repair(label=hint.rstrip("."), values=json.dumps(flatten(change)))

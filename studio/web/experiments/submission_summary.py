@@ -1,0 +1,168 @@
+"""What stands beside the form of a new experiment: what will run, and what it still lacks."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlmodel import Session
+
+from studio.errors import InvalidError, StudioError
+from studio.methods import AnyRecipe
+from studio.recipe.precision import PRECISIONS
+from studio.services import experiments
+from studio.services.datasets import datasets, token_preview
+from studio.services.precision import recommendation
+from studio.services.runs import recipe_parents, runs
+from studio.services.runs.recipe_parents import Parent
+from studio.settings import Settings
+from studio.web.experiments import config_diff, draft_form
+from studio.web.experiments.code_snippets import Submission
+from studio.web.experiments.config_diff import Change
+from studio.web.experiments.draft_form import Draft
+from studio.web.forms.controls import Fieldset
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext, ngettext
+from studio.web.i18n.translation import said
+
+
+class Lack(NamedTuple):
+    """Something without which it does not start."""
+
+    id: str
+    """Of the field to mend; empty where there is none."""
+    label: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    sentence: str
+    """What will run; empty while nobody can tell."""
+    parent: Parent | None
+    began: str
+    """What it began with, in words."""
+    changes: list[Change]
+    taken_back: str
+    """What takes all changes back: fields by their dotted names, as JSON."""
+    lacks: list[Lack]
+    button: str
+    """What the Start button says: what is missing, if something is."""
+    row: Mapping[str, Any] | None
+    """The first row it will learn from."""
+    unusual: int
+    """How many settings are not at their defaults."""
+    submission: Submission | None
+    """None while it could not be started."""
+
+
+def outline(db: Session, settings: Settings, draft: Draft, form: Fieldset, address: str) -> Outline:
+    problems = problems_of(db, draft)
+    lacks, recipe = listed(form, problems), None if draft_form.problems_of(draft) else draft.recipe
+    found, parent = config_diff.changes(form), recipe_parents.parent(db, draft.parent)
+    return Outline(
+        sentence=_sentence(db, recipe) if recipe else "",
+        parent=parent,
+        began=parent.title if parent else _began(draft),
+        changes=found,
+        taken_back=config_diff.taken_back(found),
+        lacks=lacks,
+        button=_button(draft, lacks),
+        row=_first_row(db, settings, form.input("dataset").value),
+        unusual=sum(not one.is_default for one in form.in_force() if one.default),
+        submission=_submission(db, settings, draft, recipe, address)
+        if recipe and not lacks
+        else None,
+    )
+
+
+def problems_of(db: Session, draft: Draft) -> dict[str, str]:
+    """Say all that keeps a draft from being started, by the names of fields."""
+    problems = draft_form.problems_of(draft)
+    try:
+        if not problems:
+            runs.check(db, draft.recipe)
+    except InvalidError as error:
+        problems[error.param] = f"{error.message} {error.hint}".strip()
+    try:
+        experiments.clean_name(draft.name)
+    except InvalidError as error:
+        problems["name"] = f"{error.message} {error.hint}".strip()
+    return problems
+
+
+def listed(form: Fieldset, problems: Mapping[str, str]) -> list[Lack]:
+    """Return each problem with its field's id and label, in the order of the form."""
+    places = {"paste": ("paste", "The pasted text"), "name": ("name", "Name")}
+    places |= {one.name: (one.id, one.knob.label) for one in form.all_inputs()}
+    order = [*places, *(name for name in problems if name not in places)]
+    found = [name for name in order if name in problems]
+    return [Lack(*places.get(name, ("", "")), problems[name]) for name in found]
+
+
+def _button(draft: Draft, lacks: list[Lack]) -> str:
+    if not lacks:
+        return "Next: choose precisions" if draft.is_study else "Start"
+    if len(lacks) > 1:
+        return f"To start, mend {len(lacks)} settings"
+    return f"To start, mend {lacks[0].label or 'the recipe'}"
+
+
+def _began(draft: Draft) -> str:
+    titles = {one.name: one.title for one in draft.method.presets}
+    return titles.get(draft.preset, "the defaults")
+
+
+def _sentence(db: Session, recipe: AnyRecipe) -> str:
+    try:
+        resolved = recommendation.resolve(db, recipe).recipe
+    except InvalidError:
+        return ""  # There is no such model to recommend a precision for.
+    return gettext(", ").join(_parts(resolved)) + gettext(".")
+
+
+def _parts(recipe: AnyRecipe) -> Iterator[str]:
+    adapter, much = recipe.adapter, recipe.optimisation
+    named = {"model": recipe.base_model, "dataset": recipe.dataset}
+    if adapter.kind == "full":
+        yield gettext("All weights of %(model)s learn") % named
+    elif adapter.quantised:
+        kept = {"rank": adapter.r, "kept": adapter.quantised.title}
+        yield gettext("A LoRA adapter of rank %(rank)s of %(model)s on %(kept)s weights learns") % (
+            named | kept
+        )
+    else:
+        rank = {"rank": adapter.r}
+        yield gettext("A LoRA adapter of rank %(rank)s of %(model)s learns") % (named | rank)
+    yield gettext("from %(dataset)s") % named
+    if much.max_steps:
+        yield gettext("at most %(steps)s steps") % {"steps": formatting.number(much.max_steps)}
+    else:
+        epochs = formatting.number(much.num_train_epochs)
+        # A part of an epoch is written as several are.
+        count = 1 if much.num_train_epochs == 1 else 2
+        yield ngettext("%(epochs)s epoch", "%(epochs)s epochs", count) % {"epochs": epochs}
+    yield gettext("in %(precision)s") % {"precision": said(PRECISIONS[recipe.precision].title)}
+
+
+def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:
+    try:
+        place = token_preview.place(db, datasets.require(db, name), "train", 1)
+        return token_preview.row(settings.datasets, place)
+    except StudioError:
+        return None
+
+
+def _submission(
+    db: Session, settings: Settings, draft: Draft, recipe: AnyRecipe, address: str
+) -> Submission:
+    """Return what would be started. Programs of one's own machine find a token in the home."""
+    named = "STUDIO_TOKEN" if settings.sign_in == "accounts" else ""
+    return Submission(
+        address=address,
+        name=draft.name,
+        notes=draft.notes,
+        parent=draft.parent,
+        recipe=recipe,
+        dataset_id=datasets.require(db, recipe.dataset).id or 0,
+        token=settings.api_token if settings.sign_in == "link" else named,
+    )

@@ -1,0 +1,1 @@
+"""Forms from recipe sections: controls, parsing, and the options of select fields."""

@@ -1,0 +1,74 @@
+"""What forms offer: the precisions of this machine, the models and the data sets at hand."""
+
+from dataclasses import dataclass
+
+from sqlmodel import Session, col, select
+
+from studio.db.tables import Run
+from studio.hardware import Hardware
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.services.datasets import datasets, versions
+from studio.services.models import models
+from studio.services.search import query_fields
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext, ngettext
+
+_RUNS_LOOKED_AT = 20
+"""Of the newest: the models of the others may be gone as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A precision, and what this machine makes of it."""
+
+    mode: Precision
+    refusal: str
+    """Why it cannot be chosen here, or nothing."""
+    caution: str
+    """What to know before choosing it here, or nothing."""
+
+
+def precisions(hardware: Hardware) -> list[Option]:
+    return [
+        Option(mode=mode, refusal=mode.refusal(hardware), caution=mode.caution(hardware))
+        for mode in PRECISIONS.values()
+    ]
+
+
+def model_names(db: Session) -> list[str]:
+    return [model.name for model in models.newest(db)]
+
+
+def base_model_for(db: Session, dataset: str) -> tuple[str, str]:
+    """Return the model whose tokens are shown of a data set unless one is named, and why that one.
+
+    It is what the newest run on the data set started from, else the newest model that no run made:
+    a tuned model would be a guess, and is only shown if it is chosen. Empty where there is none.
+    """
+    known = models.newest(db)
+    names = {model.name for model in known}
+    query = select(Run).where(query_fields.recipe()["dataset"].value == dataset)
+    for run in db.exec(query.order_by(col(Run.id).desc()).limit(_RUNS_LOOKED_AT)):
+        if run.recipe.base_model in names:
+            why = gettext("The base model of run #%(run)s, the newest on this data set.")
+            return run.recipe.base_model, why % {"run": run.id}
+    base = next((model.name for model in known if model.kind != "run"), "")
+    why = gettext("The newest base model here: no run has used this data set.")
+    return base, why if base else ""
+
+
+def dataset_names(db: Session, chosen: str) -> list[tuple[str, str]]:
+    """Return each data set's name with a label; the chosen one is among them even if it is gone."""
+    brought = datasets.newest(db)
+    rows = {number: one.train_rows for number, one in versions.currents(db, brought).items()}
+    found = {one.name: f"{one.name} ({_size(rows[one.id])})" for one in brought if one.id in rows}
+    known = (
+        found
+        if not chosen or chosen in found
+        else {chosen: gettext("%(name)s (missing)") % {"name": chosen}} | found
+    )
+    return list(known.items())
+
+
+def _size(rows: int) -> str:
+    return ngettext("%(rows)s row", "%(rows)s rows", rows) % {"rows": formatting.number(rows)}

@@ -1,0 +1,191 @@
+"""Turn a section into a form, and a posted form back into a section.
+
+Nothing here names a knob. What a field looks like follows from its type: a choice between
+sections, told apart by a field such as `kind`, becomes alternatives of which one is in force.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from studio.recipe.fields import knob_of
+from studio.schemas.field_docs import texts
+from studio.schemas.validation_errors import field_errors
+from studio.web.forms.controls import Fieldset, Input, Widget
+
+Problems = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """What a section is laid out with."""
+
+    values: Mapping[str, Any]
+    base: Mapping[str, Any]
+    problems: Problems
+
+    def inside(self, name: str) -> "_Given":
+        values, base = _group(self.values, name), _group(self.base, name)
+        return _Given(values=values, base=base, problems=self.problems)
+
+
+def fieldset(
+    section: type[BaseModel],
+    values: Mapping[str, Any],
+    problems: Problems | None = None,
+    base: Mapping[str, Any] | None = None,
+) -> Fieldset:
+    """Lay out a section with the values it has, or that a person gave it.
+
+    `base` is where the form began, to tell what was changed since; without it nothing was.
+    """
+    given = _Given(values=values, base=values if base is None else base, problems=problems or {})
+    return _fieldset(section, given, "")
+
+
+def _fieldset(section: type[BaseModel], given: _Given, prefix: str) -> Fieldset:
+    return Fieldset(
+        name=prefix.rstrip("."),
+        title=section.model_config.get("title") or _titled(prefix.rstrip(".")),
+        intro=_intro(section),
+        inputs=tuple(_inputs(section, given, prefix)),
+        inner=tuple(
+            _part(info, texts(section).get(name, ""), given.inside(name), f"{prefix}{name}.")
+            for name, info in section.model_fields.items()
+            if _sections_in(info.annotation)
+        ),
+    )
+
+
+def tidy(section: type[BaseModel], posted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a posted form means.
+
+    An empty field that may be empty is None; fields of alternatives not chosen are dropped.
+    """
+    return {name: _meant(section.model_fields.get(name), value) for name, value in posted.items()}
+
+
+def problems_in(error: ValidationError, section: type[BaseModel]) -> dict[str, str]:
+    """Map each bad field's dotted name to what is wrong with it."""
+    # A kind is chosen by the switch of its group, which has the group's name.
+    return {
+        field.param.removesuffix(".kind"): field.message
+        for field in field_errors(error.errors(), section)
+    }
+
+
+def _meant(info: FieldInfo | None, value: object) -> object:
+    if info is None:
+        return value
+    if value == "" and NoneType in get_args(info.annotation):
+        return None
+    sections = _sections_in(info.annotation)
+    if not sections or not isinstance(value, Mapping):
+        return value
+    chosen = _chosen(sections, info, value)
+    known = {name for section in sections for name in section.model_fields}
+    foreign = known - chosen.model_fields.keys()
+    return tidy(chosen, {name: one for name, one in value.items() if name not in foreign})
+
+
+def _part(info: FieldInfo, intro: str, given: _Given, prefix: str) -> Fieldset:
+    sections = _sections_in(info.annotation)
+    if len(sections) == 1:
+        return _fieldset(sections[0], given, prefix)
+    return Fieldset(
+        name=prefix.rstrip("."),
+        title=_titled(prefix.rstrip(".")),
+        intro=intro,
+        kind=_kind(_chosen(sections, info, given.values), info),
+        kinds=tuple(_alternative(one, info, given, prefix) for one in sections),
+        base_kind=_kind(_chosen(sections, info, given.base), info),
+    )
+
+
+def _alternative(section: type[BaseModel], info: FieldInfo, given: _Given, prefix: str) -> Fieldset:
+    kind = _kind(section, info)
+    return Fieldset(
+        name=prefix.rstrip("."),
+        title=section.model_config.get("title") or _titled(kind),
+        intro=_intro(section),
+        inputs=tuple(_inputs(section, given, prefix)),
+        kind=kind,
+        base_kind=kind,
+    )
+
+
+def _chosen(
+    sections: Sequence[type[BaseModel]], info: FieldInfo, values: Mapping[str, Any]
+) -> type[BaseModel]:
+    """Return the alternative that the values name, or the first."""
+    named = values.get(str(info.discriminator))
+    return next((one for one in sections if _kind(one, info) == named), sections[0])
+
+
+def _kind(section: type[BaseModel], info: FieldInfo) -> str:
+    tag = section.model_fields.get(str(info.discriminator))
+    return str(tag.default) if tag else ""
+
+
+def _inputs(section: type[BaseModel], given: _Given, prefix: str) -> Iterator[Input]:
+    for name, info in section.model_fields.items():
+        knob = knob_of(info)
+        if knob is None:
+            continue
+        default = "" if info.is_required() else info.get_default()
+        yield Input(
+            name=prefix + name,
+            widget=_widget(info.annotation),
+            knob=knob,
+            help=texts(section).get(name, ""),
+            value=written(given.values.get(name, default)),
+            problem=given.problems.get(prefix + name, ""),
+            base=written(given.base.get(name, default)),
+            default=written(default),
+            choices=_choices(info.annotation),
+        )
+
+
+def _widget(annotation: object) -> Widget:
+    if annotation is bool:
+        return "checkbox"
+    if _choices(annotation):
+        return "select"
+    return "number" if {int, float} & {annotation, *get_args(annotation)} else "text"
+
+
+def _choices(annotation: object) -> tuple[str, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def written(value: object) -> str:
+    """Write a value so that reading it gives the same value."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def _group(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    group = values.get(name)
+    return group if isinstance(group, Mapping) else {}
+
+
+def _intro(section: type[BaseModel]) -> str:
+    """Return the docstring's first paragraph; what follows is for those who read the code."""
+    return (section.__doc__ or "").partition("\n\n")[0].strip()
+
+
+def _titled(name: str) -> str:
+    return name.rpartition(".")[2].replace("_", " ").capitalize()
+
+
+def _sections_in(annotation: object) -> list[type[BaseModel]]:
+    is_union = get_origin(annotation) in (UnionType, Union)
+    options = get_args(annotation) if is_union else (annotation,)
+    return [item for item in options if isinstance(item, type) and issubclass(item, BaseModel)]

@@ -1,0 +1,1 @@
+"""Help pages: settings, error codes, the API reference, the style guide."""

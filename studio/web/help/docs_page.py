@@ -1,0 +1,16 @@
+"""The API, readable: every call and shape of the OpenAPI document on one page of ours."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from studio.web.help import api_reference
+from studio.web.rendering.render import page
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/docs")
+def index(request: Request) -> Response:
+    told = api_reference.read(request.app.openapi())
+    address = str(request.base_url).rstrip("/")
+    return page(request, "help/api.html", reference=told, address=address)

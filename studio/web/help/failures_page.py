@@ -1,0 +1,14 @@
+"""What the codes of failed runs mean."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from studio.failure_codes import KINDS
+from studio.web.rendering.render import page
+
+router = APIRouter(prefix="/failures", include_in_schema=False)
+
+
+@router.get("")
+def index(request: Request) -> Response:
+    return page(request, "failures/list.html", kinds=KINDS.values())

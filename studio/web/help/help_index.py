@@ -1,0 +1,109 @@
+"""What the help pages tell, read from where it is declared: knobs, precisions, failures."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from studio.failure_codes import KINDS
+from studio.failure_codes import Kind as Failure
+from studio.methods import METHODS
+from studio.recipe.dotted_keys import nest
+from studio.recipe.field_reference import Entry, entries
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.web.i18n.translation import said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chapter:
+    """The knobs of one section."""
+
+    title: str
+    intro: str
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """What of the help fits some words; all of it without any."""
+
+    chapters: Sequence[Chapter]
+    precisions: Sequence[Precision]
+    failures: Sequence[Failure]
+
+    @property
+    def count(self) -> int:
+        knobs_found = sum(len(chapter.entries) for chapter in self.chapters)
+        return knobs_found + len(self.precisions) + len(self.failures)
+
+
+@lru_cache(maxsize=1)
+def knobs() -> dict[str, Entry]:
+    """Return every knob there is, by dotted name, in the order of the recipe."""
+    found = (entry for method in METHODS.values() for entry in entries(method.recipe))
+    return {entry.name: entry for entry in found}
+
+
+def pages(query: str) -> Pages:
+    words = query.casefold().split()
+    return Pages(
+        chapters=_chapters(
+            entry
+            for entry in knobs().values()
+            if entry.matches(words) or _has(words, entry.label, entry.help)
+        ),
+        precisions=[
+            mode for mode in PRECISIONS.values() if _has(words, mode.name, mode.title, mode.summary)
+        ],
+        failures=[
+            kind
+            for kind in KINDS.values()
+            if _has(words, kind.code, kind.title, kind.meaning, kind.remedy)
+        ],
+    )
+
+
+def examples(entry: Entry) -> list[tuple[str, str]]:
+    """Return how it is set in a recipe, on the command line and over REST, each with a title."""
+    value = next((one for one in entry.choices if one != entry.default), entry.default)
+    value = "starter" if entry.required else value
+    *parents, leaf = entry.name.split(".")
+    lines = [f"{'  ' * depth}{name}:" for depth, name in enumerate(parents)]
+    lines.append(f"{'  ' * len(parents)}{leaf}: {json.dumps(value)}")
+    plain = value if isinstance(value, str) else json.dumps(value)
+    return [
+        ("In a recipe", "\n".join(lines)),
+        ("On the command line", f"studio train recipe.yaml --set {entry.name}={plain}"),
+        ("Over REST", json.dumps({"recipe": nest([(entry.name, value)])})),
+    ]
+
+
+def siblings(entry: Entry) -> list[Entry]:
+    """Return the other knobs of the same section."""
+    return [one for one in knobs().values() if one.group == entry.group and one is not entry]
+
+
+def title_of(entry: Entry) -> str:
+    """Return what the entry's section is called on a page."""
+    group = entry.group.rpartition(".")[2].replace("_", " ").capitalize()
+    return entry.section.model_config.get("title") or group or "What to train"
+
+
+def _chapters(found: Iterable[Entry]) -> list[Chapter]:
+    by_title: dict[str, list[Entry]] = {}
+    for entry in found:
+        by_title.setdefault(title_of(entry), []).append(entry)
+    return [
+        Chapter(title=title, intro=_intro(held[0]) if held[0].group else "", entries=held)
+        for title, held in by_title.items()
+    ]
+
+
+def _intro(entry: Entry) -> str:
+    return (entry.section.__doc__ or "").partition("\n\n")[0].strip()
+
+
+def _has(words: list[str], *texts: str) -> bool:
+    """Whether words are in texts, as they are in English or on the page."""
+    whole = " ".join((*texts, *map(said, texts))).casefold()
+    return all(word in whole for word in words)

@@ -1,0 +1,70 @@
+"""The style page: all that pages are made of, drawn by the very macros and classes that pages use.
+
+It is for those who build the studio, and there only with STUDIO_DEVELOPMENT=true.
+"""
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from studio import resources
+from studio.db.states import RunStatus
+from studio.errors import NotFoundError
+from studio.methods.sft import SFTRecipe
+from studio.web.forms import recipe_form
+from studio.web.forms.controls import Fieldset
+from studio.web.http.deps import Config
+from studio.web.rendering.render import page
+
+router = APIRouter(prefix="/style", include_in_schema=False)
+
+_TOKEN = re.compile(r"^\s*--([\w-]+): (.+);$", re.MULTILINE)
+
+
+@router.get("")
+def show(request: Request, config: Config) -> Response:
+    if not config.development:
+        raise NotFoundError("There is no such page.", hint="The address may be misspelt.")
+    now = datetime.now(UTC)
+    return page(
+        request,
+        "style/show.html",
+        tokens=_tokens(),
+        statuses=list(RunStatus),
+        fields=_fields(),
+        moments=[now - timedelta(minutes=1) * 9**power for power in range(5)],
+        curves=_curves(),
+    )
+
+
+def _tokens() -> dict[str, str]:
+    """Return every name that style sheets may use, with its value, as the sheet declares it."""
+    sheet = (resources.static() / "css" / "tokens.css").read_text(encoding="utf-8")
+    return dict(_TOKEN.findall(sheet))
+
+
+def _fields() -> Fieldset:
+    """Lay out a real section with one value that is refused."""
+    refused = {"optimisation.learning_rate": "This is not a number."}
+    given = {"optimisation": {"learning_rate": "fast"}}
+    laid_out = recipe_form.fieldset(SFTRecipe, given, refused)
+    return next(one for one in laid_out.inner if one.name == "optimisation")
+
+
+def _curves() -> dict[str, Any]:
+    """Return curves as the server cuts them: one with a broken place, one without."""
+    steps = list(range(1, 121))
+    losses = [0.6 + 2.4 * math.exp(-step / 30) + 0.08 * math.sin(step * 1.7) for step in steps]
+    checked = [0.7 + 2.3 * math.exp(-step / 28) for step in steps]
+    return {
+        "x": steps,
+        "series": {"loss": _drawn(losses, broken=[64]), "eval_loss": _drawn(checked, broken=[])},
+    }
+
+
+def _drawn(values: list[float], broken: list[int]) -> dict[str, list[Any]]:
+    return {"mean": values, "min": values, "max": values, "non_finite": broken}

@@ -1,0 +1,1 @@
+"""What every route uses: dependencies, errors, uploads, event streams, idempotency."""

@@ -1,0 +1,98 @@
+"""Requests under an Idempotency-Key: the first is answered and kept, the others get that answer.
+
+The answer is kept in the transaction of what it tells of: both are there, or neither. A few routes
+commit by themselves; theirs is kept right afterwards, and what they make has a name of its own that
+is not taken twice.
+"""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from studio.db.idempotency_keys import Receipt
+from studio.db.session import reading, unit_of_work
+from studio.services.accounts import idempotency_keys
+from studio.web.auth.identity import of_request
+
+if TYPE_CHECKING:
+    from sqlmodel import Session
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+REPLAY = "Idempotent-Replay"
+_KEPT_HEADERS = ("content-type", "location", "etag")
+
+
+class Replayed(Exception):  # noqa: N818 -- no error: it carries the answer past what would be done
+    """The request was answered before."""
+
+    def __init__(self, receipt: Receipt) -> None:
+        self.receipt = receipt
+
+
+async def answered(request: Request, handle: Handler) -> Response:
+    """Answer a request that makes something; under a known key, as it was answered before."""
+    if idempotency_keys.NAME not in request.headers:
+        return await handle(request)
+    try:
+        if not _is_form(request):
+            await recall(request, await request.body())
+        response = await handle(request)
+    except Replayed as known:
+        headers = known.receipt.headers | {REPLAY: "true"}
+        return Response(known.receipt.body, known.receipt.status, headers)
+    await run_in_threadpool(_keep, request, response)
+    return response
+
+
+async def recall(request: Request, sent: bytes) -> None:
+    """Look whether this was sent before. Forms are looked for once they have come whole.
+
+    Raises:
+        Replayed: it was.
+
+    """
+    key = request.headers.get(idempotency_keys.NAME)
+    if key is None:
+        return
+    sha256 = hashlib.sha256(f"{request.scope['path']}\n".encode() + _plain(sent)).hexdigest()
+    named = idempotency_keys.name(key, of_request(request).account_id)
+    request.state.receipt = Receipt(key=named, sha256=sha256, status=0, body=b"")
+    known = await run_in_threadpool(_known, request)
+    if known is not None:
+        raise Replayed(known)
+
+
+def _known(request: Request) -> Receipt | None:
+    with reading(request.app.state.engine) as db:
+        return idempotency_keys.recall(db, request.state.receipt.key, request.state.receipt.sha256)
+
+
+def _keep(request: Request, response: Response) -> None:
+    receipt: Receipt = request.state.receipt
+    receipt.status, receipt.body = response.status_code, bytes(response.body)
+    found = {name: response.headers.get(name) for name in _KEPT_HEADERS}
+    receipt.headers = {name: value for name, value in found.items() if value is not None}
+    session: Session | None = getattr(request.state, "unit_of_work", None)
+    if session is not None:
+        idempotency_keys.keep(session, receipt)
+        return
+    with unit_of_work(request.app.state.engine) as db:
+        idempotency_keys.keep(db, receipt)
+
+
+def _plain(sent: bytes) -> bytes:
+    """Return JSON in one spelling: what means the same is the same."""
+    try:
+        meant: Any = json.loads(sent)
+    except ValueError:
+        return sent
+    return json.dumps(meant, sort_keys=True).encode()
+
+
+def _is_form(request: Request) -> bool:
+    return request.headers.get("content-type", "").startswith("multipart/")

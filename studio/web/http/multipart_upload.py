@@ -1,0 +1,283 @@
+"""Files on their way in: written to disk as they arrive, never whole in memory.
+
+Starlette's own parser would spool them to the system's temporary folder, which may be small or
+memory itself; ours go beside where they will stay, so that keeping one is a rename.
+"""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends
+from pydantic import ValidationError
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+
+from studio.errors import InvalidError, StudioError
+from studio.intake.files.limits import Limits
+from studio.intake.mapping import FileOptions, Mapping
+from studio.schemas.validation_errors import field_errors
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.storage import atomic_dirs
+from studio.settings import Settings
+from studio.web.http import idempotency
+from studio.web.http.deps import Config
+from studio.web.http.upload_writer import Arrived, Incoming
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+_AT_ONCE = 2**20
+_FIELD_BYTES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """What was sent. A control left empty is as if it had not been sent."""
+
+    fields: dict[str, str]
+    files: dict[str, Arrived]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What a form may have; anything else is refused."""
+
+    fields: frozenset[str]
+    files: frozenset[str]
+
+
+_DATASET = Names(
+    fields=frozenset({"name", "mapping", "draft", *FileOptions.model_fields}),
+    files=frozenset({"file", "validation_file"}),
+)
+
+
+@asynccontextmanager
+async def received(request: Request, parent: Path, names: Names) -> AsyncIterator[Form]:
+    """Read a form with files, which are gone afterwards unless they were moved.
+
+    Raises:
+        DiskFullError: there is no room for a file.
+        InvalidError: this is no such form, or it has a field of another name.
+        TooLargeError: it is more than is taken here; the gate counts.
+
+    """
+    with atomic_dirs.staged(parent) as stage:
+        writer = _Writer(stage, names)
+        try:
+            await _feed(request, writer)
+        finally:
+            writer.drop()
+        yield writer.form()
+
+
+async def _feed(request: Request, writer: "_Writer") -> None:
+    write = _parser(request, writer)
+    failure: StudioError | None = None
+    async for data in _in_pieces(request):
+        # Once it has failed, the rest is still read: a browser in the middle of sending would take
+        # an early answer for a lost connection.
+        failure = failure or await run_in_threadpool(_try, write, data)
+    if failure is not None:
+        raise failure
+    if not writer.ended:
+        raise InvalidError("The upload ended too early.", hint="Try again.", param="file")
+
+
+async def _in_pieces(request: Request) -> AsyncIterator[bytes]:
+    """Yield the body in pieces large enough to be worth a change of threads."""
+    waiting = bytearray()
+    try:
+        async for chunk in request.stream():
+            waiting += chunk
+            if len(waiting) >= _AT_ONCE:
+                yield bytes(waiting)
+                waiting.clear()
+    except ClientDisconnect as error:
+        raise InvalidError("The upload was broken off.", param="file") from error
+    yield bytes(waiting)
+
+
+def _parser(request: Request, writer: "_Writer") -> Callable[[bytes], int]:
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    boundary = options.get(b"boundary")
+    if kind != b"multipart/form-data" or not boundary:
+        raise _misunderstood()
+    callbacks: MultipartCallbacks = {
+        "on_part_begin": writer.begin,
+        "on_header_field": writer.header_name,
+        "on_header_value": writer.header_value,
+        "on_header_end": writer.header_end,
+        "on_headers_finished": writer.open,
+        "on_part_data": writer.data,
+        "on_part_end": writer.close,
+        "on_end": writer.end,
+    }
+    return MultipartParser(boundary, callbacks).write
+
+
+def _try(write: Callable[[bytes], int], data: bytes) -> StudioError | None:
+    try:
+        with atomic_dirs.room():
+            write(data)
+    except StudioError as error:
+        return error
+    except FormParserError:
+        return _misunderstood()
+    return None
+
+
+def _misunderstood() -> InvalidError:
+    return InvalidError(
+        "The upload was not understood.", hint="Send it as multipart/form-data.", param="file"
+    )
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Takes the parser's calls, one part after the other, and writes files as they come."""
+
+    folder: Path
+    names: Names
+    ended: bool = False
+    fields: dict[str, bytearray] = field(default_factory=dict)
+    files: dict[str, Arrived] = field(default_factory=dict)
+    _name: str = ""
+    _file: Incoming | None = None
+    _header: tuple[bytearray, bytearray] = field(default_factory=lambda: (bytearray(), bytearray()))
+    _disposition: bytes = b""
+
+    def form(self) -> Form:
+        fields = {name: value.decode("utf-8", "replace") for name, value in self.fields.items()}
+        # Browsers send a file control that was left empty as a file without a name.
+        files = {name: file for name, file in self.files.items() if file.filename}
+        return Form(fields=fields, files=files)
+
+    def begin(self) -> None:
+        self._disposition = b""
+
+    def header_name(self, data: bytes, start: int, end: int) -> None:
+        self._header[0].extend(data[start:end])
+
+    def header_value(self, data: bytes, start: int, end: int) -> None:
+        self._header[1].extend(data[start:end])
+
+    def header_end(self) -> None:
+        name, value = map(bytes, self._header)
+        if name.lower() == b"content-disposition":
+            self._disposition = value
+        self._header = (bytearray(), bytearray())
+
+    def open(self) -> None:
+        _kind, options = parse_options_header(self._disposition)
+        self._name = options.get(b"name", b"").decode("utf-8", "replace")
+        if b"filename" in options:
+            self._open_file(options[b"filename"].decode("utf-8", "replace"))
+        elif self._name in self.names.fields:
+            self.fields[self._name] = bytearray()
+        else:
+            raise InvalidError(f"There is no field called {self._name}.", param=self._name)
+
+    def _open_file(self, filename: str) -> None:
+        if self._name not in self.names.files or self._name in self.files:
+            raise InvalidError(f"No file is expected as {self._name}.", param=self._name)
+        path = self.folder / self._name
+        self._file = Incoming.open(path, filename)
+
+    def data(self, data: bytes, start: int, end: int) -> None:
+        if self._file is not None:
+            self._file.write(memoryview(data)[start:end])
+            return
+        value = self.fields[self._name]
+        value += data[start:end]
+        if len(value) > _FIELD_BYTES:
+            raise InvalidError("This is too long.", param=self._name)
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            self.files[self._name] = file.close()
+
+    def drop(self) -> None:
+        """Close a file that never came to its end; what could not be written does not matter."""
+        with suppress(OSError):
+            self.close()
+
+    def end(self) -> None:
+        self.ended = True
+
+
+async def new_dataset(request: Request, config: Config) -> AsyncIterator[Upload]:
+    async with received(request, config.datasets, _DATASET) as form:
+        file, validation = form.files.get("file"), form.files.get("validation_file")
+        if file is None:
+            raise InvalidError("No file was chosen.", hint="Choose a file to upload.", param="file")
+        await idempotency.recall(request, _meant(form))
+        options, mapping = file_options(form.fields), _mapping(form.fields.get("mapping", ""))
+        yield Upload(
+            path=file.path,
+            filename=file.filename,
+            name=form.fields.get("name", ""),
+            validation=validation.path if validation else None,
+            validation_filename=validation.filename if validation else "",
+            options=options,
+            mapping=mapping and _with_options(mapping, options),
+            is_draft=form.fields.get("draft", "") in {"true", "1"},
+            limits=limits_of(config),
+            sha256=file.sha256,
+        )
+
+
+def _meant(form: Form) -> bytes:
+    """Return what a form says, however its parts are parted."""
+    files = {name: (file.filename, file.sha256) for name, file in form.files.items()}
+    return json.dumps([form.fields, files]).encode()
+
+
+def limits_of(config: Settings) -> Limits:
+    """Return what a file may cost here."""
+    return Limits(row_bytes=config.line_limit_bytes, total_bytes=config.upload_limit_bytes)
+
+
+def file_options(fields: dict[str, str]) -> FileOptions:
+    """Return what a form says of how to read a file.
+
+    Raises:
+        InvalidError: a field holds what it may not; `param` names it.
+
+    """
+    sent = {name: fields[name] for name in FileOptions.model_fields if fields.get(name)}
+    try:
+        return FileOptions.model_validate(sent)
+    except ValidationError as error:
+        first = field_errors(error.errors(), FileOptions)[0]
+        raise InvalidError(first.message, param=first.param) from error
+
+
+def _with_options(mapping: Mapping, options: FileOptions) -> Mapping:
+    chosen = options.model_dump(exclude_defaults=True)
+    return mapping.model_copy(update={"file": mapping.file.model_copy(update=chosen)})
+
+
+def _mapping(written: str) -> Mapping | None:
+    if not written:
+        return None
+    try:
+        return Mapping.model_validate_json(written)
+    except ValidationError as error:
+        first = field_errors(error.errors(), Mapping)[0]
+        raise InvalidError(
+            f"The mapping cannot be read. {first}",
+            hint="It is JSON, as GET /api/v1/datasets/{id}/detection gives it.",
+            param="mapping",
+        ) from error
+
+
+NewUpload = Annotated[Upload, Depends(new_dataset)]
+"""A data set's file that has come whole, with what its owner says of it."""

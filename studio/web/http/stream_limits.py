@@ -1,0 +1,54 @@
+"""How many live streams may be open: each holds a connection for as long as its page is open."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+from fastapi import Depends, Request
+
+from studio.errors import UnavailableError
+from studio.web.auth import identity
+from studio.web.auth.identity import Visitor
+
+MOST, MOST_OF_ONE = 1000, 100
+"""In all, and of one person; without accounts, of one address."""
+
+
+class Viewers:
+    """The streams that are open, and whose they are. Only the event loop asks."""
+
+    def __init__(self, most: int = MOST, most_of_one: int = MOST_OF_ONE) -> None:
+        self._most = most
+        self._most_of_one = most_of_one
+        self._open: Counter[str] = Counter()
+
+    @contextmanager
+    def seat(self, whose: str) -> Iterator[None]:
+        """Keep a place for a stream while it is open.
+
+        Raises:
+            UnavailableError: too many are.
+
+        """
+        if self._open[whose] >= self._most_of_one or self._open.total() >= self._most:
+            raise UnavailableError(
+                "Too many live views are open.", hint="Close some, or wait a moment."
+            )
+        self._open[whose] += 1
+        try:
+            yield
+        finally:
+            self._open[whose] -= 1
+            self._open += Counter()  # Who has none left is forgotten.
+
+
+async def _seated(request: Request, visitor: Visitor) -> AsyncIterator[None]:
+    viewers: Viewers = request.app.state.viewers
+    account = visitor.account_id if visitor else None
+    whose = f"account {account}" if account is not None else identity.address(request.scope)
+    with viewers.seat(whose):
+        yield
+
+
+Seated = Depends(_seated)
+"""A stream of the studio's own asks for it; it is given back when the stream ends."""

@@ -1,0 +1,1 @@
+"""ASGI middleware: authentication, request checks, request metrics, proxy headers."""

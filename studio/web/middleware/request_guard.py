@@ -1,0 +1,128 @@
+"""The gate before every request: who may be asked for, from where, and how much may be sent.
+
+A plain ASGI layer, because Starlette's middleware class disturbs the ending of event streams.
+Paths are read from the scope: `request.url` can be led astray by a hostile Host header
+(CVE-2026-48710).
+"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from fastapi import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from studio.errors import StudioError
+from studio.web.auth.security_headers import HEADERS, SAFE
+from studio.web.http import openai_errors
+from studio.web.http.errors import body
+
+_SAFETY = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+BODY_LIMIT = 4 * 2**20
+"""Recipes, notes and forms are far smaller; only uploads are let through larger."""
+
+HEAD_LIMIT = 32 * 2**10
+"""All headers of a request; the server itself sets no limit to what comes in one piece."""
+
+_UPLOADS = frozenset({"/datasets", "/api/v1/datasets", "/v1/files"})
+
+
+class Gate:
+    """Refuse foreign hosts, cross-site writes and oversized bodies; add the headers of safety."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str], upload_limit: int) -> None:
+        self.app = app
+        self.hosts = frozenset(hosts)
+        self.upload_limit = upload_limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        limit = self._limit(scope)
+        refusal = self._refusal(scope, limit)
+        if refusal is not None:
+            await refusal(scope, receive, _guarded(send))
+            return
+        await self.app(scope, _counted(receive, limit), _guarded(send))
+
+    def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
+        hosts = _header(scope, b"host")
+        if len(hosts) != 1 or _name(hosts[0]) not in self.hosts:
+            return _refuse(
+                scope, HTTPStatus.MISDIRECTED_REQUEST, "This studio has another address."
+            )
+        if scope["method"] not in SAFE and not _from_here(scope, hosts[0]):
+            return _refuse(
+                scope, HTTPStatus.FORBIDDEN, "Another site may not change anything here."
+            )
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_LIMIT:
+            message = "The headers of this request are more than is read here."
+            return _refuse(scope, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message)
+        length = (_header(scope, b"content-length") or ["0"])[0]
+        if length.isdecimal() and int(length) > limit:
+            message = "This is more than is taken here."
+            return _refuse(scope, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
+        return None
+
+    def _limit(self, scope: Scope) -> int:
+        path = scope["path"].rstrip("/")
+        is_upload = path in _UPLOADS or path.startswith("/api/v1/uploads/")
+        is_json = _header(scope, b"content-type")[:1] == ["application/json"]
+        return self.upload_limit if is_upload and not is_json else BODY_LIMIT
+
+
+def _refuse(scope: Scope, status: HTTPStatus, message: str) -> JSONResponse:
+    error = StudioError(message)
+    error.code = status.name.lower()
+    headers = {"Connection": "close"}
+    if openai_errors.is_wanted(scope["path"]):
+        return openai_errors.answer(error, status, headers)
+    return JSONResponse(body(error), status, headers=headers)
+
+
+def _from_here(scope: Scope, host: str) -> bool:
+    """Whether an unsafe request comes from our own page, or from a program.
+
+    Browsers name the site they speak for; programs send neither header.
+    """
+    site = _header(scope, b"sec-fetch-site")
+    if site:
+        return site[0] in {"same-origin", "none"}
+    origin = _header(scope, b"origin")
+    return not origin or urlsplit(origin[0]).netloc.lower() == host.lower()
+
+
+def _header(scope: Scope, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+
+
+def _name(host: str) -> str:
+    """Return a Host header's name in small letters, without its port."""
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdecimal() else host.lower()
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    seen = 0
+
+    async def count() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > limit:
+            # The one exception that FastAPI lets through while it reads a body.
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return message
+
+    return count
+
+
+def _guarded(send: Send) -> Send:
+    async def guard(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *_SAFETY]
+        await send(message)
+
+    return guard

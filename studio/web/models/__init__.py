@@ -1,0 +1,1 @@
+"""Pages of base models, and of models exported from runs."""

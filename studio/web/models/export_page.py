@@ -1,0 +1,105 @@
+"""Exports on a run's page: asked for in a dialog, followed while they are made, then measured."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+from pydantic import TypeAdapter, ValidationError
+from sqlmodel import Session
+
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.db.tasks import Export
+from studio.errors import InvalidError
+from studio.protocols.run_dir import RunDir
+from studio.recipe.exports import Kind
+from studio.recipe.float_formats import DType
+from studio.services.exports import export_formats, exports
+from studio.services.exports.export_formats import Choice
+from studio.services.queue import wait_reasons
+from studio.services.queue.wait_reasons import Wait
+from studio.services.runs import artifacts, runs
+from studio.services.runs.artifacts import File
+from studio.web.http.deps import DB, Config
+from studio.web.rendering.render import block, go
+
+router = APIRouter(prefix="/runs/{run_id}/exports", include_in_schema=False)
+
+_CHOSEN = TypeAdapter(tuple[Kind, DType])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """An export as its row shows it."""
+
+    export: Export
+    files: list[File]
+    base: str
+    """What it is called among the base models, if it is one."""
+    wait: Wait | None
+    """Why it waits, if it does."""
+
+    @property
+    def is_going(self) -> bool:
+        return not self.export.status.is_final
+
+
+@router.get("")
+def listing(request: Request, run_id: int, db: DB, config: Config) -> Response:
+    run = runs.get(db, run_id)
+    made = shown(db, run, config.runs)
+    return block(request, "runs/show.html", "exports", run=run, exports=made)
+
+
+@router.post("")
+def ask(
+    request: Request, run_id: int, db: DB, config: Config, model: Annotated[str, Form()] = ""
+) -> Response:
+    """Queue an export; `model` is its kind and its format, parted by a space."""
+    kind, dtype = _chosen(model)
+    exports.request(db, run_id, dtype, kind, config.runs)
+    return go(request, f"/runs/{run_id}#exports")
+
+
+@router.post("/{export_id}/delete")
+def delete(request: Request, run_id: int, export_id: int, db: DB, config: Config) -> Response:
+    exports.delete(db, run_id, export_id, config.runs)
+    return go(request, f"/runs/{run_id}#exports")
+
+
+@router.post("/{export_id}/model")
+def offer(request: Request, run_id: int, export_id: int, db: DB, config: Config) -> Response:
+    exports.offer(db, run_id, export_id, config.runs)
+    return go(request, f"/runs/{run_id}#exports")
+
+
+def shown(db: Session, run: Run, run_folders: Path) -> list[Shown]:
+    """Return a run's exports as its page shows them, newest first."""
+    folder = RunDir(run_folders / str(run.id))
+    bases = exports.bases(db, run.id or 0)
+    return [
+        Shown(
+            export=one,
+            files=artifacts.listing(folder.export(one.id or 0).files),
+            base=bases.get(str(folder.export(one.id or 0).files), ""),
+            wait=wait_reasons.of_work(db, one),
+        )
+        for one in exports.of_run(db, run.id or 0)
+    ]
+
+
+def choices(db: Session, run: Run, run_folders: Path) -> list[Choice]:
+    """Return what can be exported of a run: nothing before it has succeeded."""
+    folder = RunDir(run_folders / str(run.id)).artifacts
+    if run.status is not RunStatus.SUCCEEDED or not folder.is_dir():
+        return []
+    return list(export_formats.choices(db, run, folder))
+
+
+def _chosen(model: str) -> tuple[Kind, DType]:
+    try:
+        return _CHOSEN.validate_python(tuple(model.split(" ")))
+    except ValidationError as error:
+        raise InvalidError("Choose a format to export in.", param="model") from error

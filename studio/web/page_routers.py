@@ -1,0 +1,60 @@
+"""The routers of the pages, in the order they are asked."""
+
+from studio.web.accounts import access_page, login_page, oidc_page, people_page
+from studio.web.compare import compare_page, saved_comparison_page
+from studio.web.datasets import (
+    dataset_page,
+    import_page,
+    mapping_page,
+    token_preview_page,
+    token_stats_page,
+)
+from studio.web.experiments import experiment_page, new_experiment_page
+from studio.web.help import docs_page, failures_page, help_page, style_page
+from studio.web.models import export_page, model_page
+from studio.web.queue import queue_page, task_page, worker_page
+from studio.web.runs import nonfinite_page, rating_page, run_list_page, run_page, run_table_page
+from studio.web.search import completions_page, palette_page
+from studio.web.settings import language_page, secrets_page, settings_page
+from studio.web.studies import study_page
+from studio.web.sweeps import sweep_page
+
+ROUTERS = tuple(
+    module.router
+    for module in (
+        run_list_page,
+        run_table_page,
+        completions_page,
+        token_preview_page,
+        new_experiment_page,
+        experiment_page,
+        nonfinite_page,
+        run_page,
+        export_page,
+        compare_page,
+        rating_page,
+        saved_comparison_page,
+        import_page,
+        dataset_page,
+        token_stats_page,
+        study_page,
+        sweep_page,
+        mapping_page,
+        model_page,
+        queue_page,
+        settings_page,
+        failures_page,
+        task_page,
+        language_page,
+        help_page,
+        docs_page,
+        palette_page,
+        style_page,
+        worker_page,
+        login_page,
+        oidc_page,
+        access_page,
+        people_page,
+        secrets_page,
+    )
+)

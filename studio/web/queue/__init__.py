@@ -1,0 +1,1 @@
+"""Pages of the queue, background tasks and the worker."""

@@ -1,0 +1,73 @@
+"""What runs, what waits, and who is there to do the work."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from studio.services.estimates import run_progress
+from studio.services.models import loaded_model
+from studio.services.queue import background_overview, queue, queue_eta
+from studio.services.runs import run_commands, runs
+from studio.services.workers import workers
+from studio.web.http.deps import DB
+from studio.web.rendering.render import block, go, page
+
+router = APIRouter(prefix="/queue", include_in_schema=False)
+
+
+@router.get("")
+def show(request: Request, db: DB) -> Response:
+    told = loaded_model.now(db)
+    return page(
+        request,
+        "queue/show.html",
+        live=runs.live(db),
+        waits=queue_eta.waits(db),
+        workers=workers.heard_of(db),
+        slots=workers.slots(db),
+        used=background_overview.slots_used(db),
+        others=background_overview.listed(db),
+        loaded=told,
+        stays=loaded_model.left(told) if told else None,
+        progress_of=run_progress.of,
+    )
+
+
+@router.get("/others")
+def others(request: Request, db: DB) -> Response:
+    """Show what is done besides runs; they are told of live, this is asked for."""
+    return block(request, "queue/show.html", "others", others=background_overview.listed(db))
+
+
+@router.post("/loaded/stop")
+def stop(request: Request, db: DB) -> Response:
+    """Have the model that is loaded to answer leave."""
+    loaded_model.stop(db)
+    return go(request, "/queue")
+
+
+@router.post("/{run_id}/move")
+def move(request: Request, run_id: int, db: DB, place: Annotated[int, Form(ge=1)]) -> Response:
+    queue.move(db, run_id, place)
+    return go(request, "/queue")
+
+
+@router.post("/{run_id}/hold")
+def hold(request: Request, run_id: int, db: DB, held: Annotated[bool, Form()]) -> Response:
+    queue.hold(db, run_id, held=held)
+    return go(request, "/queue")
+
+
+@router.post("/{run_id}/priority")
+def prioritise(
+    request: Request, run_id: int, db: DB, priority: Annotated[int, Form(ge=-100, le=100)]
+) -> Response:
+    queue.prioritise(db, run_id, priority)
+    return go(request, "/queue")
+
+
+@router.post("/{run_id}/cancel")
+def cancel(request: Request, run_id: int, db: DB) -> Response:
+    run_commands.cancel(db, run_id)
+    return go(request, "/queue")

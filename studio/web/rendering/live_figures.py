@@ -1,0 +1,68 @@
+"""The figures of a run: what each one is, and how pages write it, wherever it stands.
+
+A template shows one with `figure(run, name)`. Its element names it in `data-put`, and
+`static/js/figures.js` writes the same text there whenever the event stream brings news, so one run
+shows the same figures in every tab, table and card. A name that is not in `FIGURES` is a metric:
+its newest value.
+"""
+
+from collections.abc import Callable, Mapping
+from math import floor
+
+from markupsafe import Markup
+
+from studio.db.tables import Run
+from studio.services.estimates import run_progress
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext
+from studio.web.i18n.translation import said
+
+UNKNOWN = "\N{HORIZONTAL ELLIPSIS}"
+"""Stands for the number of steps until the trainer knows it."""
+
+TILES = ("loss", "eval_loss", "tokens_per_second", "peak_memory_bytes")
+"""Metrics that a run's page shows from its submission on, with a dash until there is a value."""
+
+RESULT_TILES = ("best_eval_loss", "rating", "train_seconds")
+"""Metrics that its page shows as soon as there is a value: most runs get them at their end."""
+
+
+def figure(run: Run, name: str) -> Markup:
+    """Return a figure in an element that the event stream keeps up to date."""
+    return Markup('<span data-put="{}">{}</span>').format(name, text(run, name))
+
+
+def text(run: Run, name: str) -> str:
+    """Write a figure as it stands in the database now."""
+    write = FIGURES.get(name)
+    return write(run) if write else formatting.measure(run.metrics.get(name), name)
+
+
+def _total(run: Run) -> str:
+    return formatting.number(run.total_steps) if run.total_steps else UNKNOWN
+
+
+def _share(run: Run) -> str:
+    # Rounded down: 100 % is shown at the last step only.
+    share = run_progress.of(run).share
+    return "" if share is None else formatting.percent(floor(share * 100) / 100)
+
+
+def _time_left(run: Run) -> str:
+    seconds = run_progress.of(run).eta_seconds
+    if seconds is None:
+        return ""
+    return gettext("%(eta_seconds)s left") % {"eta_seconds": formatting.duration(seconds)}
+
+
+FIGURES: Mapping[str, Callable[[Run], str]] = {
+    "step": lambda run: formatting.number(run.step),
+    "total": _total,
+    "share": _share,
+    "epoch": lambda run: formatting.number(run.epoch),
+    "tokens": lambda run: formatting.number(run.tokens),
+    "eta": _time_left,
+    "duration": lambda run: formatting.duration(run_progress.of(run).total_seconds),
+    "phase": lambda run: said(run.phase),
+}
+"""Figures that are no metrics."""

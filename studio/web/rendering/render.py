@@ -1,0 +1,114 @@
+"""Answer with a whole page, with one block of it, or with another place to be."""
+
+import hashlib
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
+from jinja2_fragments import render_block
+
+from studio import resources
+from studio.recipe.dotted_keys import flatten
+from studio.web.auth import template_permissions
+from studio.web.i18n import formatting, locale, translation
+from studio.web.rendering import css_bundle, live_figures, navigation, static_files
+from studio.web.rendering.worker_banner import worker_status
+
+VARY = {"Vary": "HX-Request, Accept-Language, Cookie"}
+"""What the same address answers differently to."""
+
+
+def page(request: Request, template: str, /, *, status: int = 200, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- whatever the template names
+    html = _jinja().get_template(template).render(request=request, **context)
+    return HTMLResponse(html, status, headers=VARY)
+
+
+def block(
+    request: Request,
+    template: str,
+    name: str,
+    /,
+    *,
+    status: int = 200,
+    **context: Any,  # noqa: ANN401 -- whatever the block names
+) -> HTMLResponse:
+    html = render_block(_jinja(), template, name, request=request, **context)
+    return HTMLResponse(html, status, headers=VARY)
+
+
+def form_again(request: Request, template: str, /, **context: Any) -> HTMLResponse:  # noqa: ANN401 -- see `page`
+    """Show a refused form: in place if htmx asked, else as the whole page."""
+    if asked_by_htmx(request):
+        return block(request, template, "form", status=422, **context)
+    return page(request, template, status=422, **context)
+
+
+def go(request: Request, url: str) -> Response:
+    """Send the browser on. Htmx would follow a 303 by itself and swap the new page into the old."""
+    if asked_by_htmx(request):
+        return Response(status_code=204, headers={"HX-Redirect": url})
+    return RedirectResponse(url, status_code=303)
+
+
+def asked_by_htmx(request: Request) -> bool:
+    """Whether a part of a page is wanted; a boosted link wants the whole of it."""
+    return request.headers.get("HX-Request-Type") == "partial"
+
+
+def keep_compiled(folder: Path) -> None:
+    """Keep what templates compile to: an eighth of a second of the first page, every time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _jinja().bytecode_cache = Kept(str(folder))
+
+
+class Kept(FileSystemBytecodeCache):
+    """Compiled templates in a folder, as long as there is one with room."""
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with suppress(OSError):
+            super().dump_bytecode(bucket)
+
+
+@lru_cache(maxsize=1)
+def _jinja() -> Environment:
+    jinja = Environment(
+        loader=FileSystemLoader(resources.templates()),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
+    )
+    jinja.policies["ext.i18n.trimmed"] = True
+    # The extension brings this method along, and no type for it.
+    jinja.install_gettext_callables(locale.gettext, locale.ngettext, newstyle=True)  # type: ignore[attr-defined] # untyped upstream
+    jinja.filters.update(formatting.FILTERS, dotted=flatten, said=translation.shown)
+    jinja.globals.update(
+        static=static_url,
+        now=lambda: datetime.now(UTC),
+        menu=navigation.PLACES,
+        may=template_permissions.may,
+        figure=live_figures.figure,
+        tiles=live_figures.TILES,
+        result_tiles=live_figures.RESULT_TILES,
+        worker_status=worker_status,
+        spoken=locale.spoken,
+        phrases=locale.phrases,
+        tongues=locale.TONGUES,
+    )
+    return jinja
+
+
+@lru_cache(maxsize=256)
+def static_url(name: str) -> str:
+    """Return the address of a static file; it changes with the content, so it may be kept."""
+    content = (
+        css_bundle.joined() if name == css_bundle.NAME else static_files.shared().content(name)
+    )
+    return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"

@@ -1,0 +1,1 @@
+"""Pages of runs: the run table, one run, its history and health."""

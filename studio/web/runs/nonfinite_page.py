@@ -1,0 +1,19 @@
+"""A step at which a run's numbers broke."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from studio.protocols.run_dir import RunDir
+from studio.services.runs import nonfinite_steps, runs
+from studio.web.http.deps import DB, Config
+from studio.web.rendering.render import page
+
+router = APIRouter(prefix="/runs", include_in_schema=False)
+
+
+@router.get("/{run_id}/broken")
+def show(request: Request, run_id: int, db: DB, config: Config, step: int = 0) -> Response:
+    run = runs.get(db, run_id)
+    log = RunDir(config.runs / str(run_id)).log
+    found = nonfinite_steps.at(db, run_id, step, log)
+    return page(request, "runs/broken.html", run=run, found=found)

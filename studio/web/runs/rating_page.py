@@ -1,0 +1,48 @@
+"""Rating an answer where it stands: between two runs, or on the page of its own."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from studio.services.runs import runs
+from studio.services.samples import sample_ratings
+from studio.web.http.deps import DB
+from studio.web.rendering.render import asked_by_htmx, go, page
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.post("/samples/{sample_id}/rating")
+def rate(
+    request: Request,
+    sample_id: int,
+    db: DB,
+    score: Annotated[int, Form()] = 0,
+    *,
+    blind: Annotated[bool, Form()] = False,
+) -> Response:
+    """Keep a score, or with 0 forget it. A blind page is told nothing of the run."""
+    sample = sample_ratings.get(db, sample_id)
+    before = sample_ratings.rate(db, sample, score or None)
+    run_id = sample.run_id
+    if not asked_by_htmx(request):
+        return go(request, _back(request) or f"/runs/{run_id}")
+    return page(
+        request,
+        "compare/rated.html",
+        sample=sample,
+        score=score or None,
+        before=before,
+        blind=blind,
+        run=runs.get(db, run_id),
+        rated=sample_ratings.counts(db, [run_id]),
+    )
+
+
+def _back(request: Request) -> str:
+    """Return the page the answer was rated on, of this studio and no other."""
+    there = urlsplit(request.headers.get("referer", ""))
+    path = "/" + there.path.lstrip("/")
+    return f"{path}?{there.query}#answers" if there.netloc == request.url.netloc else ""

@@ -1,0 +1,57 @@
+"""What a run was asked for beside what it really ran with: the facts on its page."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from studio.db.tables import Run
+from studio.recipe.dotted_keys import flatten
+from studio.recipe.precision import PRECISIONS
+from studio.web.i18n import formatting
+
+NAMES = (
+    *("Attention", "Attention kernel", "Autocast", "Compute", "Device", "Device name"),
+    *("Dropped rows", "Effective batch size", "Embedding", "Gradients", "Kept in float32"),
+    *("Linear", "Longest answer", "Longest example", "Master", "Matmul", "Matmul emulated"),
+    *("Optimizer", "Optimizer states", "Parameters", "Scaler", "Seed", "Train examples"),
+    *("Train rows", "Train tokens", "Trainable parameters", "Trained", "Trained tensors"),
+    *("Truncated rows", "Validation rows", "Validation tokens", "Weights"),
+)
+"""What runs tell most often, as pages write it. Others stay as they are in other languages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something asked for, beside what really ran."""
+
+    name: str
+    asked: str
+    ran: str
+    differs: bool
+
+
+def of(run: Run) -> list[Fact]:
+    """List what was asked for beside what ran; where the run was audited, plan beside audit."""
+    told = dict(run.resolved)
+    asked = _asked(run) | told.pop("plan", {})
+    ran = told | told.pop("audit", {})
+    return [_fact(name, asked, value) for name, value in flatten(ran).items()]
+
+
+def _asked(run: Run) -> dict[str, Any]:
+    """Return what the recipe asks for, under the names by which a run tells what it found."""
+    steps = run.recipe.optimisation
+    batch = steps.per_device_train_batch_size * steps.gradient_accumulation_steps
+    mode = asdict(PRECISIONS[run.recipe.precision])
+    return mode | {"seed": steps.seed, "effective_batch_size": batch}
+
+
+def _fact(name: str, asked: dict[str, Any], ran: object) -> Fact:
+    wanted = asked.get(name)
+    return Fact(
+        name=name.rpartition(".")[2] if "." in name else formatting.metric(name),
+        asked=formatting.setting(wanted),
+        ran=formatting.size(ran)
+        if isinstance(ran, int) and name.endswith("_bytes")
+        else formatting.setting(ran),
+        differs=name in asked and wanted != ran,
+    )

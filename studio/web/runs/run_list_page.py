@@ -1,0 +1,125 @@
+"""The first page: what runs now, and every run there was."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.services.estimates import run_progress
+from studio.services.metrics import metric_summaries
+from studio.services.runs import runs
+from studio.services.search import (
+    query_fields,
+    query_filters,
+    query_parser,
+    run_table,
+    saved_views,
+    table_groups,
+)
+from studio.services.search.query_parser import QueryError
+from studio.services.search.run_table import NEWEST, Line, View
+from studio.web.http.deps import DB
+from studio.web.rendering.render import page
+from studio.web.runs import run_table as shown
+from studio.web.runs.run_table import Asked, Row, address
+
+router = APIRouter(include_in_schema=False)
+
+PAGE = 50
+
+
+@router.get("/runs")
+@router.get("/")
+def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response:
+    view = asked.view
+    wrong: InvalidError | None = None
+    try:
+        found = _found(db, view, asked)
+    except QueryError as error:
+        found, wrong = _found(db, View(query="is:trashed -is:trashed"), Asked()), error
+    except InvalidError as error:
+        found, wrong = _found(db, replace(view, sort=NEWEST), asked), error
+    answer = page(
+        request,
+        "runs/list.html",
+        view=view,
+        wrong=wrong,
+        here=address(view, open=asked.open),
+        address=address,
+        chips=_chips(view),
+        live=runs.live(db),
+        progress_of=run_progress.of,
+        saved=saved_views.listed(db),
+        vocabulary=query_fields.names(metric_summaries.keys(db)),
+        **found,
+    )
+    # Htmx calls a request whole that selects a part of the answer; a boosted link wants all of it.
+    if wrong and "HX-Request" in request.headers and "HX-Boosted" not in request.headers:
+        # What was found stays on screen; only what is wrong is told, beside the box.
+        answer.headers.update({"HX-Reswap": "none", "HX-Push-Url": "false"})
+    return answer
+
+
+def baseline(db: Session, view: View, columns: Sequence[query_fields.Field]) -> Line | None:
+    found = run_table.lines(db, [view.base], columns) if view.base else []
+    return found[0] if found else None
+
+
+def _found(db: Session, view: View, asked: Asked) -> dict[str, Any]:
+    grouped = table_groups.of(db, view)
+    if grouped:
+        base = baseline(db, view, grouped.columns)
+        opened = {
+            one: _rows(db, replace(view, query=f"{view.query} {one}"), base) for one in asked.open
+        }
+        return {
+            "heads": shown.heads(view, grouped.columns),
+            "bunches": shown.bunches(view, grouped, asked.open, opened),
+            "grouped": shown.title(grouped.field),
+            "rows": [],
+            "base": None,
+            "next": "",
+            "total": grouped.total,
+            "any_runs": grouped.total or _any(db),
+        }
+    found = run_table.page(db, view, limit=PAGE, after=asked.after)
+    base = baseline(db, view, found.columns)
+    pinned = base and asked.after is None
+    return {
+        "heads": shown.heads(view, found.columns),
+        "bunches": None,
+        "grouped": "",
+        "rows": [
+            shown.row(line, found.columns, base)
+            for line in found.lines
+            if not base or line.run.id != base.run.id
+        ],
+        "base": shown.row(base, found.columns, base) if base and pinned else None,
+        "next": address(view, after=found.lines[-1].run.id) if found.has_more else "",
+        "total": found.total,
+        "any_runs": found.total or _any(db),
+    }
+
+
+def _rows(db: Session, view: View, base: Line | None) -> list[Row]:
+    found = run_table.page(db, view, limit=PAGE)
+    return [shown.row(line, found.columns, base) for line in found.lines]
+
+
+def _any(db: Session) -> bool:
+    return bool(runs.newest(db, runs.Filter(archived=True), limit=1))
+
+
+def _chips(view: View) -> list[tuple[str, str]]:
+    """Return each term of the query, and where the table is without it."""
+    return [
+        (
+            view.query[term.start : term.end],
+            address(replace(view, query=query_parser.without(view.query, term))),
+        )
+        for term in query_filters.chips(view.query)
+    ]

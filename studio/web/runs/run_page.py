@@ -1,0 +1,238 @@
+"""One run on screen: how far it is, its curves, its answers, and what may be done with it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from sqlmodel import Session
+
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.protocols.run_dir import RunDir
+from studio.recipe import yaml
+from studio.services.compare import compare
+from studio.services.estimates import memory, run_progress
+from studio.services.metrics import metrics
+from studio.services.queue import queue, queue_eta
+from studio.services.runs import (
+    artifacts,
+    failure_report,
+    fixes,
+    oom_retry,
+    run_commands,
+    runs,
+    trash,
+)
+from studio.services.samples import sample_ratings
+from studio.services.workers import workers
+from studio.web.compare import sample_table
+from studio.web.forms import choices
+from studio.web.http.deps import DB, Config, Posted
+from studio.web.i18n import formatting
+from studio.web.models import export_page
+from studio.web.rendering.render import block, go, page
+from studio.web.runs import health_signals, resolved_config, run_history
+
+router = APIRouter(prefix="/runs", include_in_schema=False)
+
+FIRST_LINES = 100
+"""Of what a run told: its phases and answers before the first step are among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One chart. It hides until the run tells of its numbers, unless every run does."""
+
+    title: str
+    keys: tuple[str, ...]
+    hue: int
+    noisy: str = ""
+    """The key whose curve is smoothed."""
+    is_hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What is said of a run's memory and time; nothing where it is not known."""
+
+    estimated: str
+    lengths: str
+    seconds: str
+    measured: str
+
+
+USUAL = (
+    Plot(title="Loss", keys=("loss", "eval_loss"), hue=0, noisy="loss"),
+    Plot(title="Learning rate", keys=("learning_rate",), hue=2),
+    Plot(title="Gradient norm", keys=("grad_norm",), hue=5),
+    Plot(title="Tokens per second", keys=("tokens_per_second",), hue=4),
+)
+PAIRED = (
+    Plot(title="Token accuracy", keys=("mean_token_accuracy", "eval_mean_token_accuracy"), hue=0),
+    Plot(title="Loss scale", keys=("loss_scale",), hue=3),
+    Plot(title="Skipped steps", keys=("skipped_steps",), hue=7),
+    *(Plot(title=formatting.metric(key), keys=(key,), hue=1) for key in health_signals.CHARTED),
+)
+
+
+@router.get("/{run_id}")
+def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
+    run = runs.get(db, run_id)
+    folder = RunDir(config.runs / str(run.id))
+    precisions = choices.precisions(workers.machine(db))
+    return page(
+        request,
+        "runs/show.html",
+        run=run,
+        made=run_progress.of(run),
+        memory=_memory(run),
+        beginning=run_progress.beginning(run, folder.events.beginning(FIRST_LINES)),
+        position=queue.position(db, run),
+        wait=queue_eta.of_run(db, run),
+        precisions=precisions,
+        shrunk=oom_retry.told(db, run_id),
+        **_failure(db, run, folder),
+        **_numerics(db, run),
+        plots=_plots(metrics.keys(db, [run_id])),
+        said=sample_table.along(compare.samples(db, [run_id]), sample_ratings.of(db, [run_id])),
+        rated=sample_ratings.counts(db, [run_id]),
+        resolved=resolved_config.of(run),
+        files=artifacts.listing(folder.artifacts),
+        exports=export_page.shown(db, run, config.runs),
+        choices=export_page.choices(db, run, config.runs),
+        recipe=yaml.dump(run.recipe),
+        past=run_history.of(db, run),
+    )
+
+
+@router.get("/{run_id}/history")
+def past(request: Request, run_id: int, db: DB) -> Response:
+    run = runs.get(db, run_id)
+    return block(request, "runs/show.html", "history", run=run, past=run_history.of(db, run))
+
+
+@router.get("/{run_id}/wait")
+def wait(request: Request, run_id: int, db: DB) -> Response:
+    """Show why a run waits, and nothing more once it has begun."""
+    run = runs.get(db, run_id)
+    return block(request, "runs/show.html", "wait", run=run, wait=queue_eta.of_run(db, run))
+
+
+@router.get("/{run_id}/row")
+def row(request: Request, run_id: int, db: DB) -> Response:
+    run = runs.get(db, run_id)
+    return block(request, "runs/brief.html", "row", run=run, progress_of=run_progress.of)
+
+
+@router.get("/{run_id}/numerics")
+def health(request: Request, run_id: int, db: DB) -> Response:
+    run = runs.get(db, run_id)
+    return block(request, "runs/show.html", "numerics", run=run, **_numerics(db, run))
+
+
+@router.post("/{run_id}/again")
+def again(request: Request, run_id: int, db: DB, posted: Posted) -> Response:
+    """Run the same recipe once more, with whatever values are posted in place of its own."""
+    return go(request, f"/runs/{runs.again(db, run_id, posted).id}")
+
+
+@router.post("/{run_id}/trash")
+def throw_away(request: Request, run_id: int, db: DB) -> Response:
+    trash.throw_away(db, [runs.get(db, run_id).id or 0])
+    return go(request, f"/runs/{run_id}")
+
+
+@router.post("/{run_id}/restore")
+def take_back(request: Request, run_id: int, db: DB) -> Response:
+    trash.take_back(db, [run_id])
+    return go(request, f"/runs/{run_id}")
+
+
+@router.post("/{run_id}/delete")
+def delete(request: Request, run_id: int, db: DB, config: Config) -> Response:
+    runs.delete(db, run_id, config.runs)
+    return go(request, "/")
+
+
+def _asking(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
+    def asked(request: Request, run_id: int, db: DB) -> Response:
+        ask(db, run_id)
+        return go(request, f"/runs/{run_id}")
+
+    return asked
+
+
+for verb in (
+    run_commands.cancel,
+    run_commands.keep,
+    run_commands.pause,
+    run_commands.resume,
+    run_commands.retry,
+    run_commands.restart,
+):
+    router.add_api_route(f"/{{run_id}}/{verb.__name__}", _asking(verb), methods=["POST"])
+
+
+def _failure(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
+    """Gather what explains a failure, and what may mend it."""
+    why = failure_report.of(db, run)
+    if why is None:
+        return {"why": None}
+    lines = failure_report.last_lines(folder)
+    mends = failure_report.mends(db, run, why)
+    return {
+        "why": why,
+        "last_lines": lines,
+        "repairs": [one for one in mends if not one.swap],
+        "swaps": {one.swap: [each for each in mends if each.swap == one.swap] for one in mends},
+        "report": failure_report.report(run, why, lines),
+    }
+
+
+def _numerics(db: DB, run: Run) -> dict[str, Any]:
+    """Gather what the section on numerics shows. What mends a failure stands beside that."""
+    alarms = runs.alarms(db, run.id or 0)
+    offered = (fixes.of(db, one.data["code"], run.recipe) for one in alarms)
+    mends = {} if run.error_code else {one.title: one for some in offered for one in some}
+    return {"signals": health_signals.signals(run), "alarms": alarms, "mends": list(mends.values())}
+
+
+def _memory(run: Run) -> Memory:
+    """Say what was estimated when the run was submitted, and how that beside it was measured."""
+    guess, found = run.estimate.get("memory"), run.metrics.get("peak_memory_bytes")
+    timing = run.estimate.get("timing", {})
+    took = run_progress.of(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
+    return Memory(
+        estimated=formatting.guessed(guess["total"], memory.measured(run)) if guess else "",
+        lengths=_lengths(guess["length"], run) if guess else "",
+        seconds=formatting.awaited(timing.get("seconds"), took),
+        measured=formatting.how_measured(run.resolved) if found else "",
+    )
+
+
+def _lengths(expected: int, run: Run) -> str:
+    """Say so if the examples turned out to be shorter than they might have been."""
+    found = run.resolved.get("longest_example", expected)
+    if found == expected:
+        return ""
+    return (
+        f"The estimate was made for examples of {expected:,} tokens; the longest here has "
+        f"{found:,}."
+    )
+
+
+def _plots(told: Sequence[str]) -> list[Plot]:
+    """Return the usual charts, then those that some runs have, then one for each other metric."""
+    hidden = [_hidden(plot, told) for plot in PAIRED]
+    named = {key for plot in (*USUAL, *PAIRED) for key in plot.keys} | health_signals.COUNTED
+    others = [
+        Plot(title=formatting.metric(key), keys=(key,), hue=6) for key in told if key not in named
+    ]
+    return [*USUAL, *hidden, *others]
+
+
+def _hidden(plot: Plot, told: Sequence[str]) -> Plot:
+    absent = not set(plot.keys) & set(told)
+    return Plot(title=plot.title, keys=plot.keys, hue=plot.hue, is_hidden=absent)

@@ -1,0 +1,224 @@
+"""What is done with the table of runs: rows written anew, many runs at once, views, exports."""
+
+from typing import Annotated, get_args
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from sqlmodel import Session
+
+from studio.db.tables import Run
+from studio.errors import ConflictError, InvalidError, NotFoundError, StudioError
+from studio.services.compare import compare
+from studio.services.estimates import run_progress
+from studio.services.metrics import metric_summaries
+from studio.services.runs import bulk_actions, runs, tags_notes
+from studio.services.runs.bulk_actions import Act
+from studio.services.search import run_table, saved_views
+from studio.web.http.deps import DB, Config
+from studio.web.i18n.locale import gettext
+from studio.web.rendering.render import asked_by_htmx, block, go
+from studio.web.runs import run_table as shown
+from studio.web.runs import table_export
+from studio.web.runs.run_list_page import baseline
+from studio.web.runs.run_table import Asked, address
+from studio.web.study_conclusions import plural
+
+router = APIRouter(include_in_schema=False)
+
+DONE: dict[str, str] = {
+    "archive": "put into the archive",
+    "unarchive": "taken out of the archive",
+    "trash": "moved to the trash",
+    "restore": "taken back from the trash",
+    "remove": "removed for good",
+    "tag": "tagged",
+    "untag": "freed of the tag",
+}
+
+
+class Wanted(BaseModel):
+    """What is to be done, and to which runs."""
+
+    act: str = ""
+    tag: str = ""
+    run: list[Annotated[str, Field(pattern=r"^\d{1,15}(,\d{1,15})*$")]] = []
+    """Numbers of runs, with commas between them: a form has room for a thousand fields."""
+    matching: int | None = None
+    """All that match the query, and how many a person was told these are."""
+    q: Annotated[str, Field(max_length=1000)] = ""
+
+
+class Written(BaseModel):
+    """What a person writes into a row."""
+
+    name: str = ""
+    tags: str = ""
+    """With commas between them."""
+    notes: str = ""
+
+
+Text = Annotated[str, Form()]
+Shown = Annotated[Asked, Query()]
+
+
+@router.get("/runs.{form}")
+def export(form: str, db: DB, asked: Shown) -> Response:
+    """Hand out the table as it is shown, all pages of it."""
+    if form not in table_export.FORMATS:
+        raise NotFoundError(f"There is no format called {form}.", hint="Take csv, json, md or tex.")
+    write, kind = table_export.FORMATS[form]
+    headers = {"Content-Disposition": f'attachment; filename="runs.{form}"'}
+    return Response(write(table_export.sheet(db, asked.view)), media_type=kind, headers=headers)
+
+
+@router.post("/runs/bulk")
+def act(
+    request: Request,
+    db: DB,
+    config: Config,
+    asked: Annotated[Wanted, Form()],
+) -> Response:
+    """Do something to the ticked runs, or to all that match, and offer to undo it."""
+    chosen = _chosen(db, asked)
+    if asked.act == "compare":
+        compared = (str(one.id) for one in compare.chosen(db, chosen))
+        return go(request, "/compare?runs=" + ",".join(compared))
+    if asked.act == "base":
+        return go(request, _against(request, chosen[0]))
+    what: Act | None = next((one for one in get_args(Act) if one == asked.act), None)
+    if what is None:
+        raise InvalidError("Say what is to be done with the runs.", param="act")
+    changed = bulk_actions.act(db, what, chosen, asked.tag.strip(), config.runs)
+    if not asked_by_htmx(request):
+        return go(request, _back(request))
+    return _toast(request, what, changed, asked.tag.strip())
+
+
+@router.get("/runs/{run_id}/line")
+def line(request: Request, run_id: int, db: DB, asked: Shown) -> Response:
+    """Draw a run's row of the table anew, in the columns of the address."""
+    return _line(request, db, runs.get(db, run_id), asked)
+
+
+@router.get("/runs/{run_id}/words")
+def edit(request: Request, run_id: int, db: DB, asked: Shown) -> Response:
+    run = runs.get(db, run_id)
+    written = Written(name=run.name, tags=", ".join(run.tags), notes=run.notes)
+    return _editor(request, run, asked, (written, tags_notes.known_tags(db), None))
+
+
+@router.post("/runs/{run_id}/words")
+def rewrite(
+    request: Request, run_id: int, db: DB, asked: Shown, written: Annotated[Written, Form()]
+) -> Response:
+    """Keep what was written into a row; what cannot be kept stays in the row, with the reason."""
+    try:
+        run = tags_notes.rewrite(
+            db, run_id, name=written.name, notes=written.notes, tags=written.tags.split(",")
+        )
+    except InvalidError as error:
+        if not asked_by_htmx(request):
+            raise
+        told = (written, tags_notes.known_tags(db), error)
+        return _editor(request, runs.get(db, run_id), asked, told)
+    if not asked_by_htmx(request):
+        return go(request, f"/runs/{run_id}")
+    return _line(request, db, run, asked)
+
+
+@router.post("/views")
+def save(request: Request, db: DB, name: Text = "", query: Text = "") -> Response:
+    view = saved_views.save(db, name, query)
+    return go(request, f"/?{view.query}")
+
+
+@router.post("/views/{view_id}/delete")
+def forget(request: Request, view_id: int, db: DB) -> Response:
+    saved_views.delete(db, view_id)
+    return go(request, _back(request))
+
+
+def _chosen(db: Session, asked: Wanted) -> list[int]:
+    """Return the numbers of the runs that something is to be done to, each once."""
+    if asked.matching is None:
+        numbers = [int(one) for some in asked.run for one in some.split(",")]
+        if not numbers:
+            raise InvalidError("No run is ticked.", hint="Tick some in the table first.")
+        return list(dict.fromkeys(numbers))
+    found = run_table.matching(db, asked.q)
+    if len(found) != asked.matching:
+        message = f"{plural(len(found), 'run')} match by now, not {asked.matching:,}."
+        raise ConflictError(message, hint="Look at the table again before all of them change.")
+    if len(found) > bulk_actions.MOST:
+        message = f"At most {bulk_actions.MOST:,} runs are changed at once."
+        raise InvalidError(message, hint="Search for fewer.", param="matching")
+    return found
+
+
+def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:
+    view = asked.view
+    columns = run_table.columns(view, metric_summaries.keys(db))
+    found = run_table.lines(db, [run.id or 0], columns)[0]
+    return block(
+        request,
+        "runs/row.html",
+        "row",
+        row=shown.row(found, columns, baseline(db, view, columns)),
+        line_of=_line_of(asked),
+        progress_of=run_progress.of,
+    )
+
+
+def _editor(
+    request: Request,
+    run: Run,
+    asked: Asked,
+    told: tuple[Written, list[str], StudioError | None],
+) -> Response:
+    written, known, error = told
+    return block(
+        request,
+        "runs/row.html",
+        "editor",
+        status=422 if error else 200,
+        run=run,
+        written=written,
+        known=known,
+        error=error,
+        span=len(asked.view.columns) + 2,
+        line_of=_line_of(asked),
+    )
+
+
+def _line_of(asked: Asked) -> str:
+    """Return what the address of a row ends with, so that it has the columns of the table."""
+    return address(asked.view, "").removeprefix("?")
+
+
+def _toast(request: Request, what: Act, changed: list[int], tag: str) -> Response:
+    told = gettext("%(runs)s %(done)s.") % {
+        "runs": plural(len(changed), "run"),
+        "done": gettext(DONE[what]),
+    }
+    words = told if changed else "They were so already."
+    undo = bulk_actions.UNDO.get(what, "") if changed else ""
+    answer = block(
+        request, "runs/row.html", "toast", words=words, undo=undo, changed=changed, tag=tag
+    )
+    answer.headers["HX-Trigger"] = "table-changed"
+    return answer
+
+
+def _against(request: Request, run_id: int) -> str:
+    """Return the table that somebody came from, measured against a run."""
+    came = urlsplit(request.headers.get("referer", "")).query
+    kept = [pair for pair in parse_qsl(came) if pair[0] not in {"base", "after"}]
+    return "/?" + urlencode([*kept, ("base", run_id)], safe=",:<>=./#")
+
+
+def _back(request: Request) -> str:
+    """Return the page somebody came from, of this studio."""
+    came = urlsplit(request.headers.get("referer", ""))
+    return "/" + came.path.lstrip("/") + (f"?{came.query}" if came.query else "")

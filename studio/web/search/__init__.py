@@ -1,0 +1,1 @@
+"""Search from any page: the command palette and query completions."""

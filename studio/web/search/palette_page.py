@@ -1,0 +1,18 @@
+"""The command palette: what is offered for a few words. Without scripts it is a page of its own."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from studio.web.http.deps import DB
+from studio.web.rendering.render import asked_by_htmx, page
+from studio.web.search.command_palette import offers
+
+router = APIRouter(prefix="/palette", include_in_schema=False)
+
+
+@router.get("")
+def show(request: Request, db: DB, q: Annotated[str, Query(max_length=200)] = "") -> Response:
+    template = "palette/offers.html" if asked_by_htmx(request) else "palette/show.html"
+    return page(request, template, q=q, groups=offers(db, q))

@@ -1,0 +1,1 @@
+"""Pages of settings, secrets and the language."""

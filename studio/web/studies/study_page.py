@@ -1,0 +1,219 @@
+"""The precision study: the form that queues its runs, and the report that they fill."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import Response
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.recipe.precision import PRECISIONS
+from studio.services import experiments
+from studio.services.studies import studies, study_reports
+from studio.services.studies.study_statistics import REFERENCE
+from studio.services.workers import workers
+from studio.web.api.experiments.studies import report_out
+from studio.web.forms import choices
+from studio.web.http.deps import DB
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import ENGLISH, speak
+from studio.web.rendering.render import go, page
+from studio.web.studies import study_export
+from studio.web.study_conclusions import verdict
+
+router = APIRouter(prefix="/reports/precision", include_in_schema=False)
+
+RECENT = 100
+HUES = 8
+USUAL = "bf16"
+"""What is compared with the reference where every other precision has a caution."""
+
+Source = Annotated[str, Query(alias="from", max_length=50)]
+Format = Annotated[Literal["html", "md", "csv", "json"], Query(alias="format")]
+KINDS = {"md": "text/markdown", "csv": "text/csv", "json": "application/json"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A study as far as it is filled in; what a person typed is kept as it was."""
+
+    source: str
+    modes: Sequence[str] | None = None
+    """None before anyone has chosen: those of `_preselected`."""
+    seeds: str = str(studies.SEEDS)
+    max_steps: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """How a mode is drawn."""
+
+    key: str
+    label: str
+    hue: int
+    """Bound to the mode's place among all modes, whichever of them a study has."""
+    dash: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of each mode, to be drawn beside each other."""
+
+    rows: Sequence[tuple[Line, float | None, float | None, str]]
+    """With what was estimated, what was measured, and both in words."""
+    most: float
+    measured: Sequence[str]
+    """How; runs of one study may have been measured in several ways."""
+
+
+@router.get("")
+def newest(request: Request, db: DB) -> Response:
+    return page(request, "studies/list.html", studies=studies.newest(db, limit=RECENT))
+
+
+@router.get("/new")
+def new(request: Request, db: DB, source: Source = "") -> Response:
+    return _form(request, db, Draft(source=source))
+
+
+@router.post("/new")
+def create(
+    request: Request,
+    db: DB,
+    source: Annotated[str, Form(alias="from", max_length=50)] = "",
+    modes: Annotated[tuple[str, ...], Form()] = (),
+    seeds: Annotated[str, Form(max_length=20)] = "",
+    max_steps: Annotated[str, Form(max_length=20)] = "",
+) -> Response:
+    draft = Draft(source=source, modes=modes, seeds=seeds.strip(), max_steps=max_steps.strip())
+    experiment, recipe = studies.source(db, source)
+    try:
+        plan = studies.Plan(
+            modes=[REFERENCE, *modes],
+            seeds=_whole(draft.seeds, "seeds"),
+            max_steps=_whole(draft.max_steps, "max_steps") if draft.max_steps else None,
+        )
+        own = experiments.own_or_copy(db, experiment, parent=source)
+        study = studies.create(db, own, plan, recipe)
+    except InvalidError as error:
+        return _form(request, db, draft, error)
+    return go(request, f"/reports/precision/{study.id}")
+
+
+@router.get("/{study_id}")
+def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Response:
+    if shape == "json":
+        return _file(report_out(db, study_id).model_dump_json(indent=1), "json", study_id)
+    report = study_reports.of(db, study_id)
+    if shape == "md":
+        # A file that is handed on is English, as all exports are.
+        speak(ENGLISH)
+        return _file(study_export.markdown(report), "md", study_id)
+    if shape == "csv":
+        return _file(study_export.table(report), "csv", study_id)
+    lines = [_line(one.precision) for one in report.findings]
+    return page(
+        request,
+        "studies/show.html",
+        report=report,
+        study=report.study,
+        verdict=verdict(report),
+        heads=study_export.HEADS,
+        memory=_memory(report, lines),
+        incidents=[study_export.incident(one) for one in report.timeline.incidents],
+        rows=[(one, study_export.row(one)) for one in report.findings],
+        lines=lines,
+        drawn=json.dumps([asdict(line) for line in lines]),
+        reference=REFERENCE,
+    )
+
+
+@router.post("/{study_id}/delete")
+def delete(request: Request, study_id: int, db: DB) -> Response:
+    experiment_id = studies.get(db, study_id).experiment_id
+    studies.delete(db, study_id)
+    return go(request, f"/experiments/{experiment_id}")
+
+
+def _form(
+    request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
+) -> Response:
+    experiment, recipe = studies.source(db, draft.source)
+    hardware = workers.machine(db)
+    options = [
+        choices.Option(
+            mode=mode,
+            refusal=studies.refusal(db, recipe, mode.name),
+            caution=mode.caution(hardware),
+        )
+        for mode in PRECISIONS.values()
+    ]
+    told = {_field(problem): f"{problem.message} {problem.hint}".strip()} if problem else {}
+    return page(
+        request,
+        "studies/new.html",
+        status=422 if problem else 200,
+        experiment=experiment,
+        recipe=recipe,
+        draft=draft,
+        problems=told,
+        options=options,
+        chosen=_preselected(options) if draft.modes is None else set(draft.modes),
+        reference=REFERENCE,
+        most=studies.MOST_RUNS,
+    )
+
+
+def _preselected(options: Sequence[choices.Option]) -> set[str]:
+    """Return the precisions without a caution here, at least one beside the reference.
+
+    On a processor that only emulates bfloat16 that one is bf16: its numbers are right, only slow.
+
+    """
+    sound: set[str] = {
+        option.mode.name for option in options if not option.caution and not option.refusal
+    }
+    return sound if sound - {REFERENCE} else {REFERENCE, USUAL}
+
+
+def _field(problem: InvalidError) -> str:
+    """Name the field of the form where a refused recipe got its value."""
+    return problem.param.rpartition(".")[2]
+
+
+def _whole(text: str, param: str) -> int:
+    """Read a number of seeds or steps.
+
+    Raises:
+        InvalidError: it is no whole number from one on.
+
+    """
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise InvalidError("A whole number from 1 on is needed.", param=param)
+    return int(text)
+
+
+def _line(mode: str) -> Line:
+    place = [*map(str, PRECISIONS)].index(mode)
+    return Line(key=mode, label=mode, hue=place % HUES, dash=place // HUES)
+
+
+def _memory(report: study_reports.Report, lines: Sequence[Line]) -> Memory:
+    """Lay what was estimated beside what was measured, mode by mode."""
+    sizes = [(one.memory_estimate, one.memory) for one in report.findings]
+    rows = [
+        (line, *pair, f"{study_export.peak(one)}; estimated {study_export.guessed(one)}")
+        for line, pair, one in zip(lines, sizes, report.findings, strict=True)
+    ]
+    told = {formatting.how_measured(run.resolved) for run in report.runs if run.resolved}
+    most = max((size for pair in sizes for size in pair if size is not None), default=1)
+    return Memory(rows=rows, most=most, measured=sorted(told))
+
+
+def _file(text: str, ending: str, study_id: int) -> Response:
+    name = f"precision-study-{study_id}.{ending}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type=KINDS[ending], headers=headers)

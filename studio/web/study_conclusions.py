@@ -1,0 +1,192 @@
+"""What a precision study comes to, in words. No word stands here without the number behind it."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from studio.services.studies.study_reports import Report
+from studio.services.studies.study_statistics import ENOUGH, REFERENCE, Estimate, Finding
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext, ngettext
+
+MINUS = "\N{MINUS SIGN}"
+
+_SMALL = 0.1
+"""Below it two decimals would hide the digits of a ratio."""
+
+_SLIGHT = 0.005
+"""A ratio nearer to one than this is no difference: it would be written as 0 %."""
+
+
+def verdict(report: Report) -> list[str]:
+    """Return a sentence for each mode, then what to know before believing them."""
+    others = [one for one in report.findings if one.precision != REFERENCE]
+    reference = [one for one in report.findings if one.precision == REFERENCE]
+    prefix = gettext("So far: ") if report.going else ""
+    return [
+        *(prefix + _sentence(one) for one in others),
+        *(
+            gettext("%(mode)s: %(troubles)s.")
+            % {"mode": REFERENCE, "troubles": gettext("; ").join(found)}
+            for one in reference
+            if (found := _troubles(one))
+        ),
+        *_noise(reference),
+        *_progress(report),
+        *_devices(report.devices),
+    ]
+
+
+def brief(value: float) -> str:
+    """Write a difference of losses with the two digits that matter."""
+    return formatting.number(float(f"{value:.2g}"))
+
+
+def signed(value: float) -> str:
+    return formatting.change(float(f"{value:.2g}"), "") or "0"
+
+
+def share(value: float) -> str:
+    """Write a share in percent; tenths only where they are the news."""
+    percent = value * 100
+    has_tenths = 0.05 <= abs(percent) < 0.95  # noqa: PLR2004 -- what one decimal can show
+    text = f"{percent:.1f}" if has_tenths else f"{percent:.0f}"
+    return f"{text.removesuffix('-0').replace('-', MINUS) or '0'}\N{NO-BREAK SPACE}%"
+
+
+def times(ratio: Estimate) -> str:
+    """Write a ratio, with its spread where that is known."""
+    mean = f"{ratio.mean:.2f}" if ratio.mean >= _SMALL else f"{ratio.mean:.2g}"
+    return mean if ratio.spread is None else f"{mean} ± {brief(ratio.spread)}"
+
+
+def plural(count: int, word: Literal["run", "seed", "step", "alarm"]) -> str:
+    match word:
+        case "run":
+            told = ngettext("%(count)s run", "%(count)s runs", count)
+        case "seed":
+            told = ngettext("%(count)s seed", "%(count)s seeds", count)
+        case "step":
+            told = ngettext("%(count)s step", "%(count)s steps", count)
+        case _:
+            told = ngettext("%(count)s alarm", "%(count)s alarms", count)
+    return told % {"count": count}
+
+
+def _sentence(one: Finding) -> str:
+    costs = _costs(one) if one.loss else ""
+    parts = [f"{one.precision} {_loss(one)}{costs}", *_troubles(one)]
+    return gettext("; ").join(parts) + gettext(".")
+
+
+def _loss(one: Finding) -> str:
+    if one.gap is not None:
+        return _compared(one, one.gap)
+    if one.failed + one.cancelled == one.runs:
+        return gettext("left nothing to compare with %(mode)s") % {"mode": REFERENCE}
+    if one.not_finite:
+        told = gettext("has no finite validation loss (%(count)s of %(runs)s)")
+        return told % {"count": one.not_finite, "runs": plural(one.runs, "run")}
+    told = gettext("has no validation loss to compare with %(mode)s (0 of %(runs)s)")
+    return told % {"mode": REFERENCE, "runs": plural(one.runs, "run")}
+
+
+def _compared(one: Finding, gap: Estimate) -> str:
+    place = "" if one.step is None else gettext(" at step %(step)s") % {"step": one.step}
+    noise = one.noise.spread if one.noise else None
+    said, told = _words(one, gap)
+    if noise is not None:
+        told.append(gettext("seed noise ±%(noise)s") % {"noise": brief(noise)})
+    told.append(plural(gap.n, "seed"))
+    if one.versus == "unknown":
+        told.append(gettext("too few to judge"))
+    return gettext("%(said)s (%(details)s)") % {
+        "said": f"{said}{place}",
+        "details": gettext(", ").join(told),
+    }
+
+
+def _words(one: Finding, gap: Estimate) -> tuple[str, list[str]]:
+    """Say where a mode ended; the gap follows in brackets unless it is what is said."""
+    bracket = [gettext("gap %(gap)s") % {"gap": signed(gap.mean)}]
+    if one.versus == "within":
+        return gettext("equals %(mode)s within seed noise") % {"mode": REFERENCE}, bracket
+    if one.lost is not None and one.lost > 0:
+        lost = gettext("lost %(share)s of %(mode)s's improvement")
+        return lost % {"share": share(one.lost), "mode": REFERENCE}, bracket
+    if not gap.mean:
+        return gettext("has %(mode)s's loss") % {"mode": REFERENCE}, bracket
+    off = (
+        gettext("is %(gap)s above %(mode)s")
+        if gap.mean > 0
+        else gettext("is %(gap)s below %(mode)s")
+    )
+    return off % {"gap": brief(abs(gap.mean)), "mode": REFERENCE}, []
+
+
+def _costs(one: Finding) -> str:
+    parts = []
+    if one.speed_ratio is not None:
+        parts.append(gettext("%(ratio)s times its speed") % {"ratio": times(one.speed_ratio)})
+    if one.memory_ratio is not None:
+        parts.append(memory(one.memory_ratio))
+    return gettext(", at %(costs)s") % {"costs": gettext(" and ").join(parts)} if parts else ""
+
+
+def memory(ratio: float) -> str:
+    if abs(ratio - 1) < _SLIGHT:
+        return gettext("equal memory (within 0.5 %)")
+    told = gettext("%(share)s more memory") if ratio > 1 else gettext("%(share)s less memory")
+    return told % {"share": share(abs(ratio - 1))}
+
+
+def _troubles(one: Finding) -> list[str]:
+    """Say what went wrong, where something did."""
+    runs = plural(one.runs, "run")
+    lost = one.not_finite if one.gap is not None else 0
+    told = (
+        (one.failed, gettext("%(count)s of %(runs)s failed")),
+        (one.cancelled, gettext("%(count)s of %(runs)s cancelled")),
+        (lost, gettext("%(lost)s without a finite validation loss")),
+        (one.skipped_steps, gettext("%(steps)s left out")),
+        (one.broken_steps, gettext("%(steps)s with a loss that is no number")),
+        (one.alarms, plural(one.alarms, "alarm")),
+    )
+    return [
+        what
+        % {
+            "count": count,
+            "runs": runs,
+            "lost": plural(count, "run"),
+            "steps": plural(count, "step"),
+        }
+        for count, what in told
+        if count
+    ]
+
+
+def _noise(reference: Sequence[Finding]) -> list[str]:
+    """Say that noise is unknown, where it is."""
+    finished = reference[0].noise.n if reference and reference[0].noise else 0
+    if finished >= ENOUGH:
+        return []
+    told = gettext(
+        "Seed noise is unknown: %(seeds)s of %(mode)s with a validation loss, and it takes "
+        "%(enough)s."
+    )
+    return [told % {"seeds": plural(finished, "seed"), "mode": REFERENCE, "enough": ENOUGH}]
+
+
+def _progress(report: Report) -> list[str]:
+    if not report.going:
+        return []
+    over, runs = len(report.runs) - report.going, plural(len(report.runs), "run")
+    return [gettext("%(count)s of %(runs)s have ended.") % {"count": over, "runs": runs}]
+
+
+def _devices(devices: Sequence[str]) -> list[str]:
+    if len(devices) < 2:  # noqa: PLR2004 -- on one device all speeds compare
+        return []
+    told = gettext(
+        "Speeds do not compare: the runs trained on %(count)s kinds of device: %(devices)s."
+    )
+    return [told % {"count": len(devices), "devices": ", ".join(devices)}]

@@ -1,0 +1,230 @@
+"""The form that begins a sweep: every knob with a place for several values or a range."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+from pydantic import ValidationError
+
+from studio.errors import InvalidError
+from studio.methods import METHODS, AnyRecipe
+from studio.recipe import search_space, variants
+from studio.recipe.fields import Knob
+from studio.recipe.search_space import Space
+from studio.services.sweeps import sweep_preview
+from studio.services.sweeps.sweep_preview import Plan
+from studio.web.forms.controls import Fieldset, Input
+from studio.web.forms.recipe_form import fieldset
+from studio.web.http.deps import FIELDS
+from studio.web.i18n import formatting
+from studio.web.i18n.locale import gettext
+
+PREFIX = "space."
+METRICS = ("eval_loss", "eval_mean_token_accuracy", "tokens_per_second", "peak_memory_bytes")
+"""What a sweep may look for, with what people look for most first."""
+GREATEST = frozenset({"eval_mean_token_accuracy", "tokens_per_second"})
+"""Of these, more is better."""
+
+_OWN = {"count": "Runs", "parallel": "At once", "seed": "Seed of the draws", "metric": "Look for"}
+"""The form's own fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A sweep as far as it is filled in; what a person typed is kept as it was."""
+
+    source: str = ""
+    space: Mapping[str, str] = field(default_factory=dict)
+    strategy: str = "grid"
+    count: str = str(sweep_preview.COUNT)
+    metric: str = METRICS[0]
+    seed: str = "0"
+    is_pruning: bool = False
+    parallel: str = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One knob on the page."""
+
+    input: Input
+    typed: str
+    problem: str
+
+    @property
+    def id(self) -> str:
+        return f"space-{self.input.id}"
+
+    @property
+    def choices(self) -> Sequence[tuple[str, str]]:
+        """What can be ticked, as value and label; nothing where it is typed."""
+        if self.input.widget == "checkbox":
+            return (("true", "on"), ("false", "off"))
+        return [(one, self.input.knob.titles.get(one, one)) for one in self.input.choices]
+
+    @property
+    def chosen(self) -> Sequence[str]:
+        return self.typed.split(", ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A section of the recipe, with the knobs that may vary."""
+
+    title: str
+    rows: Sequence[Row]
+
+    @property
+    def simple(self) -> list[Row]:
+        return [row for row in self.rows if not row.input.knob.advanced]
+
+    @property
+    def advanced(self) -> list[Row]:
+        return [row for row in self.rows if row.input.knob.advanced]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is set among what is advanced."""
+        return any(row.typed or row.problem for row in self.advanced)
+
+
+async def _posted(request: Request) -> Draft:
+    async with request.form(max_fields=FIELDS, max_files=0) as form:
+        pairs = [(name, str(value).strip()) for name, value in form.multi_items()]
+    told = {name: value for name, value in pairs if not name.startswith(PREFIX)}
+    typed: dict[str, list[str]] = {}
+    for name, value in pairs:
+        if name.startswith(PREFIX) and value:
+            typed.setdefault(name.removeprefix(PREFIX), []).append(value[:2000])
+    others = {
+        name: told[name][:100]
+        for name in ("strategy", "count", "metric", "seed", "parallel")
+        if name in told
+    }
+    return Draft(
+        source=told.get("from", "")[:50],
+        space={name: ", ".join(values) for name, values in typed.items()},
+        is_pruning=told.get("is_pruning") == "true" and told.get("strategy") == "tpe",
+        **others,
+    )
+
+
+PostedDraft = Annotated[Draft, Depends(_posted)]
+
+
+def plan(draft: Draft) -> Plan:
+    """Return what a form means.
+
+    Raises:
+        InvalidError: something in it is not what it should be; `param` is the field.
+
+    """
+    if draft.strategy not in ("grid", "random", "tpe"):
+        raise InvalidError("There is no such strategy.", param="strategy")
+    if draft.metric not in METRICS:
+        raise InvalidError("There is no such metric.", param="metric")
+    return Plan(
+        space=_space(draft),
+        strategy=draft.strategy,  # type: ignore[arg-type] # just looked at
+        count=None if draft.strategy == "grid" else _whole(draft.count, "count"),
+        metric=draft.metric,
+        direction="maximise" if draft.metric in GREATEST else "minimise",
+        seed=_whole(draft.seed, "seed"),
+        is_pruning=draft.is_pruning,
+        parallel=_whole(draft.parallel, "parallel"),
+    )
+
+
+def parts(recipe: AnyRecipe, draft: Draft, problems: Mapping[str, str]) -> list[Part]:
+    """Lay out the knobs of a recipe, with what is typed for each."""
+    return [
+        Part(title=title, rows=[_row(one, draft, problems) for one in inputs])
+        for title, inputs in _known(recipe)
+        if inputs
+    ]
+
+
+def listed(sections: Sequence[Part], problems: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return each problem with its field's id and label."""
+    known = {name: (name, label) for name, label in _OWN.items()} | {
+        row.input.name: (row.id, row.input.knob.label) for part in sections for row in part.rows
+    }
+    return [(*known.get(name, ("", "")), message) for name, message in problems.items()]
+
+
+def labels(recipe: AnyRecipe, names: Sequence[str]) -> dict[str, str]:
+    """Return what knobs are called on a page."""
+    known = {one.name: _label(title, one) for title, inputs in _known(recipe) for one in inputs}
+    return {name: known.get(name, name) for name in names}
+
+
+def _label(section: str, one: Input) -> str:
+    """Return what a knob is called where its section is not beside it."""
+    return section if one.name.endswith(".kind") else one.knob.label
+
+
+def metric_choices() -> list[tuple[str, str]]:
+    how = {True: "the greatest", False: "the least"}
+    return [
+        (name, f"{formatting.metric(name)}, {gettext(how[name in GREATEST])}") for name in METRICS
+    ]
+
+
+def _space(draft: Draft) -> Space:
+    made: Space = {}
+    for name, text in draft.space.items():
+        try:
+            made[name] = search_space.read(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise InvalidError(first["msg"].removeprefix("Value error, "), param=name) from error
+    return made
+
+
+def _sections(
+    part: Fieldset, switches: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, Sequence[Input]]]:
+    """Go through the sections; of alternatives through all of them, after the choice itself."""
+    yield part.title if part.name else "What is trained on what", part.inputs
+    for inner in part.inner:
+        if not inner.kinds:
+            yield from _sections(inner, switches)
+            continue
+        name = next(one for one in switches if one.rpartition(".")[0] == inner.name)
+        yield inner.title, [_switch(inner, name)]
+        seen: set[str] = set()
+        for kind in inner.kinds:
+            yield kind.title, [one for one in kind.inputs if one.name not in seen]
+            seen |= {one.name for one in kind.inputs}
+
+
+def _switch(part: Fieldset, name: str) -> Input:
+    """Return the choice between the kinds of a section as a knob like any other."""
+    titles = {kind.kind: kind.title for kind in part.kinds}
+    return Input(
+        name=name,
+        widget="select",
+        knob=Knob("Kind", titles=titles),
+        help=part.intro,
+        value=part.kind,
+        problem="",
+        base=part.kind,
+        default=part.kind,
+        choices=tuple(titles),
+    )
+
+
+def _known(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]:
+    section = METHODS[recipe.method].recipe
+    return _sections(fieldset(section, recipe.model_dump()), variants.switches(section))
+
+
+def _row(one: Input, draft: Draft, problems: Mapping[str, str]) -> Row:
+    return Row(input=one, typed=draft.space.get(one.name, ""), problem=problems.get(one.name, ""))
+
+
+def _whole(text: str, param: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) >= 2**31:
+        raise InvalidError("A whole number is needed.", param=param)
+    return int(text)

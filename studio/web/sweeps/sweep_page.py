@@ -1,0 +1,132 @@
+"""Sweeps: the form that begins one, and the page that follows it to the best settings."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from sqlmodel import Session
+
+from studio.db.sweeps import Sweep
+from studio.errors import InvalidError
+from studio.services import experiments
+from studio.services.estimates import run_progress
+from studio.services.studies import studies
+from studio.services.sweeps import sweep_preview, sweeps, trials
+from studio.services.sweeps.trials import Trial
+from studio.web.http.deps import DB, Reads
+from studio.web.rendering.render import block, go, page
+from studio.web.sweeps import sweep_form, sweep_scatter
+from studio.web.sweeps.sweep_form import Draft, PostedDraft
+
+router = APIRouter(prefix="/sweeps", include_in_schema=False)
+
+RECENT = 100
+
+Source = Annotated[str, Query(alias="from", max_length=50)]
+
+
+@router.get("")
+def newest(request: Request, db: DB) -> Response:
+    return page(request, "sweeps/list.html", sweeps=sweeps.newest(db, limit=RECENT))
+
+
+@router.get("/new")
+def new(request: Request, db: DB, source: Source = "", experiment: int | None = None) -> Response:
+    return _form(request, db, Draft(source=source or f"experiment:{experiment}"))
+
+
+@router.post("/new")
+def create(request: Request, draft: PostedDraft, seen: Reads, db: DB) -> Response:
+    _experiment, recipe = studies.source(seen, draft.source)
+    try:
+        plan = sweep_form.plan(draft)
+        # Looking at hundreds of settings takes a while: the database is held only from here on.
+        prospect = sweep_preview.of(seen, recipe, plan)
+    except InvalidError as error:
+        return _form(request, seen, draft, error)
+    theirs, _recipe = studies.source(db, draft.source)
+    experiment = experiments.own_or_copy(db, theirs, parent=draft.source)
+    sweep = sweeps.create(db, experiment, plan, recipe, prospect)
+    return go(request, f"/sweeps/{sweep.id}")
+
+
+@router.post("/new/prospect")
+def prospect(request: Request, draft: PostedDraft, db: Reads) -> Response:
+    """Say what the form as it stands comes to; nothing is written."""
+    _experiment, recipe = studies.source(db, draft.source)
+    told: dict[str, Any] = {"prospect": None, "problem": None}
+    try:
+        told["prospect"] = sweep_preview.of(db, recipe, sweep_form.plan(draft))
+    except InvalidError as error:
+        told["problem"] = error
+    return block(request, "sweeps/new.html", "prospect", strategy=draft.strategy, **told)
+
+
+@router.get("/{sweep_id}")
+def show(request: Request, sweep_id: int, db: DB) -> Response:
+    sweep = sweeps.get(db, sweep_id)
+    made = trials.of(db, sweep)
+    best = trials.best(sweep, made)
+    return page(
+        request,
+        "sweeps/show.html",
+        sweep=sweep,
+        trials=made,
+        best=best,
+        ended=sum(one.run.status.is_final for one in made),
+        done=sum(one.state == "done" for one in made),
+        enough=trials.ENOUGH,
+        labels=sweep_form.labels(sweep.recipe, list(sweep.space)),
+        plots=sweep_scatter.plots(sweep, made, best),
+        left=_left(sweep, made),
+        progress_of=run_progress.of,
+    )
+
+
+@router.post("/{sweep_id}/{verb}")
+def act(request: Request, sweep_id: int, verb: str, db: DB) -> Response:
+    acts = {"pause": sweeps.pause, "resume": sweeps.resume, "stop": sweeps.stop}
+    if verb == "delete":
+        experiment_id = sweeps.get(db, sweep_id).experiment_id
+        sweeps.delete(db, sweep_id)
+        return go(request, f"/experiments/{experiment_id}")
+    if verb not in acts:
+        raise InvalidError(f"A sweep cannot {verb}.")
+    acts[verb](db, sweep_id)
+    return go(request, f"/sweeps/{sweep_id}")
+
+
+def _form(
+    request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
+) -> Response:
+    experiment, recipe = studies.source(db, draft.source)
+    told = {problem.param: f"{problem.message} {problem.hint}".strip()} if problem else {}
+    sections = sweep_form.parts(recipe, draft, told)
+    return page(
+        request,
+        "sweeps/new.html",
+        status=422 if problem else 200,
+        experiment=experiment,
+        draft=draft,
+        parts=sections,
+        problems=told,
+        listed=sweep_form.listed(sections, told),
+        metrics=sweep_form.metric_choices(),
+        most=sweep_preview.MOST_RUNS,
+        prospect=None,
+        problem=None,
+        strategy=draft.strategy,
+    )
+
+
+def _left(sweep: Sweep, made: list[Trial]) -> float | None:
+    """Return about how many seconds a sweep still takes, by the runs that have ended."""
+    took = [
+        seconds
+        for one in made
+        if one.state == "done" and (seconds := run_progress.of(one.run).total_seconds)
+    ]
+    if not took or sweep.status.is_final:
+        return None
+    ended = sum(one.run.status.is_final for one in made) + sweep.submitted - len(made)
+    return (sweep.count - ended) * sum(took) / len(took) / sweep.parallel

@@ -1,0 +1,99 @@
+"""Where the runs of a sweep lie: its metric over each knob, as places in a drawing."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from studio.db.sweeps import Sweep
+from studio.recipe.search_space import Range, Scalar, spell
+from studio.services.sweeps.trials import Trial
+from studio.web.i18n import formatting
+
+WIDTH, HEIGHT = 320, 150
+EDGE = 10
+"""Left free, so that no mark is cut in half."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    x: float
+    y: float
+    kind: str
+    """best, pruned or done."""
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """One drawing, `WIDTH` by `HEIGHT`."""
+
+    name: str
+    """The knob's dotted name."""
+    marks: Sequence[Mark]
+    ticks: Sequence[str]
+    """What stands along the axis below, as far from each other."""
+    is_range: bool
+    """Whether the first and the last tick stand at the ends."""
+    least: str
+    most: str
+    """The ends of the axis at the side."""
+
+
+def plots(sweep: Sweep, made: Sequence[Trial], best: Trial | None) -> list[Plot]:
+    """Draw each knob that varies; nothing without two runs to lay beside each other."""
+    told = [one for one in made if one.value is not None and one.state != "failed"]
+    if len(told) < 2:  # noqa: PLR2004 -- one point shows nothing
+        return []
+    values = [one.value for one in told if one.value is not None]
+    least, most = min(values), max(values)
+    found = []
+    for name in sweep.space:
+        having = [one for one in told if name in one.settings]
+        places, ticks = _across(sweep, name, [one.settings[name] for one in having])
+        if len(ticks) < 2:  # noqa: PLR2004 -- it does not vary
+            continue
+        marks = [
+            Mark(x=x, y=_up(one.value or 0, least, most), kind=_kind(one, best), title=_told(one))
+            for x, one in zip(places, having, strict=True)
+        ]
+        ends = {"least": formatting.number(least), "most": formatting.number(most)}
+        # The best is drawn last, over those that lie beneath it.
+        marks.sort(key=lambda mark: mark.kind == "best")
+        is_range = isinstance(sweep.space[name], Range)
+        found.append(Plot(name=name, marks=marks, ticks=ticks, is_range=is_range, **ends))
+    return found
+
+
+def _across(sweep: Sweep, name: str, values: Sequence[Scalar]) -> tuple[list[float], list[str]]:
+    space = sweep.space[name]
+    room = WIDTH - 2 * EDGE
+    if not isinstance(space, Range):
+        # Of values each has a column of its own, as far from the next as any other.
+        columns = {spell(one): place for place, one in enumerate(space.values)}
+        wide = room / len(columns)
+        at = {word: round(EDGE + (place + 0.5) * wide, 1) for word, place in columns.items()}
+        return [at[spell(one)] for one in values], list(at)
+    scale = math.log if space.log else float
+    low, high = scale(space.low), scale(space.high)
+
+    def across(value: float) -> float:
+        return round(EDGE + room * (scale(value) - low) / (high - low), 1)
+
+    middle = math.sqrt(space.low * space.high) if space.log else (space.low + space.high) / 2
+    ends = (space.low, space.rounded(middle), space.high)
+    places = [across(one) for one in values if isinstance(one, int | float)]
+    return places, [formatting.setting(one) for one in ends]
+
+
+def _up(value: float, least: float, most: float) -> float:
+    share = (value - least) / (most - least) if most > least else 0.5
+    return round(HEIGHT - EDGE - share * (HEIGHT - 2 * EDGE), 1)
+
+
+def _kind(one: Trial, best: Trial | None) -> str:
+    return "best" if best is not None and one.number == best.number else one.state
+
+
+def _told(one: Trial) -> str:
+    settings = ", ".join(f"{name}: {spell(value)}" for name, value in one.settings.items())
+    return f"Run {one.run.id}: {formatting.number(one.value)} ({settings})"
