@@ -64,23 +64,23 @@ bench: $(DEV) ## the numbers and their budgets
 	$(BIN)/python -m tests.bench
 
 audit: $(DEV) ## look for holes in the code and in the pinned packages
-	$(BIN)/python -m tests.audit
+	$(BIN)/python -m tests.tools.audit
 
 sbom: $(DEV) ## write what the studio is made of to test-results/sbom.json
-	$(BIN)/python -m tests.audit sbom
+	$(BIN)/python -m tests.tools.audit sbom
 
 shots: $(DEV) browser ## take pictures of every page into test-results/shots
-	$(BIN)/python -m tests.shots test-results/shots
+	$(BIN)/python -m tests.tools.screenshots test-results/shots
 
 docs: $(DEV) ## write docs/knobs.md, failures.md and openapi.json anew
 	$(BIN)/studio docs
 
 words: $(DEV) ## put what is newly said into the catalogues, to be translated
-	$(BIN)/python -m tests.catalogue
+	$(BIN)/python -m tests.tools.message_catalogue
 
 db: $(DEV) ## write a migration: make db NAME="add tags to runs"
 	@test -n "$(NAME)" || { echo 'Say what changes: make db NAME="add tags to runs"'; exit 1; }
-	$(BIN)/python -m tests.migration "$(NAME)"
+	$(BIN)/python -m tests.tools.new_migration "$(NAME)"
 	$(BIN)/ruff format migrations
 
 hooks: $(DEV) ## check each commit before it is made
@@ -95,7 +95,7 @@ clean: ## remove what chores made, but for .venv
 
 .PHONY: browser
 browser: $(DEV)
-	@$(BIN)/python -m tests.browser
+	@$(BIN)/python -m tests.tools.browser
 
 $(TRAIN): $(PINS) $(VENDOR) | $(BIN)/python
 	@echo "Installing the studio into .venv. The first time takes some minutes."

@@ -14,9 +14,14 @@ from sqlmodel import Session
 from studio.db.session import unit_of_work
 from studio.services.operations import home
 from studio.settings import Settings
-from tests import factories
+from tests.support import factories
 
-pytest_plugins = ["tests.hub", "tests.living", "tests.receivers", "tests.site"]
+pytest_plugins = [
+    "tests.fakes.hub_server",
+    "tests.support.live_studio",
+    "tests.fakes.message_receivers",
+    "tests.fakes.file_server",
+]
 
 # Rings run beside each other, and each trains: threads that wait must not hold the cores. Torch
 # reads it when it is loaded, here and in every process that a test starts.

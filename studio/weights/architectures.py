@@ -2,8 +2,8 @@
 
 The families are those of the installed transformers, by `model_type`. Sorted by its own mappings
 of tasks, and by a probe of each family that it loads as a causal language model: whether later
-tokens change what is predicted from earlier ones. `tests/training/test_architectures.py` repeats
-both. A family that is not listed is judged when it is loaded.
+tokens change what is predicted from earlier ones. `tests/training/models/test_architectures.py`
+repeats both. A family that is not listed is judged when it is loaded.
 """
 
 import re

@@ -1,7 +1,7 @@
 """How the layers of a family are made, as far as its config does not say.
 
-Seen in the families' own code in transformers 5.23, and counted by `tests/training/test_memory.py`.
-Names are those of `model_type` in a model's config.
+Seen in the families' own code in transformers 5.23, and counted by
+`tests/training/memory/test_memory.py`. Names are those of `model_type` in a model's config.
 """
 
 from collections.abc import Mapping

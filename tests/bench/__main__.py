@@ -5,19 +5,31 @@ import sys
 from studio.hardware import detect
 from tests.bench import (
     compare,
-    crowd,
-    estimate,
-    form,
-    large,
-    launch,
+    concurrent_clients,
+    estimate_accuracy,
+    form_latency,
+    large_file,
     load,
-    pages,
+    page_weight,
+    run_start,
+    run_table,
     startup,
-    table,
     training,
 )
 
-PARTS = (pages, form, table, large, load, crowd, compare, startup, launch, training, estimate)
+PARTS = (
+    page_weight,
+    form_latency,
+    run_table,
+    large_file,
+    load,
+    concurrent_clients,
+    compare,
+    startup,
+    run_start,
+    training,
+    estimate_accuracy,
+)
 
 
 def main() -> None:

@@ -18,10 +18,10 @@ from studio.db.tables import Metric
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app, settle
-from tests.bench.figures import Figure
-from tests.browser import find
-from tests.factories import furnish, make_running
-from tests.living import Studio, free_port, prepare, stop_everything
+from tests.bench.measurement import Figure
+from tests.support.factories import furnish, make_running
+from tests.support.live_studio import Studio, free_port, prepare, stop_everything
+from tests.tools.browser import find
 
 RUNS = 10
 POINTS = 100_000

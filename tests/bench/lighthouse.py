@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.bench.figures import Figure
-from tests.browser import find
-from tests.living import ROOT
-from tests.shots import lived_in
+from tests.bench.measurement import Figure
+from tests.support.live_studio import ROOT
+from tests.tools.browser import find
+from tests.tools.screenshots import lived_in
 
 VERSION = "13.5.0"
 NEEDED = (22, 19)

@@ -18,11 +18,11 @@ from studio.db.tables import Metric
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app, settle
-from tests.bench.figures import Figure
-from tests.bench.pages import fill
-from tests.factories import make_running
-from tests.living import Studio, free_port, prepare, stop_everything
-from tests.viewers import KEYS, tell, watching
+from tests.bench.measurement import Figure
+from tests.bench.page_weight import fill
+from tests.support.factories import make_running
+from tests.support.live_studio import Studio, free_port, prepare, stop_everything
+from tests.support.stream_viewers import KEYS, tell, watching
 
 VIEWERS = 50
 RATE = 1000

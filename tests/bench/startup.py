@@ -13,10 +13,10 @@ import psutil
 from playwright.sync_api import sync_playwright
 
 from studio.settings import Settings
-from tests.bench.figures import Figure
-from tests.browser import find
-from tests.living import UNCHECKED, Studio, free_port, prepare, run_of, submit
-from tests.patience import until
+from tests.bench.measurement import Figure
+from tests.support.live_studio import UNCHECKED, Studio, free_port, prepare, run_of, submit
+from tests.support.waiting import until
+from tests.tools.browser import find
 
 LONG = 100_000
 

@@ -27,7 +27,7 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.starter import instruction_rows
 from studio.training import starter_model
-from tests.bench.figures import Figure
+from tests.bench.measurement import Figure
 
 Mode = Literal["fp32", "bf16", "fp16"]
 
@@ -160,7 +160,7 @@ def _write_run(place: Path, mode: Mode, number: int) -> RunDir:
 def _bare(place: Path, mode: Mode) -> Measured:
     began = time.time()
     arguments = (str(place / "model"), str(place / "train.jsonl"), str(STEPS[mode]), mode)
-    said = _execute("tests.bench.bare", *arguments)
+    said = _execute("tests.bench.trl_baseline", *arguments)
     points = [json.loads(line) for line in said.splitlines() if line.startswith('{"at"')]
     return _measured(began, [(point["at"], point["tokens"], point["loss"]) for point in points])
 

@@ -8,7 +8,7 @@ import pytest
 from studio.commands import serve
 from studio.commands.login_link import Address
 from studio.errors import ConflictError
-from tests.living import free_port
+from tests.support.live_studio import free_port
 
 
 def test_an_answer_does_not_wait_for_the_one_before_to_be_confirmed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from studio.methods import RECIPES
 from studio.recipe import yaml
 from studio.settings import Settings
-from tests.living import QUICK, Studio
+from tests.support.live_studio import QUICK, Studio
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.audit import ROOT, of_code, sbom, told
+from tests.tools.audit import ROOT, of_code, sbom, told
 
 SOUND = {"name": "a", "version": "1", "vulns": []}
 SKIPPED = {"name": "b", "skip_reason": "It could not be asked."}

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from babel.messages.catalog import Message
 
-from tests import catalogue, unsaid
+from tests.tools import message_catalogue, untranslated_text
 
 HOLES = re.compile(r"%\((\w+)\)s|\{(\w+)\}")
-WANTED = {message.id for message in catalogue.wanted() if message.id}
+WANTED = {message.id for message in message_catalogue.wanted() if message.id}
 
 
-@pytest.fixture(params=catalogue.tongues())
+@pytest.fixture(params=message_catalogue.tongues())
 def kept(request: pytest.FixtureRequest) -> dict[object, Message]:
-    return {message.id: message for message in catalogue.kept(request.param) if message.id}
+    return {message.id: message for message in message_catalogue.kept(request.param) if message.id}
 
 
 def test_everything_that_is_said_is_in_the_catalogue(kept: dict[object, Message]) -> None:
@@ -40,14 +40,18 @@ def test_a_translation_has_the_values_of_what_it_translates(kept: dict[object, M
     assert wrong == []
 
 
-@pytest.mark.parametrize("path", catalogue.TEMPLATES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", message_catalogue.TEMPLATES, ids=lambda path: path.name)
 def test_no_template_says_a_word_by_itself(path: Path) -> None:
-    assert unsaid.of(path) == [], "Write it as {{ _(…) }} or {% trans %}, then `make words`."
+    assert untranslated_text.of(path) == [], (
+        "Write it as {{ _(…) }} or {% trans %}, then `make words`."
+    )
 
 
 def test_no_macros_say_a_word_before_they_are_called() -> None:
     """What stands beside macros is rendered once, in the language of whoever came first."""
-    assert [path.name for path in catalogue.TEMPLATES if unsaid.is_early(path)] == []
+    assert [
+        path.name for path in message_catalogue.TEMPLATES if untranslated_text.is_early(path)
+    ] == []
 
 
 def _texts(said: object) -> list[str]:

@@ -1,4 +1,7 @@
-"""Anything that is sent to the API is answered as its document says; `tests/fuzz.py` sends it."""
+"""Anything that is sent to the API is answered as its document says.
+
+`tests/tools/api_fuzz.py` sends it.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -6,18 +9,21 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from tests import fuzz
+from tests.tools import api_fuzz
 
 EXAMPLES = 2
-"""Of each kind, right and wrong, for each call. `python -m tests.fuzz --minutes 10` sends more."""
+"""Of each kind, right and wrong, for each call.
+
+`python -m tests.tools.api_fuzz --minutes 10` sends more.
+"""
 
 
 @pytest.mark.slow
 def test_every_answer_is_one_that_the_document_tells_of(tmp_path: Path) -> None:
     amiss: dict[str, str] = {}
-    with fuzz.studio(tmp_path / "home") as app:
-        for operation in fuzz.operations(app):
-            amiss |= fuzz.send(app, operation, EXAMPLES)
+    with api_fuzz.studio(tmp_path / "home") as app:
+        for operation in api_fuzz.operations(app):
+            amiss |= api_fuzz.send(app, operation, EXAMPLES)
 
     assert amiss == {}
 
@@ -29,7 +35,7 @@ def test_an_answer_that_the_document_does_not_tell_of_is_found() -> None:
     def one(number: int) -> Any:  # noqa: ANN401 -- whatever: it is wrong
         return object if number else {}
 
-    app = fuzz.calm(bare)
-    (operation,) = fuzz.operations(app)
+    app = api_fuzz.calm(bare)
+    (operation,) = api_fuzz.operations(app)
 
-    assert {cause.partition(": ")[2] for cause in fuzz.send(app, operation, 20)} >= {"Bug"}
+    assert {cause.partition(": ")[2] for cause in api_fuzz.send(app, operation, 20)} >= {"Bug"}

@@ -35,9 +35,9 @@ from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.worker.sweep_scheduler import Sweeper
-from tests.contract.test_house import MODULES, ROOT, name_of
-from tests.factories import make_recipe, progressed
-from tests.statements import Asked, asked
+from tests.contract.test_code_rules import MODULES, ROOT, name_of
+from tests.support.factories import make_recipe, progressed
+from tests.support.sql_statements import Asked, asked
 
 KNOWN = {"avg", "coalesce", "count", "floor", "length", "lower", "max", "min", "sum"}
 """Functions that both databases have, and mean the same by."""

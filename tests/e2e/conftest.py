@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.browser import FLAGS, find
-from tests.living import Studio, stop_everything
+from tests.support.live_studio import Studio, stop_everything
+from tests.tools.browser import FLAGS, find
 
 expect.set_options(timeout=30_000)
 
@@ -16,7 +16,7 @@ expect.set_options(timeout=30_000)
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     path = find()
-    assert path is not None, "Run `python -m tests.browser` first."
+    assert path is not None, "Run `python -m tests.tools.browser` first."
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(path), args=FLAGS)
         yield browser

@@ -16,13 +16,14 @@ from transformers import AutoModelForCausalLM
 from studio.protocols.events import Checkpointed, Finished, Paused, Progressed, Stopped
 from studio.protocols.run_dir import Ask, RunDir
 from studio.training.checkpoints import checksums
-from tests.patience import until
-from tests.training import resumed, tiny
+from tests.support.waiting import until
+from tests.training import tiny
+from tests.training.checkpoints import resumed_runs
 
 pytestmark = [pytest.mark.faults, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 KNOBS: dict[str, Any] = {
-    **resumed.LORA,
+    **resumed_runs.LORA,
     "optimisation__max_steps": 100,
     "optimisation__gradient_accumulation_steps": 2,
     "optimisation__per_device_train_batch_size": 3,
@@ -73,10 +74,10 @@ def killed_past(run: RunDir, step: int) -> None:
 
 
 def equals(run: RunDir, other: RunDir) -> bool:
-    return (resumed.bits(run), resumed.curve(run), resumed.result(run)) == (
-        resumed.bits(other),
-        resumed.curve(other),
-        resumed.result(other),
+    return (resumed_runs.bits(run), resumed_runs.curve(run), resumed_runs.result(run)) == (
+        resumed_runs.bits(other),
+        resumed_runs.curve(other),
+        resumed_runs.result(other),
     )
 
 
@@ -85,12 +86,12 @@ def test_a_run_killed_twice_equals_an_undisturbed_one(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     killed_past(run, 9)
-    killed_past(resumed.taken_up(run), 31)
+    killed_past(resumed_runs.taken_up(run), 31)
 
-    assert start(resumed.taken_up(run)).wait(300) == 0
+    assert start(resumed_runs.taken_up(run)).wait(300) == 0
 
     assert equals(run, whole)
-    (second, first_step), (third, second_step) = resumed.resumed_at(run)
+    (second, first_step), (third, second_step) = resumed_runs.resumed_at(run)
     assert (second, third) == (2, 3)
     assert (first_step >= 8, second_step >= 28) == (True, True)
 
@@ -116,9 +117,9 @@ def test_a_kill_while_saving_never_leaves_half_a_checkpoint(
     process.wait()
     newest = max(event.step for event in tiny.said(run, Checkpointed))
 
-    assert start(resumed.taken_up(run)).wait(300) == 0
+    assert start(resumed_runs.taken_up(run)).wait(300) == 0
 
-    assert resumed.resumed_at(run) == [(2, newest)]
+    assert resumed_runs.resumed_at(run) == [(2, newest)]
     assert equals(run, whole)
 
 
@@ -134,9 +135,9 @@ def test_a_paused_run_goes_on_as_if_it_had_not_been(
     assert tiny.said(run, Checkpointed)[-1].step == paused.step
     assert not run.ask.exists()
 
-    assert start(resumed.taken_up(run)).wait(300) == 0
+    assert start(resumed_runs.taken_up(run)).wait(300) == 0
 
-    assert resumed.resumed_at(run) == [(2, paused.step)]
+    assert resumed_runs.resumed_at(run) == [(2, paused.step)]
     assert equals(run, whole)
 
 

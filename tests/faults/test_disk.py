@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.living import Studio, run_of, steps_of, stop_everything, submit
-from tests.patience import until
+from tests.support.live_studio import Studio, run_of, steps_of, stop_everything, submit
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.faults,

@@ -18,8 +18,8 @@ from studio.db import migrate
 from studio.db.session import connect
 from studio.services.operations import home
 from studio.settings import Settings
-from tests.living import ROOT, Studio, free_port, run_of, stop_everything, submit
-from tests.patience import until
+from tests.support.live_studio import ROOT, Studio, free_port, run_of, stop_everything, submit
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.faults
 

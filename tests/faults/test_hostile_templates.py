@@ -13,7 +13,7 @@ from studio.protocols.tokenizer_service import Asked
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.worker.socket_services.socket_activation import Post
-from tests import desks
+from tests.support import tokenizer_services
 
 pytestmark = pytest.mark.faults
 
@@ -59,8 +59,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module", autouse=True)
 def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
-    good = desks.write_model(tmp_path_factory.mktemp("models") / "good")
-    with desks.tended(home) as here:
+    good = tokenizer_services.write_model(tmp_path_factory.mktemp("models") / "good")
+    with tokenizer_services.tended(home) as here:
         tokenizer_client.tokens(home, asked(good))
         process = here.child
         yield here
@@ -75,7 +75,9 @@ def asked(model: Path) -> Asked:
 @pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES)
 def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, template: str) -> None:
     mark = tmp_path / "mark"
-    model = desks.write_model(tmp_path / "model", template.replace("{mark}", str(mark)))
+    model = tokenizer_services.write_model(
+        tmp_path / "model", template.replace("{mark}", str(mark))
+    )
 
     try:
         found = tokenizer_client.tokens(home, asked(model))
@@ -91,6 +93,8 @@ def test_no_template_gets_out_of_its_sandbox(home: Settings, tmp_path: Path, tem
 @pytest.mark.parametrize("template", GREEDY.values(), ids=GREEDY)
 def test_a_greedy_template_ends_in_words(home: Settings, tmp_path: Path, template: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        tokenizer_client.tokens(home, asked(desks.write_model(tmp_path / "model", template)))
+        tokenizer_client.tokens(
+            home, asked(tokenizer_services.write_model(tmp_path / "model", template))
+        )
 
     assert (caught.value.code, caught.value.message[-1]) == ("chat_template_refused", ".")

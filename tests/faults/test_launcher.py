@@ -8,8 +8,8 @@ import psutil
 import pytest
 
 from tests.faults.test_processes import LONG, trainer_of
-from tests.living import Studio, launcher_of, run_of, steps_of, submit
-from tests.patience import until
+from tests.support.live_studio import Studio, launcher_of, run_of, steps_of, submit
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.faults
 

@@ -16,8 +16,8 @@ from studio.protocols.run_dir import RunDir
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.worker.processes import process
-from tests.living import Studio, free_port, run_of, steps_of, submit
-from tests.patience import until
+from tests.support.live_studio import Studio, free_port, run_of, steps_of, submit
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.faults
 

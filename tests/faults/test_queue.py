@@ -22,13 +22,13 @@ from studio.db.tables import Attempt, Run
 from studio.services.operations import home
 from studio.services.queue import queue
 from studio.settings import Settings
-from tests.factories import furnish, make_run
-from tests.living import QUICK, Studio, run_of, submit
-from tests.patience import until
+from tests.support.factories import furnish, make_run
+from tests.support.live_studio import QUICK, Studio, run_of, submit
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.faults
 
-CONTENDER = Path(__file__).with_name("contender.py")
+CONTENDER = Path(__file__).with_name("competing_worker.py")
 CONTENDERS = 8
 RUNS = 400
 KILLING_SECONDS = 15

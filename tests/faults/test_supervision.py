@@ -13,8 +13,8 @@ from studio.protocols import tokenizer_service
 from studio.services.storage import locks
 from studio.services.workers.worker_process import FILE
 from tests.faults.test_processes import LONG, trainer_of
-from tests.living import Studio, free_port, launcher_of, run_of, steps_of, submit
-from tests.patience import until
+from tests.support.live_studio import Studio, free_port, launcher_of, run_of, steps_of, submit
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.faults
 

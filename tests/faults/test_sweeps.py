@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.living import QUICK, Studio
-from tests.patience import until
+from tests.support.live_studio import QUICK, Studio
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.faults
 

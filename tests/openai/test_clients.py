@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.living import ROOT, Studio, stop_everything
+from tests.support.live_studio import ROOT, Studio, stop_everything
 
 pytestmark = pytest.mark.slow
 

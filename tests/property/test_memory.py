@@ -11,7 +11,7 @@ from studio.services.estimates.memory import estimate
 from studio.weights.decoder_layers import FAMILIES
 from studio.weights.model_facts import ModelFacts
 from studio.weights.model_shape import Shape
-from tests.factories import make_recipe
+from tests.support.factories import make_recipe
 
 WIDE = ["fp32", "bf16", "fp16", "fp32_tf32"]
 NARROW = ["bf16_dual", "bf16_pure", "bf16_stochastic", "bf16_kahan"]

@@ -11,8 +11,8 @@ from studio.db.session import unit_of_work
 from studio.services.operations.home import open_home
 from studio.settings import Settings
 from studio.web.app import create_app
-from tests.factories import make_done
-from tests.security.visits import Place
+from tests.security.raw_requests import Place
+from tests.support.factories import make_done
 
 
 @pytest.fixture(scope="module")

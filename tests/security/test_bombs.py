@@ -23,7 +23,7 @@ from studio.intake.conversion.converter import Source, convert
 from studio.intake.files.archives import members
 from studio.intake.files.format_detection import recognise
 from studio.intake.files.limits import Limits
-from tests.security.visits import Place, ask
+from tests.security.raw_requests import Place, ask
 
 MB = 2**20
 ROW = b'{"prompt": "a", "completion": "b"}\n'

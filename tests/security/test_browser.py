@@ -19,8 +19,8 @@ from studio.web.api.routers import ROUTERS as API
 from studio.web.page_routers import ROUTERS as PAGES
 from studio.web.runs import table_export
 from studio.web.runs.table_export import Sheet
-from tests.reading import read
-from tests.security.visits import Place, ask
+from tests.security.raw_requests import Place, ask
+from tests.support.page_reader import read
 
 MARKUP = st.builds(
     "{}{}{}".format,

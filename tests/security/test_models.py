@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from studio.errors import InvalidError
 from studio.weights import config_limits, download_filter, safetensors_headers
 from studio.weights.safetensors_headers import WHOLE
-from tests.security.visits import Place
-from tests.unit.weights import folders
+from tests.security.raw_requests import Place
+from tests.unit.weights import safetensors_folders
 
 ROOT = Path(__file__).parents[2]
 
@@ -90,7 +90,7 @@ def test_a_header_of_anything_is_read_or_refused(
 
 @pytest.mark.parametrize("cut", [1, 2, 31, 32, 33, 200])
 def test_weights_that_were_cut_are_refused(tmp_path: Path, cut: int) -> None:
-    folder = folders.write(tmp_path, {"a": ("F32", [1.0] * 8)})
+    folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1.0] * 8)})
     whole = (folder / WHOLE).read_bytes()
     (folder / WHOLE).write_bytes(whole[:-cut])
 

@@ -12,7 +12,7 @@ from studio.errors import NotFoundError
 from studio.recipe.base import Recipe
 from studio.services.datasets import datasets
 from studio.services.runs import artifacts, runs
-from tests.security.visits import Place, ask
+from tests.security.raw_requests import Place, ask
 
 STEPS = st.sampled_from(
     ["..", ".", "", "....", "%2e%2e", "%252e%252e", "..%2f..", "..%5c..", "..\\..", "..;", "a"]

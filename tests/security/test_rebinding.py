@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.living import ROOT
-from tests.security.rebinding import INSIDE, PUBLIC, ROWS
+from tests.security.rebinding_client import INSIDE, PUBLIC, ROWS
+from tests.support.live_studio import ROOT
 
 _ALONE = """
 set -e
@@ -36,7 +36,7 @@ def alone(tmp_path: Path) -> tuple[str, ...]:
 
 
 def visit(alone: tuple[str, ...], name: str, folder: Path) -> dict[str, Any]:
-    command = [*alone, sys.executable, "-m", "tests.security.rebinding", name, str(folder)]
+    command = [*alone, sys.executable, "-m", "tests.security.rebinding_client", name, str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)

@@ -18,7 +18,7 @@ from studio.protocols.tasks import KINDS
 from studio.services.runs import artifacts
 from studio.settings import SECRETS, Settings
 from studio.worker.processes import process
-from tests.security.visits import Place
+from tests.security.raw_requests import Place
 
 WORD = st.from_regex(r"[A-Za-z0-9]{20,40}", fullmatch=True).map(str)
 SHAPES = st.sampled_from(

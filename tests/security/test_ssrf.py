@@ -15,7 +15,7 @@ from studio.network import safe_http
 from studio.network.internal_networks import INTERNAL_NETWORKS
 from studio.services.datasets import import_sources as services
 from studio.settings import Settings
-from tests.security.visits import Place
+from tests.security.raw_requests import Place
 
 INSIDE = st.sampled_from(
     [row.network for row in INTERNAL_NETWORKS if isinstance(row.network, IPv4Network)]

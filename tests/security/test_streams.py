@@ -18,7 +18,7 @@ from studio.errors import UnavailableError
 from studio.services.runs import artifacts
 from studio.web.app import create_app
 from studio.web.http.stream_limits import Viewers
-from tests.security.visits import Answer, Place, ask, scope
+from tests.security.raw_requests import Answer, Place, ask, scope
 
 SECONDS = 20
 

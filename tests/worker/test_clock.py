@@ -24,10 +24,10 @@ from studio.settings import Settings
 from studio.web.app import create_app
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
-from tests.factories import make_run
-from tests.patience import until
+from tests.support.factories import make_run
+from tests.support.waiting import until
 
-FAKE = str(Path(__file__).parents[1] / "fake_runner.py")
+FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
 HOUR = timedelta(hours=1)
 
 needs_boot_clock = pytest.mark.skipif(

@@ -18,9 +18,9 @@ from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
-from tests.hub import Hub, Repo
-from tests.unit.weights import folders
-from tests.worker.crew import dismiss, settled, until
+from tests.fakes.hub_server import Hub, Repo
+from tests.support.worker_processes import dismiss, settled, until
+from tests.unit.weights import safetensors_folders
 
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 60
@@ -33,7 +33,7 @@ def loop(
 ) -> Iterator[Loop]:
     """Make a worker whose hub is on this machine; no chore of its is left running."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    runner = (sys.executable, str(HERE / "fake_runner.py"), "succeed")
+    runner = (sys.executable, str(HERE / "fakes" / "runner.py"), "succeed")
     asked = settings.model_copy(update={"hub_endpoint": hub.url})
     loop = Loop(engine, asked, Local(command=runner))
     loop.adopt(alone=True)
@@ -43,7 +43,7 @@ def loop(
 
 @pytest.fixture
 def repo(hub: Hub, tmp_path: Path) -> Repo:
-    made = folders.write_empty(
+    made = safetensors_folders.write_empty(
         tmp_path / "made", {"a": ("F32", [SIZE // 4])}, auto_map={"AutoConfig": "own.Own"}
     )
     files = {path.name: path.read_bytes() for path in made.iterdir()}

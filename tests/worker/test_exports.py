@@ -24,9 +24,9 @@ from studio.settings import Settings
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
 from studio.worker.tasks.scheduler import Commands, Exporting
-from tests.factories import MACHINES, make_done, make_run
-from tests.patience import until as wait_until
-from tests.worker.crew import dismiss
+from tests.support.factories import MACHINES, make_done, make_run
+from tests.support.waiting import until as wait_until
+from tests.support.worker_processes import dismiss
 
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 30
@@ -48,8 +48,8 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
     loops: list[Loop] = []
 
     def begin(part: str, runner: str = "succeed") -> Loop:
-        trainer = (sys.executable, str(HERE / "fake_runner.py"), runner)
-        exporter = (sys.executable, str(HERE / "fake_exporter.py"), part)
+        trainer = (sys.executable, str(HERE / "fakes" / "runner.py"), runner)
+        exporter = (sys.executable, str(HERE / "fakes" / "exporter.py"), part)
         loop = Loop(engine, settings, Local(command=trainer), commands=Commands(export=exporter))
         loops.append(loop)
         loop.adopt(alone=True)

@@ -23,10 +23,10 @@ from studio.worker.loop import Loop
 from studio.worker.processes import process
 from studio.worker.processes.launcher import Launcher
 from studio.worker.processes.local_launcher import Local
-from tests import patience
-from tests.factories import make_run
+from tests.support import waiting
+from tests.support.factories import make_run
 
-FAKE = str(Path(__file__).parents[1] / "fake_runner.py")
+FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
 PATIENCE_SECONDS = 30
 
 Start = Callable[[str], Loop]
@@ -53,7 +53,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
 def gone(launcher: Launcher, handle: str) -> None:
     """Wait until a process has ended."""
-    patience.until(lambda: launcher.observe(handle) is not None)
+    waiting.until(lambda: launcher.observe(handle) is not None)
 
 
 def until(loop: Loop, run_id: int, is_so: Callable[[Run], bool]) -> Run:
@@ -131,7 +131,7 @@ def test_a_run_is_given_the_slot_of_a_model_that_answers(
     engine: Engine, settings: Settings, start: Start
 ) -> None:
     loop = start("train")
-    loop.speaker.post.module = "tests.fake_speaker"
+    loop.speaker.post.module = "tests.fakes.inference_service"
     loop._tend_speaker()
     inference_service.connect(settings.home, timeout=5).close()
     loop._tend_speaker()
@@ -142,7 +142,7 @@ def test_a_run_is_given_the_slot_of_a_model_that_answers(
         assert runs.get(db, number).status is RunStatus.QUEUED
 
     loop._tend_speaker()
-    patience.until(lambda: loop.speaker.slots == 0)
+    waiting.until(lambda: loop.speaker.slots == 0)
 
     assert until(loop, number, ended).status is RunStatus.SUCCEEDED
     loop.speaker.end()

@@ -12,7 +12,7 @@ from studio.db.outbox import Channel, Delivery
 from studio.services.notifications.deliveries import TEST, Answer
 from studio.settings import Settings
 from studio.worker.notifications import mail
-from tests.receivers import Post, post_office
+from tests.fakes.message_receivers import Post, post_office
 
 SCHEMES = ("smtp", "smtps")
 """Encrypted when asked to be, and from the first byte."""

@@ -23,10 +23,10 @@ from studio.worker.loop import Loop
 from studio.worker.notifications.sender import Messenger
 from studio.worker.processes.local_launcher import Local
 from studio.worker.tasks.scheduler import Commands
-from tests.factories import make_run
-from tests.patience import until
-from tests.receivers import Hook
-from tests.worker.crew import dismiss
+from tests.fakes.message_receivers import Hook
+from tests.support.factories import make_run
+from tests.support.waiting import until
+from tests.support.worker_processes import dismiss
 
 HERE = Path(__file__).parents[1]
 STORED, TOLD = "hf_stored_on_the_page", "hf_told_by_the_environment"
@@ -38,8 +38,8 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     for name in ("HF_TOKEN", "studio_s3_secret", "STUDIO_SECRET_KEY", "STUDIO_SMTP_URL"):
         monkeypatch.setenv(name, TOLD)
-    runner = (sys.executable, str(HERE / "fake_runner.py"), "wait")
-    chore = (sys.executable, str(HERE / "fake_chore.py"), "wait")
+    runner = (sys.executable, str(HERE / "fakes" / "runner.py"), "wait")
+    chore = (sys.executable, str(HERE / "fakes" / "task.py"), "wait")
     keep(engine, settings, "hub_token", STORED)
     keep(engine, settings, "webhook_secret", STORED)
     made = Loop(engine, settings, Local(command=runner), commands=Commands(chore=chore))

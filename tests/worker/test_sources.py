@@ -19,9 +19,9 @@ from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
-from tests.signed import Lock
-from tests.site import Site
-from tests.worker.crew import dismiss, settled
+from tests.fakes.file_server import Site
+from tests.fakes.s3_signature import Lock
+from tests.support.worker_processes import dismiss, settled
 
 ROWS = b"".join(b'{"prompt": "What is %d?", "completion": "%d."}\n' % (i, i) for i in range(500))
 

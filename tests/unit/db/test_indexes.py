@@ -12,7 +12,7 @@ from studio.services.metrics import metrics
 from studio.services.operations import prometheus_metrics
 from studio.services.runs import runs
 from studio.services.runs.runs import Filter
-from tests.statements import Asked, asked
+from tests.support.sql_statements import Asked, asked
 
 READS: dict[str, Callable[[Session], object]] = {
     "searched": lambda db: runs.newest(db, Filter(search="9"), limit=50),

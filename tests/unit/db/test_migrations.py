@@ -13,7 +13,7 @@ from studio.db.session import connect, driver, unit_of_work
 from studio.db.tables import Run
 from studio.errors import UnavailableError
 from studio.settings import Settings
-from tests.factories import furnish, make_done
+from tests.support.factories import furnish, make_done
 
 
 @pytest.fixture

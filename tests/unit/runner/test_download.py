@@ -11,8 +11,8 @@ from studio.network.hub_client import Hub as Reader
 from studio.protocols.tasks import ChoreDir
 from studio.runner.tasks import download_model
 from studio.weights import hub_origin, model_facts
-from tests.hub import Files, Hub, Repo
-from tests.unit.weights import folders
+from tests.fakes.hub_server import Files, Hub, Repo
+from tests.unit.weights import safetensors_folders
 
 CARD = b"---\nlicense: mit\n---\n# Tiny\n"
 
@@ -29,7 +29,7 @@ def chore(tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> ChoreDir
 
 
 def files(tmp_path: Path, **config: Any) -> Files:  # noqa: ANN401 -- whatever a config holds
-    made = folders.write(tmp_path / "made", {"a": ("F32", [0.5] * 50_000)}, **config)
+    made = safetensors_folders.write(tmp_path / "made", {"a": ("F32", [0.5] * 50_000)}, **config)
     return {path.name: path.read_bytes() for path in made.iterdir()} | {"README.md": CARD}
 
 

@@ -11,8 +11,8 @@ from studio.data_sources import Limits
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.runner.sources import s3
 from studio.settings import Settings
-from tests.signed import Lock
-from tests.site import Site
+from tests.fakes.file_server import Site
+from tests.fakes.s3_signature import Lock
 
 ROWS = b"prompt,completion\n" + b"a,b\n" * 2000
 LIMITS = Limits(bytes=10**6, row_bytes=1000)

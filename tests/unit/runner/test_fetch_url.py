@@ -9,7 +9,7 @@ from studio.data_sources import Limits
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
 from studio.runner.sources import http
 from studio.runner.sources.http import Wish
-from tests.site import Site
+from tests.fakes.file_server import Site
 
 ROWS = b'{"prompt": "a", "completion": "b"}\n' * 3000
 

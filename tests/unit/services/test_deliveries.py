@@ -14,7 +14,7 @@ from studio.services.notifications import deliveries
 from studio.services.notifications.deliveries import HOLD, PAUSES, Answer
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.settings import Settings
-from tests.factories import make_done, make_run, make_running
+from tests.support.factories import make_done, make_run, make_running
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FAILED = Answer(is_ok=False, words="It answered 500.")

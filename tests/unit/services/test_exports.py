@@ -13,7 +13,7 @@ from studio.services.tasks import task_lifecycle
 from studio.services.tasks.exit_diagnosis import End
 from studio.weights.model_facts import ModelFacts
 from studio.weights.weight_samples import Spread
-from tests.factories import make_done
+from tests.support.factories import make_done
 
 
 @pytest.fixture

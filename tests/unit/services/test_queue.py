@@ -13,7 +13,7 @@ from studio.errors import ConflictError
 from studio.services.queue import queue
 from studio.services.runs import states
 from studio.services.workers import workers
-from tests.factories import make_run, make_running
+from tests.support.factories import make_run, make_running
 
 
 def order(db: Session) -> list[str]:

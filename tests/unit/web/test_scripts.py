@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from studio.web.experiments.code_snippets import Submission
-from tests.factories import make_recipe
+from tests.support.factories import make_recipe
 
 SECRET = "sft_1_secret"  # noqa: S105 -- opens nothing
 SHOWN = f"Authorization: Bearer {SECRET}"

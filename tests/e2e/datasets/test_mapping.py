@@ -1,0 +1,113 @@
+"""The mapping screen in a browser: what is chosen shows at once, and one press is enough."""
+
+import re
+
+import pytest
+from playwright.sync_api import FilePayload, Page, expect
+
+from tests.support.live_studio import Studio
+
+pytestmark = pytest.mark.e2e
+
+REVIEWS = "text,label\n" + "".join(
+    f"A film number {i},{'good' if i % 3 else 'bad'}\n" for i in range(12)
+)
+
+
+def bring(page: Page, content: str = REVIEWS, name: str = "films.csv") -> None:
+    page.goto("/datasets")
+    file = FilePayload(name=name, mimeType="text/csv", buffer=content.encode())
+    page.get_by_label("File", exact=True).set_input_files(file)
+    page.get_by_role("button", name="Upload").click()
+    page.wait_for_url("**/mapping")
+
+
+def told(page: Page, words: str) -> None:
+    expect(page.locator("#preview")).to_contain_text(words)
+
+
+def test_what_is_known_takes_one_press(page: Page, studio: Studio) -> None:
+    bring(page)
+    told(page, "Of all 12 rows, 12 are learnt")
+    page.get_by_role("button", name="Use it").click()
+
+    page.wait_for_url(re.compile(r"/datasets/\d+$"))
+    expect(page.get_by_role("heading", name="films", level=1)).to_be_visible()
+    made = studio.api.get("/datasets").json()["data"][0]
+    assert (made["name"], made["train_rows"], made["shape"]) == ("films", 12, "classification")
+
+
+def test_what_is_chosen_shows_at_once_and_is_kept(page: Page, studio: Studio) -> None:
+    bring(page)
+    page.get_by_label(re.compile("^bad")).fill("worth nothing")
+    page.get_by_label(re.compile("^bad")).press("Tab")
+    told(page, "worth nothing")
+
+    page.get_by_text("Which rows").click()
+    page.get_by_role("button", name="Add a filter").click()
+    page.get_by_label("Column of filter 1").select_option("label")
+    page.get_by_label("Value of filter 1").fill("bad")
+    # Enter shows what it does; it uses nothing yet.
+    page.get_by_label("Value of filter 1").press("Enter")
+    told(page, "8 left out")
+    page.get_by_role("button", name="Use it").click()
+    page.wait_for_url(re.compile(r"/datasets/\d+$"))
+
+    made = studio.api.get("/datasets").json()["data"][0]
+    assert (made["train_rows"], made["removed"]) == (4, {"filtered": 8})
+    assert made["mapping"]["values"] == {"label": {"bad": "worth nothing"}}
+
+
+def test_columns_that_nobody_knows_are_named_by_hand(page: Page) -> None:
+    bring(page, "a,b\n1,2\n3,4\n", "odd.csv")
+    page.get_by_label("Shape").select_option("Prompt and answer")
+    page.get_by_label("a", exact=True).select_option("prompt")
+    page.get_by_label("b", exact=True).select_option("completion")
+    told(page, "Of all 2 rows, 2 are learnt")
+    page.get_by_role("button", name="Use it").click()
+
+    page.wait_for_url(re.compile(r"/datasets/\d+$"))
+    expect(page.locator(".turns-list > li")).to_have_count(2)
+
+
+def test_a_refused_choice_is_told_beside_its_field(page: Page) -> None:
+    bring(page)
+    page.get_by_text("Which rows").click()
+    page.get_by_label("Rows to draw").fill("many")
+    page.get_by_role("button", name="Use it").click()
+
+    expect(page.locator("#sample-problem")).to_be_visible()
+    expect(page.get_by_label("Rows to draw")).to_have_value("many")
+
+
+def test_a_row_is_left_out_and_the_version_before_is_used_again(page: Page) -> None:
+    bring(page)
+    page.get_by_role("button", name="Use it").click()
+    page.wait_for_url(re.compile(r"/datasets/\d+$"))
+    page.get_by_role("button", name="Leave out row 2").click()
+    expect(page.locator(".versions .chosen")).to_contain_text("Row 3 left out.")
+    page.get_by_role("button", name="Use this again").click()
+
+    expect(page.locator(".versions .chosen")).to_contain_text("Version 1 in use")
+
+
+DROPPED = """([content, name]) => {
+  const dropped = new DataTransfer();
+  dropped.items.add(new File([content], name));
+  return dropped;
+}"""
+
+
+def test_a_file_that_was_dropped_is_thrown_away(page: Page) -> None:
+    page.goto("/datasets")
+    form = page.locator("form[data-module]")
+    expect(form).to_have_attribute("data-booted", "done")
+    dropped = page.evaluate_handle(DROPPED, [REVIEWS, "thrown away.csv"])
+    form.dispatch_event("drop", {"dataTransfer": dropped})
+    page.get_by_role("button", name="Upload").click()
+    page.wait_for_url("**/mapping")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Throw it away").click()
+
+    page.wait_for_url("**/datasets")
+    expect(page.get_by_role("link", name="thrown away")).to_have_count(0)

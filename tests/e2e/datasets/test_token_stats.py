@@ -1,0 +1,55 @@
+"""How long rows are, and what a cut costs, as a person meets it."""
+
+import re
+from functools import partial
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.live_studio import Studio
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+
+def test_rows_are_counted_cut_and_leafed_through(page: Page) -> None:
+    page.goto("/datasets/1")
+    page.get_by_role("link", name="Statistics").click()
+    page.get_by_role("button", name="Count tokens").click()
+    sentence = page.locator("#stats strong").first
+    expect(sentence).to_have_text("None of 2,960 rows will be cut at 1,024 tokens.", timeout=60_000)
+
+    page.get_by_label("Longest example").fill("40")
+    expect(sentence).to_contain_text("rows will be cut at 40 tokens")
+    expect(page).to_have_url(re.compile("max_length=40"))
+    expect(page.get_by_role("img")).to_have_count(2)
+    page.get_by_text("The same as a table").first.click()
+    expect(page.get_by_role("region", name="Training rows by their length")).to_be_visible()
+
+    page.get_by_role("searchbox", name="Words").fill("guitar")
+    page.get_by_role("searchbox", name="Words").press("Enter")
+    expect(page.locator("#stats .card")).to_contain_text("guitar")
+    first = page.get_by_label("Row", exact=True).input_value()
+    page.get_by_role("button", name="Next").click()
+    expect(page.get_by_label("Row", exact=True)).not_to_have_value(first)
+    expect(page.get_by_role("button", name="Next")).to_be_focused()
+    page.get_by_role("button", name="Previous").click()
+    expect(page.get_by_label("Row", exact=True)).to_have_value(first)
+    expect(page.get_by_label("Longest example")).to_have_value("40")
+
+    page.get_by_role("link", name=f"See row {first} as a model will").click()
+    expect(page.locator("#sight mark").first).to_be_visible(timeout=60_000)
+    expect(page.locator("#look-row")).to_have_value(first)
+
+
+def test_what_a_cut_costs_is_told_before_start(page: Page, studio: Studio) -> None:
+    counts = partial(studio.api.post, "/datasets/1/stats", json={"model": "starter"})
+    until(lambda: counts().is_success)
+    page.goto("/new?preset=full")
+    page.get_by_label("Longest example").fill("40")
+    page.get_by_label("Longest example").blur()
+    expect(page.locator("#advice")).to_contain_text("rows will be cut at 40 tokens")
+    page.get_by_role("link", name="Lengths of all rows").click()
+
+    expect(page.get_by_label("Longest example")).to_have_value("40")
+    expect(page.locator("#stats strong").first).to_contain_text("rows will be cut at 40 tokens")

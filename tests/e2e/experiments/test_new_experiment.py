@@ -1,0 +1,168 @@
+"""The form of a new experiment, as a person fills it: by hand, by text, by keyboard."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from studio.commands import recipes
+from studio.recipe.dotted_keys import flatten
+from tests.support.live_studio import Studio
+
+pytestmark = pytest.mark.e2e
+WARM = True
+
+RUN = re.compile(r"/runs/\d+$")
+
+
+def rate(page: Page) -> Locator:
+    return page.get_by_role("textbox", name="Learning rate")
+
+
+def changes(page: Page) -> Locator:
+    return page.locator(".changes li a")
+
+
+def newest(studio: Studio, count: int) -> list[Any]:
+    """Return the recipes of the newest runs."""
+    made = studio.api.get("/runs", params={"limit": count}).json()["data"]
+    return [studio.api.get(f"/runs/{one['id']}").json()["recipe"] for one in made]
+
+
+def test_from_a_preset_to_a_run(page: Page, studio: Studio) -> None:
+    page.goto("/new")
+    page.get_by_role("button", name="Balanced LoRA").click()
+    page.wait_for_url("**/new?preset=lora")
+    rate(page).fill("1e-3")
+    rate(page).blur()
+    expect(changes(page)).to_have_text(["Learning rate"])
+    page.get_by_role("button", name="Was 0.0002. Reset Learning rate").click()
+    expect(rate(page)).to_have_value("0.0002")
+    expect(page.locator(".changes h3")).to_have_text("Nothing changed since Balanced LoRA")
+
+    page.get_by_text("Paste a YAML").click()
+    page.get_by_label("Recipe as YAML").fill(
+        "optimisation:\n  max_steps: 2\n  sped: 1\nsamples: {prompts: 0}\n"
+    )
+    page.get_by_role("button", name="Fill the form").click()
+    expect(page.get_by_role("alert")).to_contain_text("no setting called optimisation.sped")
+    text = page.get_by_label("Recipe as YAML")
+    text.fill(text.input_value().replace("  sped: 1\n", ""))
+    page.get_by_role("button", name="Fill the form").click()
+    expect(changes(page)).to_have_text(["Stop after", "Sample prompts"])
+    page.locator("#start").click()
+
+    page.wait_for_url(RUN)
+    recipe = flatten(newest(studio, 1)[0])
+    assert [recipe[key] for key in ("adapter.kind", "optimisation.max_steps")] == ["lora", 2]
+
+
+def test_every_text_starts_what_the_form_says(page: Page, studio: Studio, tmp_path: Path) -> None:
+    page.goto("/new?preset=lora&optimisation.max_steps=1")
+    page.get_by_label("Name", exact=True).fill("it's mine")
+    page.get_by_label("Rank-stabilised scaling").evaluate("box => box.click()")
+    page.get_by_role("radio", name="Python").check(force=True)
+    expect(page.locator("#as-python")).to_contain_text("'use_rslora': True")
+    for name in ("yaml", "curl", "python", "openai"):
+        text = page.locator(f"#as-{name}").text_content() or ""
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for command in (["bash", "curl"], [sys.executable, "python"], [sys.executable, "openai"]):
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    page.locator("#start").click()
+    page.wait_for_url(RUN)
+
+    written = recipes.read(tmp_path / "yaml", []).model_dump(mode="json")
+    made = newest(studio, 4)
+    # Which precision is recommended depends on the machine; all four take the same.
+    assert made[0]["precision"] != "auto"
+    assert made == [written | {"precision": made[0]["precision"]}] * 4
+
+
+def test_typing_finds_settings_wherever_they_hide(page: Page) -> None:
+    page.goto("/new?preset=lora")
+    page.get_by_role("searchbox", name="Find a setting").fill("overfit")
+
+    labels = page.locator(".recipe .field:visible label")
+    expect(labels).to_have_text(["Weight decay", "LoRA dropout"])
+    expect(page.get_by_role("status").filter(has_text="setting")).to_have_text("2 settings")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+    page.get_by_role("searchbox").fill("")
+    expect(rate(page)).to_be_visible()
+    expect(page.get_by_label("Weight decay")).to_be_hidden()
+
+
+def test_what_is_missing_leads_to_its_field(page: Page) -> None:
+    page.goto("/new")
+    page.get_by_role("radio", name="All settings").check(force=True)
+    page.get_by_label("Weight decay").fill("2")
+    page.keyboard.press("Tab")
+    page.get_by_role("radio", name="Simple").check(force=True)
+    button = page.locator("#start")
+    expect(button).to_have_text("To start, mend Weight decay")
+    page.locator("#lacking").get_by_role("link", name="Weight decay").click()
+
+    expect(page.get_by_label("Weight decay")).to_be_focused()
+
+
+def test_a_refused_form_keeps_all_that_was_done(page: Page) -> None:
+    page.goto("/new?preset=lora")
+    page.get_by_label("Name", exact=True).fill("")
+    page.get_by_label("LoRA rank").fill("0")
+    page.get_by_role("radio", name="curl").check(force=True)
+    page.get_by_role("button", name="To start").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("2 things need another look")
+    expect(page.get_by_label("LoRA rank")).to_have_value("0")
+    expect(page.get_by_role("radio", name="All settings")).to_be_checked()
+
+
+def test_by_keyboard_alone(page: Page) -> None:
+    page.goto("/new?preset=lora")
+    page.get_by_role("radio", name="Simple").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_label("Weight decay")).to_be_visible()
+    page.get_by_label("Stop after").focus()
+    page.keyboard.type("1")
+    page.keyboard.press("Enter")
+
+    page.wait_for_url(RUN)
+
+
+def test_without_scripts_the_form_does_as_much(browser: Browser, studio: Studio) -> None:
+    context = browser.new_context(base_url=studio.url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto("/new?preset=lora")
+    rate(page).fill("0.5")
+    page.locator("label", has=page.get_by_role("radio", name="YAML")).click()
+    page.get_by_role("button", name="Bring the text up to date").click()
+    expect(page.locator("#as-yaml")).to_contain_text("learning_rate: 0.5")
+    page.locator("label", has=page.get_by_role("radio", name="Simple")).click()
+    page.get_by_role("button", name="Reset Learning rate").first.click()
+
+    expect(rate(page)).to_have_value("0.0002")
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("view", ["All settings", "YAML"])
+def test_every_view_is_accessible(browser: Browser, studio: Studio, scheme: str, view: str) -> None:
+    context = browser.new_context(
+        base_url=studio.url,
+        viewport={"width": 390, "height": 844},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    page = context.new_page()
+    page.goto("/new?preset=lora&optimisation.learning_rate=2&precision=fp32")
+    page.locator("label", has=page.get_by_role("radio", name=re.compile(view))).click()
+    page.get_by_text("Paste a YAML").click()
+    found = Axe().run(page).response["violations"]
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    context.close()
+
+    assert ([(one["id"], one["nodes"][0]["html"][:200]) for one in found], wide) == ([], 390)

@@ -1,0 +1,46 @@
+"""A precision study in a browser: begun, watched while its runs train, read, kept and printed."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.live_studio import Studio, submit
+from tests.support.print_layout import expect_to_read_well, put_on_paper
+
+pytestmark = pytest.mark.e2e
+WARM = True
+
+PATIENCE = 300_000
+
+
+def test_a_study_from_its_beginning_to_a_file_and_paper(
+    page: Page, studio: Studio, tmp_path: Path
+) -> None:
+    submit(studio, max_steps=2)
+    page.goto("/experiments/1")
+    page.get_by_role("link", name="Precision study").first.click()
+    for box in page.locator("input[name=modes]:not([disabled])").all():
+        box.set_checked(box.get_attribute("value") == "bf16")
+    page.get_by_role("textbox", name="Seeds").fill("1")
+    page.get_by_role("combobox", name="Steps").fill("6")
+    page.get_by_role("button", name="Start the study").click()
+
+    page.wait_for_url("**/reports/precision/1")
+    verdict = page.locator("#verdict")
+    expect(verdict).to_contain_text("So far: bf16")
+    # Nobody reloads: the page hears of its runs by itself.
+    expect(verdict.get_by_role("heading")).to_have_text("What it comes to", timeout=PATIENCE)
+    expect(verdict.get_by_role("listitem").first).to_contain_text("fp32")
+    expect(page.get_by_label("Runs of this study")).to_contain_text("6 of 6")
+    with page.expect_download() as taken:
+        page.get_by_role("link", name="Markdown").click()
+    taken.value.save_as(tmp_path / "study.md")
+
+    put_on_paper(page)
+    expect(page.locator(".chart canvas")).to_have_count(2)
+    expect(page.locator(".legend label").filter(visible=True)).to_have_text(["fp32", "bf16"])
+    expect_to_read_well(page)
+    said = (tmp_path / "study.md").read_text(encoding="utf-8")
+    assert said.startswith("# Precision study: quick")
+    assert verdict.get_by_role("listitem").first.inner_text().split(" (")[0] in said

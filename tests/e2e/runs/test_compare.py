@@ -1,0 +1,324 @@
+"""Comparing, as a person does it: live, by pointer and keys, zoomed, brushed, saved, printed."""
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+from sqlalchemy import Engine
+
+from studio.db.session import connect, unit_of_work
+from studio.protocols.events import Sampled
+from studio.services.runs import attempts, runs
+from tests.support.factories import make_running, progressed
+from tests.support.live_studio import Studio, stop_everything
+from tests.support.print_layout import expect_to_read_well, put_on_paper
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+STEPS = 60
+FAR_OUT = (2, 30)
+"""The run, and its step, whose loss is far from all others."""
+RUNS = "/compare?runs=1,2,3"
+RAW, SMOOTH = "rgba(0, 122, 90, 0.3)", "#007a5a"
+"""How the second run is drawn."""
+
+LISTEN = """
+window.drawn = [];
+const canvas = CanvasRenderingContext2D.prototype;
+for (const [how, what] of [["stroke", "strokeStyle"], ["fillText", ""]]) {
+    const draw = canvas[how];
+    canvas[how] = function (...given) {
+        const chart = this.canvas.closest("[data-chart]")?.dataset.chart;
+        drawn.push([chart, how, what ? this[what] : given[0]]);
+        return draw.apply(this, given);
+    };
+}
+"""
+"""Has a page note in what colours lines are drawn on its charts, and which texts."""
+
+
+@pytest.fixture
+def watched(starter_home: Path, tmp_path: Path) -> Iterator[tuple[Studio, Engine]]:
+    """Give a studio without a worker, whose runs tell what a test lets them tell."""
+    with living(starter_home, tmp_path / "home") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def quiet(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    """Give all tests that only look one such studio."""
+    with living(starter_home, tmp_path_factory.mktemp("quiet") / "home") as (studio, _engine):
+        yield studio
+
+
+@contextmanager
+def living(home: Path, to: Path) -> Iterator[tuple[Studio, Engine]]:
+    studio = Studio.copied(home, to)
+    studio.worker = False
+    engine = connect(studio.home / "studio.db")
+    with unit_of_work(engine) as db:
+        for number, precision in enumerate(("bf16", "fp32", "fp16"), 1):
+            run = make_running(db, f"try {number}", precision=precision)
+            told = [
+                progressed(step, loss=loss_of(number, step), eval_loss=float(number))
+                for step in range(1, STEPS + 1)
+            ]
+            attempts.follow(db, run, [*told, answer(number)], 1)
+    studio.start()
+    try:
+        yield studio, engine
+    finally:
+        stop_everything(studio)
+        engine.dispose()
+
+
+def loss_of(number: int, step: int) -> float:
+    return 900.0 if (number, step) == FAR_OUT else number + 1 / step
+
+
+def answer(number: int) -> Sampled:
+    """Say more than is shown at first."""
+    about = {"stage": "during", "step": STEPS, "position": 0, "prompt": "?", "reference": "!"}
+    return Sampled.model_validate(about | {"answer": f"{number} it is. " + "So it is. " * 200})
+
+
+@pytest.fixture
+def compared(browser: Browser, watched: tuple[Studio, Engine]) -> Iterator[Page]:
+    """Open runs that tell more."""
+    yield from opened(browser, watched[0])
+
+
+@pytest.fixture
+def laid_out(browser: Browser, quiet: Studio) -> Iterator[Page]:
+    """Open runs that tell nothing more."""
+    yield from opened(browser, quiet)
+
+
+def opened(browser: Browser, studio: Studio) -> Iterator[Page]:
+    context = browser.new_context(
+        base_url=studio.url, viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
+    )
+    context.set_default_timeout(60_000)
+    context.add_init_script(LISTEN)
+    page = context.new_page()
+    page.goto(RUNS)
+    expect(loss(page)).to_have_attribute("data-points", str(STEPS))
+    yield page
+    context.close()
+
+
+def drawn(page: Page, how: str) -> list[str]:
+    """Return what was drawn on the chart of the loss."""
+    noted: list[tuple[str, str, str]] = page.evaluate("drawn")
+    return [what for chart, by, what in noted if (chart, by) == ("loss", how)]
+
+
+def loss(page: Page) -> Locator:
+    return page.get_by_role("application", name=re.compile("^Training loss"))
+
+
+def spoken(page: Page) -> Locator:
+    return loss(page).locator("xpath=..").locator(".read")
+
+
+def tell(engine: Engine, number: int, first: int, count: int) -> None:
+    with unit_of_work(engine) as db:
+        run = runs.get(db, number)
+        told = [progressed(step, loss=9.0) for step in range(first, first + count)]
+        attempts.follow(db, run, told, run.events_offset)
+
+
+def test_curves_grow_while_runs_train(compared: Page, watched: tuple[Studio, Engine]) -> None:
+    expect(compared.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    tell(watched[1], 2, STEPS + 1, 5)
+    expect(loss(compared)).to_have_attribute("data-points", str(STEPS + 5))
+
+    loss(compared).focus()
+    loss(compared).press("End")
+    expect(spoken(compared)).to_contain_text(re.compile(rf"step {STEPS + 5}: .*try 2 9"))
+
+
+def look(tab: Page, *, away: bool) -> None:
+    """Turn to a tab or away from it, as its page is told by the browser."""
+    tab.evaluate(
+        """away => {
+            Object.defineProperty(document, "hidden", { configurable: true, get: () => away });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        away,
+    )
+
+
+def test_of_seven_tabs_the_hidden_make_room_and_catch_up(
+    browser: Browser, watched: tuple[Studio, Engine]
+) -> None:
+    context = browser.new_context(base_url=watched[0].url)
+    tabs = [context.new_page() for _ in range(7)]
+    for tab in tabs:
+        tab.clock.install()
+        tab.goto(RUNS)
+        expect(tab.get_by_text("Live", exact=True)).to_be_visible(timeout=60_000)
+        if tab is not tabs[-1]:
+            look(tab, away=True)
+            tab.clock.fast_forward(6000)
+            expect(tab.get_by_text("Paused", exact=True)).to_be_visible()
+    tell(watched[1], 2, STEPS + 1, 5)
+    expect(loss(tabs[-1])).to_have_attribute("data-points", str(STEPS + 5))
+    look(tabs[0], away=False)
+
+    expect(loss(tabs[0])).to_have_attribute("data-points", str(STEPS + 5))
+    context.close()
+
+
+def test_the_pointer_reads_all_lines_at_its_place(laid_out: Page) -> None:
+    room = loss(laid_out).locator(".u-over").bounding_box()
+    assert room is not None
+    values = loss(laid_out).locator("xpath=..").locator(".values")
+    other = laid_out.locator("[data-chart=eval_loss]")
+    # A chart that is drawn later shows the next place.
+    expect(other.locator(".u-over")).to_have_count(1)
+    laid_out.mouse.move(room["x"] + room["width"] - 1, room["y"] + room["height"] / 2)
+
+    expect(values.locator("strong")).to_have_text(f"step {STEPS}")
+    expect(values.locator("span")).to_have_text(["try 3 #33.017", "try 2 #22.017", "try 1 #11.017"])
+    # The other charts stand at the same place.
+    expect(other.locator(".read")).to_have_text(f"step {STEPS}: try 3 3, try 2 2, try 1 1")
+    laid_out.mouse.move(0, 0)
+    expect(values).to_have_count(0)
+
+
+def test_a_smooth_line_lies_over_the_raw_one_and_outliers_are_cut(laid_out: Page) -> None:
+    def highest() -> float:
+        return max(float(one.replace("\N{NARROW NO-BREAK SPACE}", "")) for one in texts())
+
+    def texts() -> list[str]:
+        return [one for one in drawn(laid_out, "fillText") if one]
+
+    until(lambda: SMOOTH in drawn(laid_out, "stroke"))
+    before = highest()
+    laid_out.evaluate("drawn.length = 0")
+    laid_out.get_by_label("Clip outliers").check()
+    until(lambda: SMOOTH in drawn(laid_out, "stroke"))
+
+    lines = [one for one in drawn(laid_out, "stroke") if one in {RAW, SMOOTH}]
+    assert lines == [RAW, SMOOTH]
+    assert (before > 500, highest()) == (True, STEPS)
+
+
+def test_a_comparison_is_printed_whole_and_in_ink(laid_out: Page) -> None:
+    laid_out.emulate_media(color_scheme="dark")
+    charts = laid_out.locator("[data-chart]").count()
+    rest = laid_out.locator("#answers .rest .words").first
+    expect(rest).to_be_hidden()
+    laid_out.evaluate("drawn.length = 0")
+    put_on_paper(laid_out)
+
+    expect(laid_out.locator("[data-chart] canvas")).to_have_count(charts)
+    until(lambda: SMOOTH in drawn(laid_out, "stroke"))
+    expect(rest).to_be_visible()
+    expect(laid_out.get_by_role("region", name="Runs compared")).to_contain_text("try 2")
+    expect_to_read_well(laid_out)
+
+
+def test_a_chart_is_read_by_keyboard_line_by_line(laid_out: Page) -> None:
+    chart = loss(laid_out)
+    chart.focus()
+    chart.press("Home")
+    expect(spoken(laid_out)).to_have_text("step 1: try 3 4, try 2 3, try 1 2")
+    chart.press("ArrowDown")
+    expect(spoken(laid_out)).to_have_text("step 1: try 3 4, 1 of 3")
+    chart.press("ArrowDown")
+    chart.press("ArrowRight")
+    expect(spoken(laid_out)).to_have_text("step 2: try 2 2.5, 2 of 3")
+
+
+def test_the_zoom_stays_while_numbers_stream(
+    compared: Page, watched: tuple[Studio, Engine]
+) -> None:
+    box = loss(compared).bounding_box()
+    assert box is not None
+    compared.mouse.move(box["x"] + 150, box["y"] + 100)
+    compared.mouse.down()
+    compared.mouse.move(box["x"] + 250, box["y"] + 100, steps=5)
+    compared.mouse.up()
+    expect(compared.get_by_role("button", name="Show the whole axis")).to_be_visible()
+    zoomed = compared.url
+    tell(watched[1], 1, STEPS + 1, 5)
+    expect(loss(compared)).to_have_attribute("data-points", str(STEPS + 5))
+
+    assert re.search(r"zoom=[\d.]+\.\.[\d.]+", zoomed)
+    assert compared.url == zoomed
+    last = loss(compared).evaluate("host => host.dataset.seen")
+    low, high = (float(one) for one in zoomed.partition("zoom=")[2].split("&")[0].split(".."))
+    assert [math.floor(float(one)) for one in last.split("..")] == [
+        math.floor(low),
+        math.floor(high),
+    ]
+
+
+def test_a_zoom_shows_more_than_the_whole_did(
+    compared: Page, watched: tuple[Studio, Engine]
+) -> None:
+    tell(watched[1], 1, STEPS + 1, 4000)
+    compared.goto(RUNS)
+    expect(loss(compared)).to_have_attribute("data-points", re.compile(r"^\d{3,4}$"))
+    whole = int(loss(compared).get_attribute("data-points") or 0)
+    compared.goto(f"{RUNS}&zoom=1000..1040")
+    expect(loss(compared)).to_have_attribute("data-seen", "1000..1040")
+    zoomed = int(loss(compared).get_attribute("data-points") or 0)
+
+    # Of the buckets of the whole axis ten lay in the part that has 41 points now.
+    assert (whole > 900, zoomed - whole) == (True, 31)
+
+
+def test_a_brush_filters_the_runs_and_is_lifted(laid_out: Page) -> None:
+    laid_out.get_by_role("button", name="Parallel coordinates").click()
+    brush = laid_out.get_by_role("slider", name=re.compile("^Brush on Validation loss"))
+    brush.focus()
+    for key in ("ArrowUp", "ArrowUp", "ArrowUp", "ArrowUp", "ArrowUp"):
+        brush.press(key)
+    expect(laid_out.get_by_text("2 of 3 runs are inside the brush.")).to_be_visible()
+    expect(laid_out.locator("li[data-of='1']")).to_be_hidden()
+    expect(laid_out.locator("li[data-of='2']")).to_be_visible()
+    laid_out.reload()
+    expect(laid_out.locator("li[data-of='1']")).to_be_hidden()
+
+    laid_out.get_by_role("button", name="Show all").click()
+    expect(laid_out.locator("li[data-of='1']")).to_be_visible()
+    laid_out.get_by_role("button", name="Scatter").click()
+    low = laid_out.get_by_role("slider", name="Training loss, from")
+    low.press("End")
+    expect(laid_out.get_by_text("1 of 3 runs are inside the brush.")).to_be_visible()
+    low.press("Home")
+    expect(laid_out.locator("li[data-of='1']")).to_be_visible()
+
+
+def test_what_is_shown_is_saved_and_opened_again(laid_out: Page) -> None:
+    laid_out.get_by_label("Show run 3, try 3").uncheck()
+    laid_out.get_by_label("Log y").check()
+    laid_out.get_by_role("button", name="Save", exact=True).click()
+    laid_out.get_by_label("Name", exact=True).fill("Two of three")
+    laid_out.get_by_label("What it shows").fill("The third is left out.")
+    laid_out.get_by_role("dialog").get_by_role("button", name="Save").click()
+
+    expect(laid_out.get_by_role("heading", level=1)).to_have_text("Two of three")
+    expect(laid_out.locator(".said-text")).to_have_text("The third is left out.")
+    expect(laid_out.get_by_label("Show run 3, try 3")).not_to_be_checked()
+    expect(laid_out.get_by_label("Log y")).to_be_checked()
+
+
+def test_a_chart_is_shown_as_a_table_and_kept_as_a_picture(laid_out: Page) -> None:
+    card = laid_out.locator("[data-chart=loss]")
+    card.get_by_role("button", name="Table").click()
+    table = card.get_by_role("region", name="Training loss as a table")
+    expect(table.get_by_role("row").first).to_have_text(re.compile("step.*try 1.*try 2.*try 3"))
+    with laid_out.expect_download() as kept:
+        card.get_by_role("button", name=re.compile("PNG")).click()
+
+    assert kept.value.suggested_filename == "loss.png"
+    assert Path(kept.value.path()).read_bytes()[:4] == b"\x89PNG"

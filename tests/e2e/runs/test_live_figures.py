@@ -1,0 +1,187 @@
+"""The figures of a run in a real browser: live from step 0, and the same in every place."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from studio.web.i18n import formatting
+from studio.web.i18n import locale as page_locale
+from studio.web.rendering import live_figures
+from tests.support.live_studio import Studio, run_of, submit
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+LONG = 100_000
+DASH = formatting.NOTHING
+Figures = dict[str, str]
+
+READ = """places => places.map((place) => Object.fromEntries(
+  [...place.querySelectorAll("[data-put]")].map((spot) => [spot.dataset.put, spot.textContent])))"""
+
+WRITE = """pairs => import("/static/js/numbers.js")
+  .then(({ measure }) => pairs.map((pair) => measure(...pair)))"""
+
+VALUES = (0, 1, 0.5, 0.0002, 0.00005, -3e-7, 2.74849, 999.96, 1000.4, 12345.6, 1e9)
+SIZES = (0, 999, 999.6, 1500, 999_600, 804_000_000, 7.25e12)
+SPANS = (0, 3.04, 9.97, 12.4, 59.4, 60, 3599, 3600, 7322, 90_000)
+
+
+@pytest.fixture
+def number(studio: Studio) -> Iterator[int]:
+    """Queue a run that trains for as long as a test looks at it."""
+    number = submit(studio, max_steps=LONG)
+    yield number
+    studio.api.post(f"/runs/{number}/cancel")
+
+
+@contextmanager
+def opened(context: BrowserContext, path: str) -> Iterator[Page]:
+    page = context.new_page()
+    page.goto(path)
+    yield page
+    page.close()
+
+
+def read(page: Page, place: str = "#head") -> Figures:
+    """Read all figures of a place in one go: no event comes between two of them."""
+    shown: list[Figures] = page.locator(place).evaluate_all(READ)
+    return shown[0] if shown else {}
+
+
+def step_shown(page: Page, place: str = "#head") -> int:
+    step = read(page, place).get("step", "0").replace("\N{NARROW NO-BREAK SPACE}", "")
+    return int(step) if step.isdecimal() else 0
+
+
+def read_at(page: Page, place: str, least: int) -> Figures:
+    """Read the figures of a place once they are those of a step, or of a later one."""
+    until(lambda: step_shown(page, place) >= least)
+    return read(page, place)
+
+
+def expected(studio: Studio, number: int) -> dict[str, list[Figures]]:
+    """Ask the REST API for the figures of each step, written as pages write them.
+
+    A step has two sets of figures: its training loss is written first, the evaluation that
+    follows it a moment later. A page that is read between the two shows the first set.
+    """
+    params = {"keys": "loss,eval_loss,tokens_per_second", "buckets": 10_000}
+    told = studio.api.get(f"/runs/{number}/metrics", params=params).raise_for_status().json()
+    by_step: dict[str, list[Figures]] = {}
+    known: Figures = {}
+    for place, step in enumerate(told["x"]):
+        sets = []
+        for late in (False, True):
+            for key, one in told["series"].items():
+                if (key == "eval_loss") is late and (value := one["mean"][place]) is not None:
+                    known[key] = formatting.measure(value, key)
+            sets.append(dict(known))
+        by_step[formatting.number(step)] = sets
+    return by_step
+
+
+def test_tiles_stand_before_the_first_step_and_move_in_every_place(
+    context: BrowserContext, studio: Studio, number: int
+) -> None:
+    places = {
+        f"/runs/{number}": "#head",
+        "/?cols=step,loss,eval_loss,tokens_per_second": f"tr[data-run='{number}']",
+        "/": f"#running [data-run='{number}']",
+        "/queue": f".card[data-run='{number}']",
+    }
+    seen: list[Figures] = []
+    page = context.new_page()
+    page.goto(f"/runs/{number}")
+    first = page.locator("dl.figures").evaluate_all(READ)[0]
+    assert [*first][: len(live_figures.TILES)] == [*live_figures.TILES]
+    until(lambda: step_shown(page) >= 3)
+    tabs = [(page, "#head")]
+    for path, place in places.items():
+        tab = context.new_page()
+        tab.goto(path)
+        tabs.append((tab, place))
+    for tab, place in tabs:
+        begun = step_shown(tab, place)
+        seen.extend(read_at(tab, place, begun + further) for further in (1, 2, 3))
+
+    until(lambda: run_of(studio, number)["step"] > max(map(int, (one["step"] for one in seen))))
+    known = expected(studio, number)
+    for shown in seen:
+        assert any(
+            shown == shown | {key: text for key, text in figures.items() if key in shown}
+            for figures in known[shown["step"]]
+        ), (shown, known[shown["step"]])
+        assert "loss" in shown
+
+
+def test_tiles_of_a_run_that_waits_are_dashes(
+    page: Page, context: BrowserContext, studio: Studio, number: int
+) -> None:
+    page.goto(f"/runs/{number}")
+    until(lambda: run_of(studio, number)["status"] == "running")
+    waiting = submit(studio, "waits", max_steps=5)
+    with opened(context, f"/runs/{waiting}") as tab:
+        shown = tab.locator("dl.figures").evaluate_all(READ)[0]
+        studio.api.post(f"/runs/{waiting}/cancel").raise_for_status()
+
+    assert [shown[name] for name in live_figures.TILES] == [DASH] * len(live_figures.TILES)
+
+
+def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
+    page: Page, context: BrowserContext, studio: Studio, number: int
+) -> None:
+    page.goto(f"/runs/{number}")
+    until(lambda: step_shown(page) >= 3)
+    studio.kill()
+    studio.wait()
+    studio.start()
+    kept = run_of(studio, number)["step"]
+    until(lambda: step_shown(page) > kept + 2)
+    studio.api.post(f"/runs/{number}/keep").raise_for_status()
+    expect(page.locator("#head .status")).to_contain_text("succeeded", timeout=120_000)
+    expect(page.locator("[data-put='train_seconds']")).to_be_visible()
+    context.new_page().goto(f"/runs/{number}")
+
+    told: dict[str, Any] = run_of(studio, number)["metrics"]
+    names = [*live_figures.TILES, *(one for one in live_figures.RESULT_TILES if one in told)]
+    for tab in context.pages:
+        shown = read(tab)
+        assert {name: shown[name] for name in names} == {
+            name: formatting.measure(told[name], name) for name in names
+        }
+
+
+def test_comparison_shows_steps_as_they_come(page: Page, studio: Studio, number: int) -> None:
+    other = submit(studio, "other", max_steps=2)
+    page.goto(f"/compare?runs={number},{other}")
+    chip = f".run-chip[data-of='{number}']"
+    begun = step_shown(page, chip)
+    until(lambda: step_shown(page, chip) >= begun + 3)
+
+
+@pytest.mark.parametrize("locale", ["en-GB", "zh-CN"])
+def test_scripts_and_pages_write_numbers_alike(
+    browser: Browser, studio: Studio, locale: str
+) -> None:
+    tag = "en" if locale == "en-GB" else "zh-Hans"
+    context = browser.new_context(base_url=studio.url, locale=locale)
+    page = context.new_page()
+    page.goto("/help")
+    pairs = [
+        *((value, "loss") for value in VALUES),
+        *((value, "peak_memory_bytes") for value in SIZES),
+        *((value, "train_seconds") for value in SPANS),
+        *((value, "lost_update_share") for value in (0, 0.12345, 1)),
+    ]
+    written = page.evaluate(WRITE, pairs)
+    context.close()
+    before = page_locale.spoken()
+    page_locale.speak(tag)
+    wanted = [formatting.measure(value, name) for value, name in pairs]
+    page_locale.speak(before)
+
+    assert written == wanted

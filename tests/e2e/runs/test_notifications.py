@@ -1,0 +1,65 @@
+"""Being told by the browser, and a run's history, in a real one while a run trains."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.live_studio import Studio, submit
+
+pytestmark = pytest.mark.e2e
+WARM = True
+
+LONG = 100_000
+
+KEEP_WHAT_IS_SHOWN = """
+    window.shown = [];
+    window.Notification = class {
+        static get permission() { return sessionStorage.permission ?? "default"; }
+        static async requestPermission() { sessionStorage.permission = "granted"; }
+        constructor(title, options) { window.shown.push([title, options.body]); }
+    };
+"""
+"""A browser without a screen shows no notifications: this keeps what it was asked to show."""
+
+
+def end(studio: Studio, number: int) -> None:
+    studio.api.post(f"/runs/{number}/cancel").raise_for_status()
+
+
+def test_a_run_that_ends_is_told_by_a_notification(page: Page, studio: Studio) -> None:
+    page.add_init_script(KEEP_WHAT_IS_SHOWN)
+    number = submit(studio, max_steps=LONG)
+    page.goto(f"/runs/{number}")
+    page.get_by_role("button", name="Tell me when it ends").click()
+    expect(page.get_by_text("You will be told by a notification.")).to_be_visible()
+    page.reload()
+    bell = page.get_by_role("button", name="Tell me when it ends")
+    expect(bell).to_have_attribute("aria-pressed", "true")
+    end(studio, number)
+
+    expect(page.get_by_text("quick was cancelled.")).to_be_visible(timeout=60_000)
+    assert page.evaluate("window.shown") == [["quick was cancelled.", ""]]
+    expect(bell).to_have_count(0)
+
+
+def test_where_notifications_are_refused_the_title_tells(page: Page, studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    page.goto(f"/runs/{number}")
+    page.get_by_role("button", name="Tell me when it ends").click()
+    expect(page.get_by_text("title will tell you")).to_be_visible()
+    end(studio, number)
+
+    expect(page.get_by_text("quick was cancelled.")).to_be_visible(timeout=60_000)
+    # The head is drawn anew by then, which brings the page's own title along.
+    expect(page.get_by_role("button", name="Move to trash")).to_be_visible()
+    expect(page).to_have_title(f"quick was cancelled. · quick #{number} · Mantissa Studio")
+
+
+def test_history_grows_while_it_is_looked_at(page: Page, studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    page.goto(f"/runs/{number}")
+    story = page.get_by_role("list", name="What happened, newest first")
+    expect(story.get_by_text("Began to train.")).to_be_visible(timeout=60_000)
+    end(studio, number)
+
+    expect(story.get_by_text("Asked to stop.")).to_be_visible()
+    expect(page.get_by_role("cell", name="cancelled")).to_be_visible(timeout=60_000)

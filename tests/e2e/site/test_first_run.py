@@ -1,0 +1,217 @@
+"""The main job, as a newcomer does it: try, watch, train in another precision, compare."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from tests.support.live_studio import Studio, run_of, submit
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.e2e
+WARM = True
+
+LONG = 100_000
+RUN = re.compile(r"/runs/\d+$")
+
+
+def read_steps(chart: Locator, last: int) -> list[int]:
+    """Read a chart by keyboard, as a person who cannot see it: the step of every point.
+
+    `last` is the step of the newest point, which must have been drawn first. The first is that of
+    the untrained model, whose loss on the validation rows is drawn at step 0.
+    """
+    expect(chart).to_have_attribute("data-points", str(last + 1))
+    spoken = chart.locator("xpath=..").locator(".read")
+    chart.focus()
+    chart.press("Home")
+    steps: list[int] = []
+    while not steps or step_in(spoken) != steps[-1]:
+        steps.append(step_in(spoken))
+        chart.press("ArrowRight")
+    return steps
+
+
+def step_in(spoken: Locator) -> int:
+    found = re.match(r"step (\d+)", spoken.inner_text())
+    assert found is not None, spoken.inner_text()
+    return int(found[1])
+
+
+def loss_chart(page: Page) -> Locator:
+    chart = page.get_by_role("application", name=re.compile("^Loss"))
+    expect(chart).not_to_have_attribute("data-empty", "")
+    expect(chart.locator("canvas")).to_be_visible()
+    return chart
+
+
+def shorten(page: Page, steps: int) -> None:
+    page.get_by_label("Stop after").fill(str(steps))
+
+
+def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
+    page.goto("/")
+    page.get_by_role("link", name="Quick try").click()
+    expect(page.get_by_role("heading", name="New experiment")).to_be_visible()
+    shorten(page, 4)
+    page.locator("#start").click()
+
+    page.wait_for_url(RUN)
+    first = int(page.url.rpartition("/")[2])
+    expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
+    assert read_steps(loss_chart(page), 4) == list(range(5))
+    expect(page.locator("#answers tbody tr")).to_have_count(6)
+    expect(page.get_by_role("link", name="model.safetensors")).to_be_visible()
+
+    # What is recommended differs from machine to machine.
+    taken = run_of(studio, first)["recipe"]["precision"]
+    other, compute = ("fp32", "float32") if taken != "fp32" else ("bf16", "bfloat16")
+    page.get_by_role("button", name="Run in another precision").click()
+    page.get_by_role("dialog").locator(f'input[value="{other}"]').check(force=True)
+    page.get_by_role("dialog").get_by_role("button", name="Start").click()
+    second = first + 1
+    page.wait_for_url(f"**/runs/{second}")
+    expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
+
+    page.goto(f"/compare?runs={first},{second}")
+    settings = page.get_by_role("region", name=re.compile("ettings"))
+    expect(settings.get_by_role("row", name=f"precision {taken} {other}")).to_be_visible()
+    expect(settings.get_by_role("row")).to_have_count(2)
+    assert run_of(studio, second)["resolved"]["compute"] == compute
+
+
+def test_a_reload_and_a_second_tab_show_the_same_run(
+    page: Page, context: BrowserContext, studio: Studio
+) -> None:
+    number = submit(studio, max_steps=20)
+    page.goto(f"/runs/{number}")
+    until(lambda: run_of(studio, number)["step"] >= 5)
+    page.reload()
+    second = context.new_page()
+    second.goto(f"/runs/{number}")
+    for tab in (page, second):
+        tab.bring_to_front()
+        expect(tab.locator("#head")).to_contain_text("succeeded", timeout=120_000)
+        assert read_steps(loss_chart(tab), 20) == list(range(21))
+
+
+def test_a_restart_of_the_studio_loses_nothing_on_an_open_page(page: Page, studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    page.goto(f"/runs/{number}")
+    until(lambda: run_of(studio, number)["step"] >= 5)
+    studio.kill()
+    studio.wait()
+    studio.start()
+    expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible(timeout=60_000)
+    seen = run_of(studio, number)["step"]
+    until(lambda: run_of(studio, number)["step"] > seen + 3)
+    studio.api.post(f"/runs/{number}/cancel").raise_for_status()
+    expect(page.locator("#head")).to_contain_text("cancelled", timeout=60_000)
+
+    last = run_of(studio, number)["step"]
+    assert read_steps(loss_chart(page), last) == list(range(last + 1))
+
+
+def test_back_and_forward_find_their_page_alive(page: Page, studio: Studio) -> None:
+    number = submit(studio, max_steps=10)
+    page.goto("/")
+    page.get_by_role("link", name="quick").first.click()
+    expect(page.locator("#head")).to_contain_text("succeeded", timeout=120_000)
+    page.go_back()
+    expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
+    page.go_forward()
+
+    page.wait_for_url(f"**/runs/{number}")
+    assert read_steps(loss_chart(page), 10) == list(range(11))
+
+
+def test_stop_asks_first_and_then_stops(page: Page, studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    page.goto(f"/runs/{number}")
+    until(lambda: run_of(studio, number)["step"] >= 1)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Stop and discard").click()
+
+    expect(page.locator("#head")).to_contain_text("cancelled", timeout=60_000)
+
+
+def test_ctrl_c_ends_everything_with_pages_open(page: Page, studio: Studio) -> None:
+    number = submit(studio, max_steps=LONG)
+    page.goto(f"/runs/{number}")
+    expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    studio.interrupt()
+
+    assert studio.wait() in {0, -2, 130}
+    expect(page.get_by_role("status").filter(has_text="Reconnecting")).to_be_visible()
+    studio.start()
+    studio.api.post(f"/runs/{number}/cancel").raise_for_status()
+
+
+def test_a_refused_form_keeps_what_was_typed(page: Page) -> None:
+    page.goto("/new")
+    page.get_by_role("textbox", name="Learning rate").fill("-1")
+    page.get_by_label("Base model").fill("startr")
+    page.locator("#start").click()
+
+    expect(page.get_by_role("alert")).to_contain_text("Learning rate")
+    expect(page.get_by_role("textbox", name="Learning rate")).to_have_value("-1")
+    expect(page.get_by_label("Base model")).to_have_value("startr")
+    page.get_by_role("textbox", name="Learning rate").fill("0.001")
+    page.locator("#start").click()
+    expect(page.get_by_role("alert")).to_contain_text("There is no model called startr.")
+
+
+def tab_to(page: Page, target: Locator) -> None:
+    """Go from field to field until a certain one is reached."""
+    expect(target).to_be_visible()
+    for _ in range(200):
+        if target.evaluate("one => one === document.activeElement"):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError("It is not reached by keyboard.")
+
+
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def test_the_whole_way_by_keyboard(page: Page, studio: Studio) -> None:
+    other = submit(studio, "the other", max_steps=2)
+    page.goto("/")
+    page.get_by_role("heading", name="Runs", exact=True).wait_for()
+    press(page, "g", "n")
+    page.wait_for_url("**/new")
+    tab_to(page, page.get_by_label("Stop after"))
+    page.keyboard.type("2")
+    press(page, "Enter")
+    page.wait_for_url(f"**/runs/{other + 1}")
+    expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
+
+    press(page, "g", "c")
+    for number in (other + 1, other):
+        tab_to(page, page.get_by_role("checkbox", name=re.compile(f"^Select run {number},")))
+        press(page, "Space")
+    tab_to(page, page.get_by_role("button", name="Compare selected"))
+    press(page, "Enter")
+    page.wait_for_url("**/compare?runs=*")
+    chart = page.get_by_role("application", name=re.compile("^Training loss"))
+    expect(chart).to_have_attribute("data-points", "2")
+    tab_to(page, chart)
+    press(page, "End")
+    expect(chart.locator("xpath=..").locator(".read")).to_contain_text("step 2: ")
+
+
+def test_data_of_ones_own(page: Page, studio: Studio, tmp_path: Path) -> None:
+    rows = "".join(f'{{"instruction": "Say {i}", "output": "{i}."}}\n' for i in range(30))
+    page.goto("/datasets")
+    (tmp_path / "numbers.jsonl").write_text(rows)
+    page.locator("input[type=file]").first.set_input_files(tmp_path / "numbers.jsonl")
+    page.get_by_role("button", name=re.compile("^(Upload|Import|Add)")).click()
+
+    page.wait_for_url("**/mapping")
+    page.get_by_role("button", name="Use it").click()
+    page.wait_for_url(re.compile(r"/datasets/\d+$"))
+    expect(page.get_by_role("main")).to_contain_text("alpaca")
+    assert "numbers" in [data["name"] for data in studio.api.get("/datasets").json()["data"]]

@@ -1,0 +1,164 @@
+"""By keyboard alone: the palette, the shortcuts, where the focus goes, and the first tour."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from studio.db.session import connect, unit_of_work
+from tests.support.factories import make_done
+from tests.support.live_studio import Studio, stop_everything
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def quiet_studio(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    """Give all tests here one studio where nothing trains, with one run that is done."""
+    studio = Studio.copied(starter_home, tmp_path_factory.mktemp("keys") / "home")
+    studio.worker = False
+    engine = connect(studio.home / "studio.db")
+    with unit_of_work(engine) as db:
+        make_done(db, "a blue moon")
+    engine.dispose()
+    studio.start()
+    yield studio
+    stop_everything(studio)
+
+
+@pytest.fixture
+def keyed(browser: Browser, quiet_studio: Studio) -> Iterator[Page]:
+    context = browser.new_context(
+        base_url=quiet_studio.url, viewport={"width": 1280, "height": 800}, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.goto("/settings")
+    yield page
+    context.close()
+
+
+def go(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def violations(page: Page) -> list[tuple[str, str]]:
+    return [(v["id"], v["nodes"][0]["html"][:200]) for v in Axe().run(page).response["violations"]]
+
+
+def test_a_run_is_reached_by_its_name(keyed: Page) -> None:
+    go(keyed, "Control+k")
+    expect(keyed.get_by_role("combobox", name="Search everything")).to_be_focused()
+    keyed.keyboard.type("blue")
+    expect(keyed.get_by_role("option", name="a blue moon")).to_have_count(2)
+    expect(keyed.get_by_role("option", selected=True)).to_contain_text("#1, bf16, succeeded")
+    go(keyed, "Enter")
+
+    keyed.wait_for_url("**/runs/1")
+    expect(keyed.get_by_role("heading", level=1)).to_be_focused()
+
+
+def test_arrows_choose_in_the_palette_and_escape_leaves_it(keyed: Page) -> None:
+    go(keyed, "Control+k")
+    options = keyed.locator("#palette-found [role=option]")
+    expect(options.first).to_have_attribute("aria-selected", "true")
+    go(keyed, "ArrowDown")
+    expect(options.nth(1)).to_have_attribute("aria-selected", "true")
+    go(keyed, "ArrowUp", "ArrowUp")
+    expect(options.last).to_have_attribute("aria-selected", "true")
+    go(keyed, "Escape")
+
+    expect(keyed.locator("#palette")).to_be_hidden()
+
+
+def test_the_palette_changes_the_theme(keyed: Page) -> None:
+    before = keyed.evaluate("getComputedStyle(document.body).backgroundColor")
+    go(keyed, "Control+k")
+    keyed.keyboard.type("theme")
+    expect(keyed.locator("#palette-found [role=option]")).to_have_count(1)
+    go(keyed, "Enter")
+
+    assert keyed.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_dialogs_are_accessible(keyed: Page, theme: str) -> None:
+    keyed.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+    go(keyed, "Control+k")
+    expect(keyed.get_by_role("option").first).to_be_visible()
+    assert violations(keyed) == []
+    go(keyed, "Escape", "?")
+    expect(keyed.get_by_text("Go to Runs", exact=True)).to_be_visible()
+
+    assert violations(keyed) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "path"), [("r", "/"), ("n", "/new"), ("d", "/datasets"), ("q", "/queue")]
+)
+def test_g_and_a_letter_lead_to_a_page(keyed: Page, key: str, path: str) -> None:
+    go(keyed, "g", key)
+
+    keyed.wait_for_url(re.compile(re.escape(path) + "$"))
+    expect(keyed.get_by_role("heading", level=1)).to_be_focused()
+
+
+def test_a_slash_goes_to_the_search_of_the_page(keyed: Page) -> None:
+    keyed.goto("/help")
+    go(keyed, "/")
+    keyed.keyboard.type("patience")
+
+    expect(keyed.locator("#q")).to_have_value("patience")
+    expect(keyed.locator("#found").get_by_role("link", name="Patience")).to_be_visible()
+
+
+def test_letters_typed_into_a_field_lead_nowhere(keyed: Page) -> None:
+    keyed.goto("/help")
+    keyed.locator("#q").fill("")
+    keyed.locator("#q").press_sequentially("g q ?")
+
+    expect(keyed.locator("#q")).to_have_value("g q ?")
+    assert "/help" in keyed.url
+    expect(keyed.locator("#keys")).to_be_hidden()
+
+
+def test_single_keys_can_be_switched_off(keyed: Page) -> None:
+    keyed.get_by_label("Shortcuts of a single key").first.uncheck()
+    keyed.reload()
+    expect(keyed.get_by_label("Shortcuts of a single key").first).not_to_be_checked()
+    go(keyed, "?", "g", "q", "Control+k")
+    expect(keyed.locator("#palette")).to_be_visible()
+
+    expect(keyed.locator("#keys")).to_be_hidden()
+    assert keyed.url.endswith("/settings")
+
+
+def test_the_tour_has_four_steps_and_is_shown_once(page: Page) -> None:
+    page.goto("/")
+    tour = page.get_by_role("dialog")
+    titles = []
+    for button in ("Next", "Next", "Next", "Done"):
+        expect(tour.get_by_role("button", name=button)).to_be_focused()
+        titles.append(tour.get_by_role("heading").inner_text())
+        go(page, "Enter")
+
+    expect(tour).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("heading", name="Fine-tune your first model")).to_be_visible()
+    expect(tour).to_have_count(0)
+    assert len(set(titles)) == 4
+
+
+def test_the_tour_can_be_skipped_and_taken_again(page: Page) -> None:
+    page.goto("/")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert violations(page) == []
+    go(page, "Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.goto("/help")
+    page.get_by_role("button", name="Take the tour").click()
+
+    expect(page.get_by_role("dialog")).to_be_visible()

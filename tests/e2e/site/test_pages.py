@@ -1,0 +1,347 @@
+"""What holds for every page: readable by all, at any width, in both themes and languages."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+from sqlmodel import Session
+
+from studio.db.session import connect, unit_of_work
+from studio.db.states import RunStatus
+from studio.protocols.events import Event, Failed, Finished, Sampled, Started
+from studio.protocols.run_dir import RunDir
+from studio.recipe.search_space import Space, Values
+from studio.services import experiments
+from studio.services.compare import comparisons
+from studio.services.datasets import dataset_builds
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.exports import exports
+from studio.services.runs import attempts, run_commands, runs, states
+from studio.services.studies import studies
+from studio.services.sweeps import sweeps
+from studio.services.sweeps.sweep_preview import Plan
+from studio.services.tasks import task_lifecycle
+from tests.fakes.exporter import MEASURED
+from tests.support.factories import make_done, make_running
+from tests.support.live_studio import Studio, stop_everything
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.e2e
+
+PAGES = (
+    "/",
+    "/?group=precision&open=precision:bf16",
+    "/?base=1&cols=precision,eval_loss,loss.curve,notes,adapter.r",
+    "/?q=nothing",
+    "/?q=stauts:failed",
+    "/new",
+    "/new?from=run:1&optimisation.seed=7",
+    "/runs/1",
+    "/runs/2",
+    "/runs/3",
+    "/experiments/1",
+    "/compare",
+    "/compare?runs=1,2",
+    "/compare?runs=1,2&differs=1&blind=1",
+    "/compare?runs=1,2&plot=parallel&group=seed",
+    "/compare?runs=1,2,3&plot=scatter&y=log&saved=1",
+    "/runs/1/broken?step=3",
+    "/datasets",
+    "/datasets/1",
+    "/datasets/1/sight",
+    "/datasets/1/stats?max_length=40",
+    "/datasets/2/stats",
+    "/datasets/2",
+    "/datasets/2?original=3&q=film",
+    "/datasets/2/mapping",
+    "/datasets/3/mapping",
+    "/datasets/4?finding=control_characters",
+    "/datasets/4?finding=duplicates",
+    "/datasets/5",
+    "/reports/precision",
+    "/reports/precision/1",
+    "/reports/precision/new?from=experiment:1",
+    "/sweeps",
+    "/sweeps/1",
+    "/sweeps/new?from=experiment:1",
+    "/models",
+    "/models/1",
+    "/queue",
+    "/settings",
+    "/settings/access",
+    "/settings/people",
+    "/settings/secrets",
+    "/settings/log",
+    "/failures",
+    "/help",
+    "/docs",
+    "/help/knobs/precision",
+    "/palette?q=run",
+    "/style",
+    "/nowhere",
+)
+
+Scheme = Literal["light", "dark"]
+LANGUAGES = {"en-GB": "en", "zh-CN": "zh-Hans"}
+WIDTHS = (320, 390, 768, 1280, 1920)
+"""The narrowest is a window of 1280 pixels at 400 % zoom (WCAG 1.4.10)."""
+UNASKED = ("target-size", "label-content-name-mismatch")
+"""What axe leaves out unless asked: targets of 24 pixels, and names that hold what is read."""
+LOOKS: dict[str, list[tuple[Scheme, int, list[str]]]] = {
+    "en-GB": [
+        ("light", 1440, []),
+        ("dark", 390, ["color-contrast", "target-size", "link-in-text-block"]),
+    ],
+    "zh-CN": [("light", 390, [])],
+}
+"""For each language themes, widths of windows, and rules; no rules are all of them.
+
+What neither theme nor width can change is looked at once. Colours are the same in both languages.
+"""
+VIOLATIONS = "addEventListener('securitypolicyviolation', (e) => console.error(e.blockedURI))"
+
+FAILED = Failed(code="out_of_memory", message="It did not fit.", hint="Less.")
+
+
+@pytest.fixture(scope="module")
+def furnished_studio(
+    starter_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Studio]:
+    """Give all tests here one studio with a run of each fate."""
+    studio = Studio.copied(starter_home, tmp_path_factory.mktemp("pages") / "home")
+    studio.development = True
+    engine = connect(studio.home / "studio.db")
+    with unit_of_work(engine) as db:
+        for precision in ("bf16", "fp32"):
+            run = make_done(db, f"a run in {precision}", precision=precision)
+            attempts.follow(db, run, answers(), 1)
+        comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
+        export(db, studio.home / "runs")
+        bring(db, studio.home / "datasets")
+        failed = make_running(db, "a run that failed")
+        attempts.fail(db, failed, FAILED)
+        assert runs.get(db, 3).status is RunStatus.FAILED
+        plan = studies.Plan(modes=["fp32", "bf16"], seeds=1)
+        study = studies.create(db, experiments.get(db, 1), plan)
+        for run in studies.runs_of(db, study.id or 0):
+            run_commands.cancel(db, run.id or 0)
+        sweep(db)
+    engine.dispose()
+    studio.start()
+    until(lambda: counted(studio))
+    yield studio
+    stop_everything(studio)
+
+
+def counted(studio: Studio) -> bool:
+    """Ask for the tokens of the first data set, and tell whether they are counted."""
+    return studio.api.post("/datasets/1/stats", json={"model": "starter"}).status_code == 200
+
+
+def bring(db: Session, folder: Path) -> None:
+    """Add a data set of two classes with a row left out, a draft, and two with odd rows."""
+    for content, name, is_draft in (
+        ("text,label\nA film,good\nNo film,bad\n,bad\nA film again,good\n", "films.csv", False),
+        ("a,b\n1,2\n", "odd.csv", True),
+        ("prompt,completion\nRing\x07,...\nWhy?,So.\nWhy?,So.\n", "odd rows.csv", False),
+        ("prompt,completion\nWhy?,So.\n", "one row.csv", False),
+    ):
+        path = folder / ".arrived"
+        path.write_text(content, encoding="utf-8")
+        dataset_builds.bring(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
+
+
+def sweep(db: Session) -> None:
+    """Add a sweep of two runs, one of which is the best."""
+    space: Space = {"adapter.r": Values(values=[4, 8])}
+    made = sweeps.create(db, experiments.get(db, 1), Plan(space=space, parallel=2))
+    sweeps.advance(db, made.id or 0)
+    for run in sweeps.runs_of(db, made.id or 0):
+        states.move(db, run, RunStatus.STARTING)
+        loss = Finished(metrics={"eval_loss": 1 / (run.id or 1)})
+        attempts.follow(db, run, [Started(total_steps=1, resolved={}), loss], 1)
+    sweeps.advance(db, made.id or 0)
+
+
+def export(db: Session, runs_folder: Path) -> None:
+    """Let the first run have an export that is done, and one that failed."""
+    run = RunDir(runs_folder / "1")
+    run.artifacts.mkdir(parents=True)
+    ends: tuple[Event, ...] = (Finished(metrics=MEASURED), FAILED)
+    asked = [exports.request(db, 1, dtype, None, runs_folder) for dtype in ("bfloat16", "float32")]
+    for one, end in zip(asked, ends, strict=True):
+        task_lifecycle.begin(one)
+        exports.follow(one, [end], 1)
+    files = run.export(1).files
+    files.mkdir(parents=True)
+    (files / "README.md").write_text("# A card\n", encoding="utf-8")
+
+
+def answers() -> list[Sampled]:
+    common = {"step": 10, "position": 0, "prompt": "Who?", "reference": "Me."}
+    return [
+        Sampled.model_validate(common | {"stage": stage, "answer": stage})
+        for stage in ("before", "after")
+    ]
+
+
+@pytest.fixture(scope="module", params=LOOKS)
+def tongue(
+    request: pytest.FixtureRequest, browser: Browser, furnished_studio: Studio
+) -> Iterator[BrowserContext]:
+    """Give all tests in a language one context: making one costs more than most pages."""
+    context = browser.new_context(
+        base_url=furnished_studio.url, locale=request.param, reduced_motion="reduce"
+    )
+    context.add_init_script(VIOLATIONS)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def plain(tongue: BrowserContext) -> Iterator[Page]:
+    page = tongue.new_page()
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def themed(browser: Browser, furnished_studio: Studio) -> Iterator[Page]:
+    context = browser.new_context(base_url=furnished_studio.url, reduced_motion="reduce")
+    yield context.new_page()
+    context.close()
+
+
+# One load shows all of it: loads are what takes the time.
+@pytest.mark.parametrize("path", PAGES)
+def test_every_page_is_for_everybody(plain: Page, path: str) -> None:
+    """It reads well in both themes, obeys its own policy, complains of nothing, fits any width."""
+    complaints: list[str] = []
+    hosts: set[str] = set()
+    plain.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    plain.on("pageerror", lambda error: complaints.append(str(error)))
+    plain.on("request", lambda asked: hosts.add(asked.url.split("/")[2]))
+    plain.goto(path)
+    plain.wait_for_load_state("load")
+
+    assert plain.evaluate("document.documentElement.lang") == LANGUAGES[spoken(plain)]
+    assert violations(plain) == []
+    assert [width for width in WIDTHS if scrolls(plain, width)] == []
+    assert [said for said in complaints if "404" not in said] == []
+    assert len(hosts) == 1
+
+
+def test_what_opens_over_a_page_is_accessible(plain: Page) -> None:
+    plain.goto("/help")
+    for key, opened in (("Control+k", "#palette"), ("?", "#keys")):
+        plain.keyboard.press(key)
+        expect(plain.locator(opened)).to_be_visible()
+        assert violations(plain) == []
+        plain.keyboard.press("Escape")
+        expect(plain.locator(opened)).to_be_hidden()
+
+
+def test_all_settings_of_an_experiment_are_accessible(plain: Page) -> None:
+    plain.goto("/new")
+    plain.locator("label:has(#view-all)").click()
+    expect(plain.locator("[name='optimisation.weight_decay']")).to_be_visible()
+
+    assert violations(plain) == []
+
+
+def spoken(page: Page) -> str:
+    """Return the language that a window asks for."""
+    return str(page.evaluate("navigator.language"))
+
+
+def violations(page: Page) -> list[tuple[str, str, str]]:
+    """Return what keeps people out in each theme: the theme, the rule, and where."""
+    found: list[tuple[str, str, str]] = []
+    page.evaluate(Axe().axe_script)
+    for scheme, width, rules in LOOKS[spoken(page)]:
+        page.emulate_media(color_scheme=scheme)
+        show_whole(page, width)
+        asked = {"rules": {name: {"enabled": True} for name in UNASKED}}
+        broken = page.evaluate(
+            "(options) => axe.run({ resultTypes: ['violations'], ...options })",
+            {"runOnly": rules} if rules else asked,
+        )["violations"]
+        found += [(scheme, one["id"], one["nodes"][0]["html"][:200]) for one in broken]
+    return found
+
+
+def show_whole(page: Page, width: int) -> None:
+    """Make the window as high as the page, so that a bar at its foot covers nothing."""
+    page.set_viewport_size({"width": width, "height": 900})
+    height: int = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": width, "height": height})
+
+
+def scrolls(page: Page, width: int) -> bool:
+    """Tell whether a page is wider than a window of this width."""
+    page.set_viewport_size({"width": width, "height": 800})
+    wide: int = page.evaluate("document.documentElement.scrollWidth")
+    return wide > width
+
+
+def test_the_language_is_changed_by_a_press_and_kept(
+    browser: Browser, furnished_studio: Studio
+) -> None:
+    context = browser.new_context(base_url=furnished_studio.url)
+    page = context.new_page()
+    page.goto("/queue")
+    page.get_by_role("button", name="中文").click()
+    expect(page.get_by_role("heading", name="队列", level=1)).to_be_visible()
+    page.goto("/settings")
+    expect(page.get_by_role("heading", name="设置", level=1)).to_be_visible()
+    page.get_by_role("button", name="English").click()
+
+    expect(page.get_by_role("heading", name="Settings", level=1)).to_be_visible()
+    context.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/1", "/compare?runs=1,2", "/datasets", "/settings"])
+def test_pages_read_without_scripts(browser: Browser, furnished_studio: Studio, path: str) -> None:
+    context = browser.new_context(base_url=furnished_studio.url, java_script_enabled=False)
+    page = context.new_page()
+    page.goto(path)
+
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    expect(page.get_by_role("table").first).to_be_visible()
+    context.close()
+
+
+def test_how_long_ago_something_was_goes_on(browser: Browser, furnished_studio: Studio) -> None:
+    context = browser.new_context(base_url=furnished_studio.url)
+    page = context.new_page()
+    page.goto("/datasets/1")
+    spot = page.locator("time").first
+    made = datetime.fromisoformat(spot.get_attribute("datetime") or "")
+    page.clock.install(time=made + timedelta(minutes=7, seconds=30))
+    page.goto("/datasets/1")
+    page.clock.fast_forward("01:01")
+
+    expect(spot).to_have_text("8 min ago")
+    context.close()
+
+
+def test_the_theme_is_kept(themed: Page) -> None:
+    themed.goto("/")
+    before = themed.evaluate("getComputedStyle(document.body).backgroundColor")
+    themed.get_by_role("button", name="Theme").click()
+    themed.goto("/settings")
+
+    assert themed.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_leaving_a_page_closes_its_stream(themed: Page) -> None:
+    themed.goto("/")
+    expect(themed.get_by_role("status").filter(has_text="Live")).to_be_visible()
+    themed.get_by_role("link", name="Settings").click()
+
+    expect(themed.get_by_role("heading", name="Settings", level=1)).to_be_visible()
+    expect(themed.get_by_role("status").filter(has_text="Live")).to_have_count(0)

@@ -1,0 +1,40 @@
+"""The first visit: through the link that the studio prints, in a real browser."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from tests.support.live_studio import Studio
+
+pytestmark = pytest.mark.e2e
+
+
+def printed(studio: Studio) -> str:
+    found = re.search(r"Mantissa Studio is at (\S+)", (studio.home / "studio.log").read_text())
+    assert found is not None
+    return found[1]
+
+
+def test_the_printed_link_lets_one_browser_in(
+    browser: Browser, make_studio: Callable[..., Studio]
+) -> None:
+    studio = make_studio(sign_in="link")
+    page = browser.new_page(base_url=studio.url)
+    page.goto("/queue")
+    expect(page.get_by_role("heading", name="does not know this browser")).to_be_visible()
+    assert Axe().run(page).response["violations"] == []
+
+    page.goto(printed(studio))
+    expect(page).to_have_url(f"{studio.url}/")
+    page.get_by_role("link", name="Queue").click()
+    expect(page.get_by_role("heading", name="Queue", level=1)).to_be_visible()
+
+    other = browser.new_page(base_url=studio.url)
+    other.goto(printed(studio))
+    expect(other.get_by_role("alert")).to_contain_text("This link was used already")
+
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="does not know this browser")).to_be_visible()

@@ -1,0 +1,87 @@
+"""What the interface says, found in templates; and the catalogues kept up with it.
+
+`python -m tests.tools.message_catalogue` (`make words`) writes what is new into each catalogue,
+without a translation, and takes out what nobody says any more. A contract test fails until all is
+said.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_from_file
+from babel.messages.pofile import read_po, write_po
+
+from tests.tools import message_extraction
+
+ROOT = Path(__file__).parents[2]
+LOCALE = ROOT / "studio" / "locale"
+TEMPLATES = sorted(
+    path for path in (ROOT / "templates").rglob("*.html") if path.parent.name != "style"
+)
+"""All that people see; what pages are made of is shown to those who build them, in English."""
+
+_OPTIONS = {
+    "newstyle_gettext": "true",
+    "trimmed": "true",
+    "trim_blocks": "true",
+    "lstrip_blocks": "true",
+    "silent": "false",
+}
+_HEADER = "# What the interface says. English is the key; `make words` keeps the keys.\n#"
+
+
+def wanted() -> Catalog:
+    """Return all that is said, with the files that say it and no translations."""
+    found = Catalog(charset="utf-8")
+    for where, message in (*_in_templates(), *message_extraction.all_of(ROOT)):
+        found.add(message, locations=[(where, 0)])
+    return found
+
+
+def kept(tongue: str) -> Catalog:
+    with _path(tongue).open("rb") as file:
+        return read_po(file, locale=tongue)
+
+
+def tongues() -> list[str]:
+    return sorted(path.name for path in LOCALE.iterdir() if path.is_dir())
+
+
+def update(tongue: str) -> None:
+    """Write the catalogue anew: with all that is wanted, and with nothing else."""
+    known, fresh = kept(tongue), wanted()
+    held = Catalog(
+        locale=tongue,
+        header_comment=_HEADER,
+        creation_date=known.creation_date,
+        charset="utf-8",
+        fuzzy=False,
+    )
+    for message in sorted((one for one in fresh if one.id), key=lambda one: str(one.id)):
+        before = known.get(message.id)
+        held.add(
+            message.id,
+            before.string if before else None,
+            locations=sorted({(where, 0) for where, _line in message.locations}),
+        )
+    with _path(tongue).open("wb") as file:
+        write_po(file, held, width=100, include_lineno=False, omit_header=False)
+
+
+def _path(tongue: str) -> Path:
+    return LOCALE / tongue / "LC_MESSAGES" / "studio.po"
+
+
+def _in_templates() -> Iterator[tuple[str, str | tuple[str, ...]]]:
+    for path in TEMPLATES:
+        where = path.relative_to(ROOT).as_posix()
+        for _line, message, _comments, _context in extract_from_file(
+            "jinja2.ext:babel_extract", path, options=_OPTIONS
+        ):
+            yield where, message
+
+
+if __name__ == "__main__":
+    for each in tongues():
+        update(each)

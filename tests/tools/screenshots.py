@@ -1,0 +1,184 @@
+"""Pictures of every page: `python -m tests.tools.screenshots FOLDER`.
+
+They come from a live studio with real runs.
+
+Each page is taken light and dark, on a wide screen and on a phone. `--readme` also writes the three
+pictures of the README to docs/. `--only` takes the pages whose address holds some text.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from playwright.sync_api import Browser, FloatRect, sync_playwright
+
+from studio.settings import Settings
+from tests.support.live_studio import ROOT, Studio, free_port, prepare, run_of, stop_everything
+from tests.support.waiting import until
+from tests.tools.browser import FLAGS, find
+
+PAGES = (
+    "/",
+    "/new",
+    "/runs/1",
+    "/runs/4",
+    "/experiments/1",
+    "/compare",
+    "/compare?runs=1,2,3",
+    "/reports/precision",
+    "/reports/precision/1",
+    "/reports/precision/new?from=experiment:1",
+    "/datasets",
+    "/datasets/1",
+    "/datasets/1/sight",
+    "/datasets/1/stats?max_length=64",
+    "/datasets/1/mapping",
+    "/models",
+    "/models/1",
+    "/queue",
+    "/settings",
+    "/settings/access",
+    "/settings/people",
+    "/failures",
+    "/help",
+    "/docs",
+    "/help/knobs/optimisation.learning_rate",
+    "/palette?q=loss",
+    "/style",
+    "/nowhere",
+)
+SIZES = {1280: 900, 390: 844}
+SHORT = 800
+"""Height of the README's pictures: each stays below 150 KB."""
+SEEDS = 2
+"""Of the precision study: with one alone its report could judge nothing."""
+THEMES = ("light", "dark")
+README = {
+    "run.png": ("/runs/1", "light"),
+    "compare.png": ("/compare?runs=1,2,3", "dark"),
+    "report.png": ("/reports/precision/1", "light"),
+}
+"""The README's pictures: which page, in which theme."""
+
+BLANK = """[...document.querySelectorAll(".plot:not([data-empty]):empty")]
+    .filter((one) => one.offsetParent && one.getBoundingClientRect().top < innerHeight).length"""
+"""How many charts on screen are not drawn yet. It is asked again and again from outside: pages let
+nobody wait inside them for a text that is run as a script."""
+
+QUICK: dict[str, Any] = {
+    "base_model": "starter",
+    "dataset": "starter",
+    "adapter": {"kind": "full"},
+    "optimisation": {"learning_rate": 3e-3, "max_steps": 40, "per_device_train_batch_size": 4},
+    "data": {"max_length": 64},
+    "evaluation": {"per_device_eval_batch_size": 64},
+    "samples": {"prompts": 2, "max_new_tokens": 12},
+}
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(prog="python -m tests.tools.screenshots", description=__doc__)
+    asked.add_argument("folder", type=Path)
+    asked.add_argument("--readme", action="store_true")
+    asked.add_argument("--only", default="")
+    given = asked.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    with lived_in() as studio, chromium() as browser:
+        take(browser, studio.url, given.folder, [path for path in PAGES if given.only in path])
+        if given.readme:
+            illustrate(browser, studio.url)
+
+
+def take(browser: Browser, url: str, folder: Path, pages: list[str]) -> None:
+    for path, theme, width in product(pages, THEMES, SIZES):
+        name = f"{_named(path)}-{theme}-{width}.png"
+        shoot(browser, url + path, folder / name, (theme, width))
+
+
+def illustrate(browser: Browser, url: str) -> None:
+    """Write the README's pictures."""
+    for name, (path, theme) in README.items():
+        shoot(browser, url + path, ROOT / "docs" / name, (theme, 1280), whole=False)
+
+
+@contextmanager
+def lived_in() -> Iterator[Studio]:
+    """Run a studio in which people have tried things: four runs, one too bold, and a study."""
+    with TemporaryDirectory() as folder:
+        studio = Studio(Path(folder), free_port(), warm=True, development=True)
+        prepare(Settings(home=studio.home))
+        studio.start()
+        try:
+            _try_things(studio)
+            yield studio
+        finally:
+            stop_everything(studio)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(find()), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def shoot(
+    browser: Browser, url: str, to: Path, look: tuple[str, int], *, whole: bool = True
+) -> None:
+    """Take one page as it stands once its numbers are drawn."""
+    theme, width = look
+    context = browser.new_context(
+        viewport={"width": width, "height": SIZES[width]},
+        color_scheme="dark" if theme == "dark" else "light",
+        reduced_motion="reduce",
+    )
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_load_state("load")
+    if whole:
+        # Charts are drawn once they are on screen: all of the page is.
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({"width": width, "height": max(height, SIZES[width])})
+    until(lambda: page.evaluate(BLANK) == 0)
+    clip = None if whole else FloatRect(x=0, y=0, width=width, height=SHORT)
+    page.screenshot(path=to, full_page=whole, clip=clip)
+    context.close()
+    sys.stdout.write(f"{to} {to.stat().st_size / 1000:.0f} KB\n")
+
+
+def _try_things(studio: Studio) -> None:
+    bold = {"optimisation": QUICK["optimisation"] | {"learning_rate": 1.0}}
+    tried = (
+        ("quick try", {"precision": "bf16"}),
+        ("the same in float32", {"precision": "fp32"}),
+        ("another seed", {"optimisation": QUICK["optimisation"] | {"seed": 7}}),
+        ("far too fast", bold),
+    )
+    for name, change in tried:
+        answer = studio.api.post("/runs", json={"name": name, "recipe": QUICK | change})
+        answer.raise_for_status()
+    modes = ["fp32", "bf16"]
+    plan = {"modes": modes, "seeds": SEEDS, "max_steps": 15}
+    studio.api.post("/experiments/1/studies", json=plan).raise_for_status()
+    studio.api.post("/datasets/1/stats", json={"model": "starter"}).raise_for_status()
+    count = len(tried) + len(modes) * SEEDS
+    until(lambda: all(_is_over(studio, number) for number in range(1, count + 1)), seconds=900)
+
+
+def _is_over(studio: Studio, number: int) -> bool:
+    return run_of(studio, number)["status"] in {"succeeded", "failed", "cancelled"}
+
+
+def _named(path: str) -> str:
+    return re.sub(r"\W+", "-", path).strip("-") or "runs"
+
+
+if __name__ == "__main__":
+    main()

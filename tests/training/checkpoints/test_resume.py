@@ -1,0 +1,275 @@
+"""A run that is cut off goes on from a checkpoint as if nothing had happened, to the last bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio.methods import RECIPES
+from studio.protocols.events import Alarmed, Checkpointed, Finished, Phase, Sampled, Started
+from studio.protocols.run_dir import Ask
+from studio.recipe import yaml
+from studio.recipe.dotted_keys import merge
+from studio.recipe.precision import PrecisionName
+from studio.runner.execution import execute
+from studio.services.runs import oom_retry
+from studio.training.checkpoints import checksums
+from studio.training.stop_handler import Stop
+from tests.training import tiny
+from tests.training.checkpoints import resumed_runs
+from tests.training.checkpoints.resumed_runs import LORA, SAVED, STEPS
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+def assert_equal_after(step: int, model: Path, folder: Path, **knobs: Any) -> None:  # noqa: ANN401 -- any knob
+    """Train a run twice: whole, and cut off after a step. All of it must come out equal."""
+    whole = tiny.train(folder / "whole", model, **STEPS, **SAVED, **knobs)
+    again = resumed_runs.cut_off(whole, step, folder / "again")
+    assert execute(again.root, Stop()) == 0
+    assert resumed_runs.resumed_at(again) == [(2, step)]
+    assert resumed_runs.curve(again) == resumed_runs.curve(whole)
+    assert resumed_runs.result(again) == resumed_runs.result(whole)
+    assert resumed_runs.bits(again) == resumed_runs.bits(whole)
+
+
+@pytest.mark.parametrize(
+    "precision", ["fp32", "bf16", "fp16", "bf16_pure", "bf16_kahan", "bf16_stochastic", "bf16_dual"]
+)
+def test_a_resumed_run_equals_an_undisturbed_one(
+    precision: PrecisionName, model: Path, tmp_path: Path
+) -> None:
+    assert_equal_after(7, model, tmp_path, precision=precision)
+
+
+def test_a_resumed_adapter_equals_an_undisturbed_one(model: Path, tmp_path: Path) -> None:
+    assert_equal_after(7, model, tmp_path, **LORA)
+
+
+@pytest.mark.parametrize("order", ["random", "sequential"])
+def test_every_order_of_examples_goes_on(order: str, model: Path, tmp_path: Path) -> None:
+    assert_equal_after(7, model, tmp_path, **LORA, optimisation__train_sampling_strategy=order)
+
+
+@pytest.mark.parametrize("optim", ["adafactor", "sgd"])
+def test_every_optimizer_goes_on(optim: str, model: Path, tmp_path: Path) -> None:
+    assert_equal_after(3, model, tmp_path, precision="fp32", optimisation__optim=optim)
+
+
+@pytest.mark.parametrize("step", [5, 10, 12], ids=["one epoch", "two epochs", "all"])
+def test_an_epoch_that_was_whole_is_not_begun_again(step: int, model: Path, tmp_path: Path) -> None:
+    assert_equal_after(step, model, tmp_path, **LORA)
+
+
+def test_saving_leaves_no_trace_in_training(model: Path, tmp_path: Path) -> None:
+    without = tiny.train(tmp_path / "without", model, **STEPS, **LORA)
+    saved = tiny.train(tmp_path / "saved", model, **STEPS, **LORA, **SAVED)
+
+    assert resumed_runs.bits(saved) == resumed_runs.bits(without)
+    assert tiny.said(without, Checkpointed) == []
+
+
+def test_a_resumed_run_tells_its_stages_and_keeps_the_first_answers(
+    model: Path, tmp_path: Path
+) -> None:
+    whole = tiny.train(tmp_path / "whole", model, **SAVED, samples__prompts=1)
+    again = resumed_runs.cut_off(whole, 2, tmp_path / "again")
+    before = len(again.events.read()[0])
+
+    execute(again.root, Stop())
+
+    told = again.events.read()[0]
+    kinds = [e.name if isinstance(e, Phase) else e.kind for e in told[before:]]
+    assert [kind for kind in kinds if kind not in ("progressed", "checkpointed")] == [
+        "resumed",
+        "loading",
+        "tokenising",
+        "training",
+        "started",
+        "answering",
+        "sampled",
+        "saving",
+        "finished",
+    ]
+    assert [event.seq for event in told] == list(range(1, len(told) + 1))
+    first = [e.answer for e in tiny.said(whole, Sampled) if e.stage == "before"]
+    assert (
+        f"* before: {' '.join(first[0].split())}\n" in (again.artifacts / "README.md").read_text()
+    )
+    assert tiny.said(again, Started)[0].resolved == tiny.said(again, Started)[1].resolved
+
+
+def test_a_run_stopped_early_goes_on_to_the_same_best_weights(model: Path, tmp_path: Path) -> None:
+    knobs: dict[str, Any] = {
+        "precision": "fp32",
+        "optimisation__learning_rate": 0.3,
+        "optimisation__max_steps": 30,
+        "evaluation__eval_steps": 1,
+        "early_stopping__early_stopping_patience": 2,
+    }
+    whole = tiny.train(tmp_path / "whole", model, **knobs, **SAVED)
+    last = max(event.step for event in tiny.said(whole, Checkpointed))
+    again = resumed_runs.cut_off(whole, last - 1, tmp_path / "again")
+
+    execute(again.root, Stop())
+
+    assert resumed_runs.result(again) == resumed_runs.result(whole)
+    assert resumed_runs.bits(again) == resumed_runs.bits(whole)
+
+
+def test_the_best_checkpoint_outlives_newer_ones(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(
+        tmp_path / "run",
+        model,
+        optimisation__learning_rate=1.0,
+        optimisation__max_steps=6,
+        evaluation__eval_steps=1,
+        checkpoints__save_steps=1,
+        checkpoints__save_total_limit=1,
+        checkpoints__load_best_model_at_end=True,
+        checkpoints__keep_after_success=True,
+    )
+    _untrained, *measured = tiny.series(run, "eval_loss")
+    best = measured.index(min(measured)) + 1
+
+    assert best < 6
+    assert resumed_runs.checkpoints(run) == [f"checkpoint-{best}", "checkpoint-6"]
+    assert tiny.said(run, Finished)[0].metrics["eval_loss"] == min(measured)
+
+
+def test_only_the_newest_checkpoints_are_kept_and_none_after_success(
+    model: Path, tmp_path: Path
+) -> None:
+    kept: dict[str, Any] = {"checkpoints__save_steps": 1, "optimisation__max_steps": 4}
+    run = tiny.train(tmp_path / "a", model, **kept, checkpoints__keep_after_success=True)
+    gone = tiny.train(tmp_path / "b", model, **kept)
+
+    assert resumed_runs.checkpoints(run) == ["checkpoint-3", "checkpoint-4"]
+    assert not gone.checkpoints.exists()
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def reword(file: Path) -> None:
+    """Change what it says, and leave it readable."""
+    file.write_text(file.read_text(encoding="utf-8").replace(": ", ":  ", 1).replace("a", "b", 1))
+
+
+def cut_short(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "why"),
+    [
+        ("weights.safetensors", flip, "is not as it was written"),
+        ("optimizer.pt", cut_short, "has another length than it was written with"),
+        ("optimizer.pt", Path.unlink, "is missing"),
+        ("MANIFEST.json", reword, "is not as it was written"),
+    ],
+    ids=["a flipped bit", "a truncated file", "a missing optimizer", "a changed manifest"],
+)
+def test_a_broken_checkpoint_is_told_of_and_the_one_before_is_taken(
+    name: str,
+    harm: Callable[[Path], None],
+    why: str,
+    model: Path,
+    tmp_path: Path,
+) -> None:
+    whole = tiny.train(tmp_path / "whole", model, **SAVED)
+    again = resumed_runs.cut_off(whole, 2, tmp_path / "again")
+    harm(again.checkpoints / "checkpoint-2" / name)
+
+    execute(again.root, Stop())
+
+    (alarm,) = tiny.said(again, Alarmed)
+    assert alarm.message == f"The checkpoint of step 2 cannot be used: {name} {why}."
+    assert resumed_runs.resumed_at(again) == [(2, 1)]
+    assert resumed_runs.bits(again) == resumed_runs.bits(whole)
+    assert resumed_runs.checkpoints(again)[0] == "broken-checkpoint-2"
+
+
+def test_a_disk_too_full_to_save_is_told_once_and_harms_nothing(
+    model: Path, small: Path, tmp_path: Path
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model, precision="fp32", **SAVED)
+    run.checkpoints.symlink_to(small, target_is_directory=True)
+
+    assert execute(run.root, Stop()) == 0
+
+    (alarm,) = tiny.said(run, Alarmed)
+    assert (alarm.code, alarm.step) == ("not_saved", 2)
+    assert alarm.message.startswith("Step 2 could not be saved. It takes 0.5 MB, and 0.5 MB are ")
+    assert [event.step for event in tiny.said(run, Checkpointed)] == [1]
+    assert checksums.examine(run.checkpoints / "checkpoint-1").step == 1
+    assert isinstance(tiny.last(run), Finished)
+
+
+def test_a_checkpoint_of_another_recipe_is_not_taken(model: Path, tmp_path: Path) -> None:
+    whole = tiny.train(tmp_path / "whole", model, **SAVED)
+    again = resumed_runs.cut_off(whole, 2, tmp_path / "again")
+    text = again.recipe.read_text(encoding="utf-8")
+    again.recipe.write_text(text.replace("seed: 42", "seed: 43"), encoding="utf-8")
+
+    execute(again.root, Stop())
+
+    assert resumed_runs.resumed_at(again) == [(2, 0)]
+    assert {alarm.message.partition(": ")[2] for alarm in tiny.said(again, Alarmed)} == {
+        "it was made by another recipe."
+    }
+
+
+def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_path: Path) -> None:
+    """As after memory ran out: half the batch, twice as many to an update, nothing lost."""
+    wide = {
+        "optimisation__max_steps": 12,
+        "optimisation__per_device_train_batch_size": 6,
+        "optimisation__gradient_accumulation_steps": 1,
+        "evaluation__logging_steps": 1,
+    }
+    whole = tiny.train(tmp_path / "whole", model, **wide, **SAVED)
+    again = resumed_runs.cut_off(whole, 7, tmp_path / "again")
+    values = yaml.load(again.recipe.read_text(encoding="utf-8"))
+    recipe = RECIPES.validate_python(values, strict=False)
+    shrunk = RECIPES.validate_python(merge(recipe.model_dump(), oom_retry.smaller_batch(recipe)))
+    again.recipe.write_text(yaml.dump(shrunk), encoding="utf-8")
+
+    assert execute(again.root, Stop()) == 0
+
+    one, other = (resumed_runs.curve(run) for run in (again, whole))
+    assert resumed_runs.resumed_at(again) == [(2, 7)]
+    assert (shrunk.optimisation.per_device_train_batch_size, tiny.said(again, Alarmed)) == (3, [])
+    assert [one[step]["tokens"] for step in range(1, 13)] == [
+        other[step]["tokens"] for step in range(1, 13)
+    ]
+    assert [one[step]["loss"] for step in range(1, 13)] == pytest.approx(
+        [other[step]["loss"] for step in range(1, 13)], rel=1e-3
+    )
+
+
+def test_a_run_told_to_begin_anew_takes_no_old_checkpoint(model: Path, tmp_path: Path) -> None:
+    run = tiny.train(tmp_path / "run", model, **SAVED)
+
+    execute(run.root, Stop())
+
+    assert resumed_runs.resumed_at(run) == []
+    assert [event.step for event in tiny.said(run, Checkpointed)] == [1, 2, 3, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("asked", "kind"), [("pause", "paused"), ("keep", "stopped")])
+def test_a_run_asked_before_it_began_leaves_with_nothing(
+    asked: Ask, kind: str, model: Path, tmp_path: Path
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model)
+    stop = Stop()
+    stop.asked = asked
+
+    assert execute(run.root, stop) == 0
+    assert [event.kind for event in run.events.read()[0]] == [kind]
+    assert tiny.last(run).model_dump()["step"] == 0
+    assert not run.artifacts.exists()

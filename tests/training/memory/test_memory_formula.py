@@ -1,0 +1,102 @@
+"""The closed form of memory, held to dry runs of small models of every family, in every mode."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studio.protocols.run_dir import RunDir
+from studio.runner.training_run import recipe_of
+from studio.services.estimates import memory
+from studio.services.estimates.activation_memory import Load
+from studio.services.estimates.memory import Estimate
+from studio.training.memory import dry_run
+from studio.training.models import loader
+from studio.weights import model_facts
+from studio.weights.decoder_layers import FAMILIES
+from tests.training import tiny
+from tests.training.memory import tiny_configs
+from tests.training.memory.test_dry_run import dry, plan
+from tests.training.memory.test_memory import talk
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+_ROWS, _HELD_BACK = 20, 4
+LORA = {"precision": "bf16", "adapter__kind": "lora"}
+WAYS: dict[str, dict[str, Any]] = {
+    "rounded": {"precision": "fp32_bf16_matmul"},
+    "rounded_lora": LORA | {"precision": "fp32_bf16_matmul"},
+    "kahan": {"precision": "bf16_kahan"},
+    "lora": LORA,
+    "checkpointed": {
+        "precision": "fp32_bf16_matmul",
+        "optimisation__activation_checkpointing": True,
+    },
+    "a batch of 8": {"precision": "bf16", "optimisation__per_device_train_batch_size": 8},
+}
+REAL: dict[str, dict[str, Any]] = {
+    "fp8": {"precision": "fp8"},
+    "int8": LORA | {"adapter__base_dtype": "int8"},
+    "nf4": LORA | {"adapter__base_dtype": "nf4"},
+    "nf4 in float32": LORA | {"adapter__base_dtype": "nf4", "precision": "fp32"},
+}
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("closed"), "llama")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_holds_what_a_dry_run_counts(family: str, tmp_path: Path) -> None:
+    closed, exact = both(write(tmp_path, family), tmp_path, {"precision": "fp32"})
+
+    assert closed.activations == pytest.approx(exact.activations, rel=0.1)
+    assert closed.total == pytest.approx(exact.total, rel=0.1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_mode_holds_what_a_dry_run_counts(llama: Path, tmp_path: Path, way: str) -> None:
+    closed, exact = both(llama, tmp_path, WAYS[way])
+
+    assert closed.total == pytest.approx(exact.total, rel=0.1)
+
+
+@pytest.mark.parametrize("way", REAL)
+def test_what_no_dry_run_can_follow_holds_what_real_tensors_do(
+    llama: Path, tmp_path: Path, way: str
+) -> None:
+    run = tiny.write_run(tmp_path / "run", llama, **REAL[way], numerics__health=False)
+    tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(_ROWS)])
+    step = plan(run, loader.load_model)
+    told = {"longest_example": step.train.length, "longest_answer": step.train.answers}
+    closed, exact = worked_out(llama, run, told, dry_run.counted(step))
+
+    assert closed.weights == pytest.approx(exact.weights, rel=0.01)
+    assert closed.total == pytest.approx(exact.total, rel=0.1)
+
+
+def write(folder: Path, family: str) -> Path:
+    """Write a model of a few million parameters."""
+    config = tiny_configs.config(family, words=4096, hidden=128, inner=320, layers=2)
+    return tiny.write_model(folder / "model", config)
+
+
+def both(model: Path, folder: Path, knobs: dict[str, Any]) -> tuple[Estimate, Estimate]:
+    """Return what the closed form says of a run, and what its dry run does."""
+    run = tiny.write_run(folder / "run", model, **knobs, numerics__health=False)
+    tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(_ROWS)])
+    told = dry(folder, run)
+    return worked_out(model, run, told, told["at_peak"])
+
+
+def worked_out(
+    model: Path, run: RunDir, told: dict[str, Any], parts: dict[str, int]
+) -> tuple[Estimate, Estimate]:
+    recipe, known = recipe_of(run), model_facts.read(model)
+    batch, length = recipe.optimisation.per_device_train_batch_size, told["longest_example"]
+    rows = _ROWS - _HELD_BACK
+    load = Load(batch, length, told["longest_answer"], rows, length, _HELD_BACK)
+    closed = memory.estimate(recipe, known, load, on_gpu=False)
+    assert closed is not None
+    return closed, memory.of_counted(recipe, known, load, parts, on_gpu=False)

@@ -1,0 +1,180 @@
+"""One base with adapters that are swapped on it, and what is written of tokens as they come."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save_file
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from studio.errors import InvalidError
+from studio.methods import RECIPES
+from studio.protocols.inference_service import Asked
+from studio.runner.inference.generation import Text, write
+from studio.runner.inference.model_cache import KEPT, Voices
+from studio.training.checkpoints import trainer_state
+from studio.training.checkpoints.store import Shelf
+from tests.support import live_studio
+from tests.training.tiny import RECIPE
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+@pytest.fixture(scope="module")
+def base() -> Path:
+    return live_studio.starter_model()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(base: Path) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(base)
+
+
+@pytest.fixture(scope="module")
+def voices() -> Voices:
+    return Voices()
+
+
+def adapter(base: Path, folder: Path, seed: int) -> Path:
+    """Write an adapter that has learnt nothing, and changes every answer."""
+    torch.manual_seed(seed)
+    config = LoraConfig(
+        task_type="CAUSAL_LM", r=4, target_modules="all-linear", init_lora_weights=False
+    )
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), config)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return adapter(base, tmp_path_factory.mktemp("voices") / "tuned", 1)
+
+
+def checkpoint(model: nn.Module, folder: Path) -> Path:
+    """Write the weights of a step, as a run that trains them does."""
+    shelf = Shelf(folder, RECIPES.validate_python(RECIPE))
+    with shelf.writing(20, None) as partial:
+        save_file(trainer_state.weights(model), partial / trainer_state.WEIGHTS)
+    return shelf.place(20)
+
+
+def answer(
+    voices: Voices, base: Path, tuned: Path | None = None, weights: Path | None = None
+) -> str:
+    said: list[str] = []
+    asked = Asked(
+        model=str(base),
+        adapter=str(tuned or ""),
+        weights=str(weights or ""),
+        ids=[5, 6, 7],
+        stops=[-1],
+        most=12,
+        temperature=0,
+        is_turn=False,
+    )
+    with voices.of(asked) as (model, tokenizer):
+        write(asked, model, tokenizer, said.append, lambda: False)
+    return "".join(said)
+
+
+def test_an_adapter_answers_otherwise_and_leaves_the_base_as_it_was(
+    voices: Voices, base: Path, tuned: Path
+) -> None:
+    before = answer(voices, base)
+
+    found = answer(voices, base, tuned)
+
+    assert found != before
+    assert answer(voices, base) == before
+    assert answer(voices, base, tuned) == found
+    assert answer(Voices(), base, tuned) == found
+
+
+def test_an_adapter_that_was_trained_anew_is_read_anew(
+    voices: Voices, base: Path, tmp_path: Path
+) -> None:
+    folder = adapter(base, tmp_path / "tuned", 2)
+    before = answer(voices, base, folder)
+    adapter(base, folder, 3)
+
+    assert answer(voices, base, folder) != before
+
+
+def test_an_adapter_answers_as_it_was_at_a_step(
+    voices: Voices, base: Path, tuned: Path, tmp_path: Path
+) -> None:
+    other = adapter(base, tmp_path / "other", 4)
+    taught = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base), other, is_trainable=True
+    )
+    step = checkpoint(taught, tmp_path / "checkpoints")
+    ended = answer(voices, base, tuned)
+
+    assert answer(voices, base, tuned, step) == answer(voices, base, other) != ended
+    assert answer(voices, base, tuned) == ended
+
+
+def test_a_whole_model_answers_as_it_was_at_a_step(base: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    taught = AutoModelForCausalLM.from_pretrained(base)
+    for one in taught.parameters():
+        one.data += 0.05 * torch.randn_like(one)
+    step = checkpoint(taught, tmp_path / "checkpoints")
+    taught.save_pretrained(tmp_path / "saved")
+    AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "saved")
+    voices = Voices()
+    before = answer(voices, base)
+
+    assert answer(voices, base, weights=step) == answer(voices, tmp_path / "saved") != before
+    assert answer(voices, base) == before
+
+
+@pytest.mark.parametrize("is_adapter", [True, False])
+def test_a_broken_checkpoint_is_not_asked(
+    voices: Voices, base: Path, tuned: Path, tmp_path: Path, *, is_adapter: bool
+) -> None:
+    step = checkpoint(torch.nn.Linear(2, 2), tmp_path)
+    weights = step / trainer_state.WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+
+    with pytest.raises(InvalidError, match=r"safetensors is not as it was written\.") as caught:
+        answer(voices, base, tuned if is_adapter else None, step)
+
+    assert caught.value.hint == "Ask another checkpoint, or the model that the run ended with."
+
+
+def test_adapters_make_room_for_each_other(voices: Voices, base: Path, tuned: Path) -> None:
+    found = answer(voices, base, tuned)
+    for _ in range(KEPT):
+        # It is another one by the moment it was written.
+        (tuned / "adapter_model.safetensors").touch()
+        assert answer(voices, base, tuned) == found
+
+    assert voices._base is not None
+    assert len(voices._base.adapters) == len(voices._base.model.peft_config) == KEPT
+
+
+@pytest.mark.parametrize("text", ["Plain words.", "Zwölf Boxkämpfer", "日本語 🎉 fin"])
+def test_characters_are_said_whole(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    said = Text(tokenizer, [], is_turn=False)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    parts = [said.add(token) for token in ids]
+
+    assert "".join(parts) + said.finish() == tokenizer.decode(ids)
+    assert "�" not in "".join(parts)
+
+
+def test_a_stop_over_several_tokens_is_never_half_said(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    said = Text(tokenizer, ["</end>"], is_turn=True)
+    ids = tokenizer(" Good. </en and </end> more", add_special_tokens=False)["input_ids"]
+
+    parts = [said.add(token) for token in ids]
+
+    assert ("".join(parts) + said.finish(), said.has_stopped) == ("Good. </en and ", True)

@@ -1,0 +1,258 @@
+"""Runs that a warm launcher forks, beside those that are spawned; every one trains for real."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from studio.protocols.events import Progressed, Stopped
+from studio.protocols.run_dir import RunDir
+from studio.services.workers import launcher_status as board
+from studio.settings import Settings
+from studio.worker.processes import process
+from studio.worker.processes.prefork_client import Warm
+from studio.worker.processes.process import Process
+from tests.support.waiting import until
+from tests.training import tiny
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Give a launcher to tests that leave it as it is: loading takes seconds."""
+    with ready_launcher(tmp_path_factory.mktemp("shared")) as made:
+        yield made
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Warm]:
+    """Give a launcher to a test that does away with it."""
+    with ready_launcher(tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def ready_launcher(home: Path) -> Iterator[Warm]:
+    settings = Settings(home=home)
+    made = Warm(settings)
+    made.begin()
+    until(lambda: is_ready(made), seconds=120)
+    yield made
+    made.end()
+    for found in psutil.process_iter(["cmdline"]):
+        if str(settings.runs) in (found.info["cmdline"] or ()):
+            found.kill()
+    until(lambda: all(child.poll() is not None for child in made._left))
+
+
+def is_ready(launcher: Warm) -> bool:
+    launcher.tend()
+    return launcher.line is not None and launcher.line.is_ready
+
+
+def launcher_of(launcher: Warm) -> psutil.Process:
+    assert launcher.line is not None
+    return psutil.Process(launcher.line.child.pid)
+
+
+def ended(made: Process) -> bool:
+    return not made.is_alive
+
+
+def losses(run: RunDir) -> list[float]:
+    return tiny.series(run, "loss")
+
+
+def weights(run: RunDir) -> bytes:
+    return (run.artifacts / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_forked_run_equals_a_spawned_one(
+    model: Path, tmp_path: Path, shared: Warm, precision: str
+) -> None:
+    changes = {"precision": precision, "optimisation__max_steps": 6, "samples__prompts": 1}
+    warm, cold = (tiny.write_run(tmp_path / name, model, **changes) for name in ("warm", "cold"))
+    forked, spawned = shared.start(warm), process.start(cold)
+    until(lambda: ended(forked) and ended(spawned), seconds=120)
+
+    assert (forked.child, forked.exit_code, spawned.exit_code) == (None, 0, 0)
+    assert losses(warm) == losses(cold)
+    assert len(losses(warm)) == 6
+    assert weights(warm) == weights(cold)
+
+
+def test_two_forked_runs_at_once_are_strangers(model: Path, tmp_path: Path, shared: Warm) -> None:
+    alone, one, two = (tiny.write_run(tmp_path / name, model) for name in "abc")
+    first = shared.start(alone)
+    until(lambda: ended(first), seconds=120)
+    both = [shared.start(one), shared.start(two)]
+    until(lambda: all(map(ended, both)), seconds=120)
+
+    assert [made.exit_code for made in both] == [0, 0]
+    assert losses(one) == losses(two) == losses(alone)
+    assert weights(one) == weights(two) == weights(alone)
+
+
+def test_a_launcher_that_is_killed_takes_no_run_along(
+    model: Path, tmp_path: Path, launcher: Warm
+) -> None:
+    going = tiny.write_run(tmp_path / "going", model, optimisation__max_steps=100_000)
+    forked = launcher.start(going)
+    until(lambda: len(tiny.said(going, Progressed)) > 0)
+    launcher_of(launcher).kill()
+    launcher_of(launcher).wait()
+    seen = len(tiny.said(going, Progressed))
+    spawned = launcher.start(tiny.write_run(tmp_path / "next", model))
+    until(lambda: len(tiny.said(going, Progressed)) > seen)
+
+    assert forked.is_alive
+    assert spawned.child is not None
+    assert spawned.child.wait(120) == 0
+    forked.terminate()
+    until(lambda: ended(forked))
+    assert isinstance(tiny.last(going), Stopped)
+
+
+def test_a_dead_launcher_is_followed_by_another(launcher: Warm) -> None:
+    first = launcher_of(launcher)
+    first.kill()
+    first.wait()
+    launcher.tend()
+    assert board.read(launcher.settings).state == "broken"
+    until(lambda: is_ready(launcher), seconds=120)
+
+    assert launcher_of(launcher) != first
+
+
+def test_a_launcher_leaves_its_runs_and_how_they_end_is_still_known(
+    model: Path, tmp_path: Path, launcher: Warm
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
+    forked, parent = launcher.start(run), launcher_of(launcher)
+    launcher.end()
+    until(lambda: len(tiny.said(run, Progressed)) > 0)
+    until(lambda: not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE)
+    forked.kill()
+    until(lambda: ended(forked))
+
+    assert forked.exit_code == -signal.SIGKILL
+    assert launcher._left[0].wait(30) == 0
+
+
+def test_a_forked_run_stops_when_asked_with_all_of_its_group(
+    model: Path, tmp_path: Path, shared: Warm
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
+    forked = shared.start(run)
+    group, session = os.getpgid(forked.pid), os.getsid(forked.pid)
+    until(lambda: len(tiny.said(run, Progressed)) > 0)
+    forked.terminate()
+    until(lambda: ended(forked))
+
+    assert (group, session) == (forked.pid, forked.pid)
+    assert (forked.exit_code, type(tiny.last(run))) == (0, Stopped)
+    until(lambda: launcher_of(shared).children() == [])  # no zombie either
+
+
+def test_a_fork_nobody_waits_for_trains_nothing(
+    model: Path, tmp_path: Path, launcher: Warm
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model)
+    late = launcher_of(launcher)
+    late.suspend()
+    assert launcher.line is not None
+    launcher.line.reply_seconds = 0.0
+    spawned = launcher.start(run)
+    late.resume()
+    until(lambda: ended(spawned), seconds=120)
+
+    assert launcher._left[0].wait(30) == 0
+    assert spawned.child is not None
+    assert len(losses(run)) == 3
+
+
+def test_a_fork_finds_what_a_spawn_would(tmp_path: Path) -> None:
+    code = """
+import json, os, random, socket, sys
+import numpy, torch
+from pathlib import Path
+from studio.runner import prefork_server
+
+def fork(name):
+    (ours, theirs), (go, yes) = socket.socketpair(), os.pipe()
+    if os.fork():
+        os.close(yes)
+        return os.wait()
+    os.close(yes)
+    log = os.open(name, os.O_WRONLY | os.O_CREAT)
+    request = prefork_server.Request(Path(name), {"ONLY": "this"}, log, go)
+    code = prefork_server.become(request, theirs)
+    found = dict(os.environ), random.random(), numpy.random.rand(), torch.rand(1).item()
+    print(json.dumps([code, *found]), flush=True)
+    os._exit(0)
+
+fresh = torch.rand(1).item()
+fork(sys.argv[1]), fork(sys.argv[2])
+print(fresh)
+"""
+    files = [tmp_path / name for name in "ab"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *files], capture_output=True, text=True, check=True
+    )
+    one, two = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+
+    fresh = float(done.stdout)
+    assert (one[:2], one[4]) == (two[:2], two[4]) == ([0, {"ONLY": "this"}], fresh)
+    assert {one[2], one[3]}.isdisjoint({two[2], two[3]})
+
+
+def test_a_change_of_packages_brings_a_new_launcher(launcher: Warm) -> None:
+    first = launcher_of(launcher)
+    assert launcher.line is not None
+    launcher.line.stamp = ()
+    launcher._look_at = time.monotonic()
+    until(lambda: is_ready(launcher), seconds=120)
+
+    def has_left() -> bool:
+        launcher.tend()
+        return not first.is_running()
+
+    assert launcher_of(launcher) != first
+    until(has_left)
+
+
+def test_the_launcher_has_one_thread_and_little_memory(shared: Warm) -> None:
+    told = board.read(shared.settings)
+
+    assert (told.state, psutil.Process(told.pid).num_threads()) == ("ready", 1)
+    assert 0 < told.memory_bytes < 10**9
+
+
+def test_a_worker_that_came_later_learns_how_a_forked_run_ended(
+    model: Path, tmp_path: Path, shared: Warm
+) -> None:
+    run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
+    forked = shared.start(run)
+    adopted = process.found(forked.pid, forked.started, run)
+    assert adopted is not None
+    os.killpg(forked.pid, signal.SIGKILL)
+    until(lambda: ended(adopted))
+
+    assert adopted.exit_code == -signal.SIGKILL
+
+
+def test_a_studio_can_do_without(tmp_path: Path) -> None:
+    launcher = Warm(Settings(home=tmp_path, warm_launcher=False))
+    launcher.begin()
+
+    assert (launcher.line, board.read(launcher.settings)) == (None, board.Launcher())

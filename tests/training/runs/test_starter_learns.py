@@ -1,0 +1,77 @@
+"""The starter's fine-tune learns: measured on rows held out, before and after."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from studio.methods import RECIPES
+from studio.protocols.events import Finished, Sampled
+from studio.protocols.run_dir import JobSpec, RunDir
+from studio.recipe import yaml
+from studio.runner.execution import execute
+from studio.starter import instruction_rows
+from studio.training.data import tokenisation
+from studio.training.data.chat_templates import Template
+from studio.training.data.rows import read
+from studio.training.stop_handler import Stop
+from tests.support import live_studio
+from tests.training import tiny
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+ASKED = 60
+RECIPE = {
+    "method": "sft",
+    "base_model": "starter",
+    "dataset": "starter",
+    "precision": "fp32",
+    "optimisation": {"learning_rate": 3e-3, "max_steps": 120, "per_device_train_batch_size": 32},
+    "adapter": {"kind": "full"},
+    "data": {"max_length": 256},
+    "evaluation": {"eval_steps": 120, "per_device_eval_batch_size": 64},
+    "samples": {"prompts": ASKED, "max_new_tokens": 24},
+}
+"""Half of what a Quick try does. Seeds 42, 1 and 2 ended at losses of 0.41, 0.41 and 0.46, with 33,
+28 and 32 of the 60 answers right to the letter, and none before."""
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return live_studio.starter_model()
+
+
+@pytest.fixture(scope="module")
+def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    run = RunDir(tmp_path_factory.mktemp("learning"))
+    instruction_rows.write(run.root)
+    recipe = RECIPES.validate_python(RECIPE, strict=False)
+    run.recipe.write_text(yaml.dump(recipe), encoding="utf-8")
+    train, validation = (run.root / f"{split}.jsonl" for split in ("train", "validation"))
+    spec = JobSpec(run_id=1, name="x", model=str(model), train=train, validation=validation)
+    run.job.write_text(spec.model_dump_json(), encoding="utf-8")
+    execute(run.root, Stop())
+    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    return run
+
+
+def test_the_loss_on_rows_held_out_falls_far(run: RunDir, model: Path) -> None:
+    reader = AutoTokenizer.from_pretrained(model)
+    held_out = read(run.root / "validation.jsonl")
+    examples = tokenisation.tokenise(held_out, Template(reader), reader, max_length=256)
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+
+    assert tiny.loss_of(base, examples, reader.pad_token_id) > 3
+    assert tiny.series(run, "eval_loss")[-1] < 0.8
+
+
+def test_questions_held_out_are_answered_to_the_letter(run: RunDir) -> None:
+    assert right(run, "before") <= 2
+    assert right(run, "after") >= ASKED / 4
+
+
+def right(run: RunDir, stage: str) -> int:
+    said = [answer for answer in tiny.said(run, Sampled) if answer.stage == stage]
+    assert len(said) == ASKED
+    return sum(answer.answer.strip() == answer.reference.strip() for answer in said)

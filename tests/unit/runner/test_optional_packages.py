@@ -1,0 +1,41 @@
+"""Optional packages seem absent to a run that does not need them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from studio.hardware import detect
+from studio.recipe import yaml
+from tests.support.factories import make_recipe
+
+LOOK = """
+import sys, importlib.util
+from pathlib import Path
+from studio.protocols.run_dir import RunDir
+from studio.runner.optional_packages import spare
+
+spare(RunDir(Path(sys.argv[1])))
+print(*(name for name in ("bitsandbytes", "torchao") if importlib.util.find_spec(name)))
+"""
+FULL = {"adapter": {"kind": "full"}}
+
+
+def found_by_a_run(folder: Path) -> str:
+    command = [sys.executable, "-c", LOOK, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("bf16", ""), ("fp8", "torchao")])
+def test_a_run_finds_what_its_recipe_needs(precision: str, expected: str, tmp_path: Path) -> None:
+    recipe = make_recipe(precision=precision, **FULL)
+    (tmp_path / "recipe.yaml").write_text(yaml.dump(recipe), encoding="utf-8")
+
+    assert found_by_a_run(tmp_path) == expected
+
+
+def test_a_recipe_that_cannot_be_read_is_left_to_those_who_tell_of_it(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("- no recipe", encoding="utf-8")
+
+    assert found_by_a_run(tmp_path) == " ".join(sorted(detect().packages))

@@ -1,0 +1,64 @@
+"""Whether a difference is more than what seeds alone do."""
+
+import pytest
+from sqlmodel import Session
+
+from studio.db.states import RunStatus
+from studio.services.compare import compare, seed_noise
+from studio.services.compare.seed_noise import Repeats
+from studio.services.runs import attempts, runs, states
+from tests.support.factories import make_running, progressed
+
+
+def done(db: Session, loss: float, seed: int, precision: str = "bf16") -> int:
+    run = make_running(db, precision=precision, optimisation={"seed": seed})
+    attempts.follow(db, run, [progressed(1, eval_loss=loss)], 1)
+    states.move(db, run, RunStatus.SUCCEEDED)
+    return run.id or 0
+
+
+def judged(db: Session, ids: list[int]) -> list[str]:
+    return [cell.noise for cell in compare.compare(db, ids).metrics["eval_loss"]]
+
+
+def test_without_repeats_the_noise_is_unknown(db: Session) -> None:
+    assert judged(db, [done(db, 1.0, 1), done(db, 2.0, 1, "fp32")]) == ["", "unknown"]
+
+
+def test_a_difference_larger_than_seeds_make_is_beyond_noise(db: Session) -> None:
+    ids = [done(db, 1.0, 1), done(db, 1.02, 2), done(db, 1.5, 1, "fp32"), done(db, 1.0, 1, "fp16")]
+
+    assert judged(db, ids) == ["", "seed", "beyond", "within"]
+
+
+def test_repeats_are_told_with_mean_spread_and_number(db: Session) -> None:
+    ids = [done(db, 1.0, 1), done(db, 2.0, 2), done(db, 3.0, 3)]
+    made = compare.compare(db, ids)
+
+    assert made.noise.repeats(1, "eval_loss") == Repeats(mean=2.0, spread=1.0, n=3)
+
+
+def test_repeats_of_the_same_experiment_count_though_they_are_not_compared(db: Session) -> None:
+    first, other = done(db, 1.0, 1), done(db, 2.0, 1, "fp32")
+    again = runs.again(db, first, {"optimisation": {"seed": 7}})
+    for status in (RunStatus.STARTING, RunStatus.RUNNING):
+        states.move(db, again, status)
+    attempts.follow(db, again, [progressed(1, eval_loss=1.1)], 1)
+    states.move(db, again, RunStatus.SUCCEEDED)
+
+    assert judged(db, [first, other]) == ["", "beyond"]
+
+
+def test_runs_that_did_not_succeed_are_no_repeats(db: Session) -> None:
+    first = done(db, 1.0, 1)
+    failed = make_running(db, optimisation={"seed": 2})
+    attempts.follow(db, failed, [progressed(1, eval_loss=9.0)], 1)
+
+    assert seed_noise.of(db, [runs.get(db, first), failed]).count(first) == 1
+
+
+@pytest.mark.parametrize("delta", [None, float("nan")])
+def test_what_is_no_number_is_not_judged(db: Session, delta: float | None) -> None:
+    run = runs.get(db, done(db, 1.0, 1))
+
+    assert seed_noise.of(db, [run]).judge(1, 1, "eval_loss", delta) == ""

@@ -1,0 +1,230 @@
+"""Findings: kept with a version, left out of the next one, and in the way of a start."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import WorkStatus
+from studio.db.tables import DatasetVersion
+from studio.errors import ConflictError, InvalidError, NotFoundError
+from studio.intake.files.limits import Limits
+from studio.intake.mapping import Mapping
+from studio.runner.tasks.scan_dataset import look
+from studio.services.datasets import data_quality, dataset_builds, versions
+from studio.services.datasets.data_quality import Wanted
+from studio.services.datasets.pending_datasets import Upload
+from studio.services.datasets.versions import Which
+from studio.services.queue import task_results
+from studio.services.runs import runs
+from studio.services.tasks import task_lifecycle, tasks
+from studio.settings import Settings
+from tests.support.factories import make_recipe
+
+Bring = Callable[..., int]
+
+GOOD = [(f"What is {i}?", f"It is {i}.") for i in range(20)]
+
+
+@pytest.fixture
+def folder(settings: Settings) -> Path:
+    return settings.datasets
+
+
+@pytest.fixture
+def bring(engine: Engine, folder: Path) -> Bring:
+    def brought(pairs: list[tuple[str, str]], **columns: list[Any]) -> int:
+        rows = [{"prompt": question, "completion": answer} for question, answer in pairs]
+        for name, values in columns.items():
+            rows = [row | {name: value} for row, value in zip(rows, values, strict=True)]
+        path = folder / ".arrived"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        with unit_of_work(engine) as db:
+            return (
+                dataset_builds.bring(db, folder, Upload(path=path, filename="pets.jsonl")).id or 0
+            )
+
+    return brought
+
+
+def version_of(engine: Engine, dataset_id: int, number: int = 1) -> DatasetVersion:
+    with reading(engine) as db:
+        return versions.get(db, dataset_id, number)
+
+
+def codes(version: DatasetVersion | None) -> list[str]:
+    assert version is not None
+    return [one["code"] for one in version.findings or []]
+
+
+def leave_out(
+    engine: Engine, folder: Path, dataset_id: int, code: str, version: int | None = None
+) -> dataset_builds.Built:
+    return data_quality.leave_out(
+        engine, folder, dataset_id, Wanted(code=code, version=version), Limits()
+    )
+
+
+def test_a_version_keeps_what_was_found_in_its_rows(engine: Engine, bring: Bring) -> None:
+    version = version_of(engine, bring([*GOOD, ("Ring\x07", "Yes.")]))
+
+    assert version.findings == [
+        {
+            "code": "control_characters",
+            "message": "Rows hold control characters or marks that cannot be seen",
+            "count": 1,
+            "rows": [21],
+            "part": "train",
+            "blocking": False,
+            "twins": [],
+        }
+    ]
+
+
+def test_the_rows_of_a_finding_are_left_out_by_their_numbers_in_the_file(
+    engine: Engine, folder: Path, bring: Bring
+) -> None:
+    # The second row is none, so numbers among the rows are not those in the file.
+    made = leave_out(
+        engine,
+        folder,
+        bring([GOOD[0], ("", ""), ("Ring\x07", "Yes."), *GOOD[1:]]),
+        "control_characters",
+    ).version
+
+    assert made is not None
+    assert (made.number, made.train_rows, made.mapping["exclude"], codes(made)) == (2, 20, [3], [])
+
+
+def test_all_rows_of_a_finding_are_left_out_not_only_those_named(
+    engine: Engine, folder: Path, bring: Bring
+) -> None:
+    bells = [(f"Ring {i}\x07", f"Yes, {i}.") for i in range(50)]
+    made = leave_out(engine, folder, bring([*bells, *GOOD]), "control_characters").version
+
+    assert made is not None
+    assert (made.train_rows, codes(made)) == (20, [])
+
+
+@pytest.mark.parametrize(
+    ("again", "code", "kept"),
+    [
+        ([*GOOD, *GOOD[:5]], "duplicates", 20),
+        ([*GOOD, (GOOD[3][0], "Otherwise.")], "same_question", 20),
+    ],
+)
+def test_of_rows_that_repeat_others_the_first_is_kept(
+    engine: Engine, folder: Path, bring: Bring, again: list[tuple[str, str]], code: str, kept: int
+) -> None:
+    dataset_id = bring(again)
+    made = leave_out(engine, folder, dataset_id, code).version
+
+    assert codes(version_of(engine, dataset_id)) == [code]
+    assert made is not None
+    assert (made.train_rows, codes(made)) == (kept, [])
+
+
+def test_a_finding_of_a_version_that_is_not_in_use_any_more_is_refused(
+    engine: Engine, folder: Path, bring: Bring
+) -> None:
+    dataset_id = bring([*GOOD, ("Ring\x07", "Yes.")])
+    leave_out(engine, folder, dataset_id, "control_characters", version=1)
+
+    with pytest.raises(ConflictError) as refused:
+        leave_out(engine, folder, dataset_id, "control_characters", version=1)
+    assert refused.value.message == "Another version of this data set is in use by now."
+    with pytest.raises(NotFoundError):
+        leave_out(engine, folder, dataset_id, "control_characters")
+
+
+def test_rows_that_would_leave_nothing_even_are_not_left_out(
+    engine: Engine, folder: Path, bring: Bring
+) -> None:
+    uneven = [(f"Text {i}", "no" if i else "yes") for i in range(50)]
+    with pytest.raises(InvalidError, match="cannot be left out"):
+        leave_out(engine, folder, bring(uneven), "uneven_classes")
+
+
+def test_the_rows_of_a_finding_are_shown_a_page_at_a_time(
+    engine: Engine, folder: Path, bring: Bring
+) -> None:
+    version = version_of(engine, bring([*GOOD, *GOOD[:5]]))
+    which = Which(finding="duplicates", after=21)
+    page = versions.rows(folder, version, which, limit=2)
+
+    assert ([one.number for one in page.rows], page.next_after) == ([22, 23], 23)
+    seen = data_quality.spots(folder, version, which, page)
+    assert {number: one.why for number, one in seen.items()} == {
+        22: "The same as row 2.",
+        23: "The same as row 3.",
+    }
+
+
+def test_what_blocks_keeps_a_run_from_starting_and_says_what_to_do(
+    engine: Engine, bring: Bring
+) -> None:
+    dataset_id = bring(GOOD[:1])
+    with unit_of_work(engine) as db, pytest.raises(InvalidError) as refused:
+        runs.check(db, make_recipe(dataset="pets"))
+
+    assert (refused.value.param, refused.value.message, refused.value.hint) == (
+        "dataset",
+        "One row can be learnt from; training and validation need one each.",
+        f"Look at data set {dataset_id} and read its file in another way, or choose another one.",
+    )
+
+
+def test_what_only_warns_keeps_nobody_from_starting(engine: Engine, bring: Bring) -> None:
+    bring([*GOOD, *GOOD])
+    with unit_of_work(engine) as db:
+        recipe = make_recipe(dataset="pets")
+        runs.check(db, recipe)
+        noted = data_quality.noted(db, recipe)
+
+    assert noted is not None
+    assert noted.sentence == "1 thing to look at in this data set"
+
+
+def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
+    engine: Engine, settings: Settings, bring: Bring
+) -> None:
+    dataset_id = bring([*GOOD, *GOOD[:1]])
+    with unit_of_work(engine) as db:
+        old = versions.get(db, dataset_id, 1)
+        old.findings = None
+    (settings.datasets / str(dataset_id) / "1" / "findings.json").unlink()
+    with unit_of_work(engine) as db:
+        chore = data_quality.ask(db, settings.datasets, versions.get(db, dataset_id, 1))
+
+    told: list[float | None] = []
+    result = look(
+        tasks.folder(settings.chores, chore),
+        chore.params,
+        lambda _phase, share: told.append(share),
+    )
+    with unit_of_work(engine) as db:
+        found = tasks.get(db, chore.id or 0)
+        with task_results.told(db, found):
+            found.result = json.loads(json.dumps(result))
+            task_lifecycle.close(found, WorkStatus.SUCCEEDED)
+
+    assert (codes(version_of(engine, dataset_id)), told[-1]) == (["duplicates"], 1)
+
+
+@pytest.mark.parametrize(
+    ("split", "finding", "can"),
+    [
+        ("share", {"code": "misread", "part": "validation", "blocking": False}, True),
+        ("dataset", {"code": "misread", "part": "validation", "blocking": False}, False),
+        ("dataset", {"code": "duplicates", "part": "validation", "blocking": False}, True),
+        ("share", {"code": "no_good_answers", "part": "train", "blocking": True}, False),
+        ("share", {"code": "one_answer", "part": "train", "blocking": False}, False),
+    ],
+)
+def test_what_can_be_left_out(split: str, finding: dict[str, Any], *, can: bool) -> None:
+    reading_of = {"shape": "text", "roles": {"text": ["text"]}, "split": {"kind": split}}
+    assert data_quality.can_leave_out(Mapping.model_validate(reading_of), finding) is can

@@ -1,0 +1,18 @@
+"""Calibrations, as they are asked for."""
+
+from sqlmodel import Session
+
+from studio.protocols.run_dir import JobSpec
+from studio.services.estimates import calibrations
+from studio.services.models import models
+from studio.settings import Settings
+from tests.support.factories import make_recipe
+
+
+def test_the_steps_may_load_the_code_that_was_allowed(db: Session, settings: Settings) -> None:
+    model = models.named(db, "starter")
+    assert model is not None
+    model.consent = {"sha256": "c0de"}
+    chore = calibrations.ask(db, make_recipe(), settings)
+
+    assert JobSpec.model_validate_json(chore.params["job"]).code == "c0de"

@@ -1,0 +1,116 @@
+"""What a dry run has counted, found again by what decides it."""
+
+from typing import Any
+
+import pytest
+from sqlmodel import Session
+
+from studio.db.states import WorkStatus
+from studio.db.tasks import Chore
+from studio.errors import InvalidError
+from studio.methods import AnyRecipe
+from studio.services.estimates import dry_runs, estimates
+from studio.services.precision import recommendation
+from studio.settings import Settings
+from tests.support.factories import make_recipe
+from tests.unit.weights import safetensors_folders
+
+PARTS = {"weights": 40_000_000, "gradients": 20_000_000, "scores": 10_000_000}
+RESULT = {
+    "at_peak": PARTS,
+    "longest_example": 90,
+    "longest_answer": 40,
+    "train_rows": 10,
+    "train_tokens": 500,
+}
+DECODER: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 300,
+}
+
+
+@pytest.fixture
+def db(db: Session, settings: Settings) -> Session:
+    """Give the furnished model weights, without which nothing is worked out."""
+    safetensors_folders.write(
+        settings.models / "starter", {"a": ("F32", [0.1] * 4)}, model_type="gpt2"
+    )
+    return db
+
+
+def recipe(**changes: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recipe
+    return make_recipe(**({"precision": "fp32", "adapter": {"kind": "full"}} | changes))
+
+
+def count(db: Session, settings: Settings, asked: AnyRecipe) -> Chore:
+    chore = dry_runs.ask(db, asked, settings)
+    chore.status, chore.result = WorkStatus.SUCCEEDED, RESULT
+    return chore
+
+
+def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
+    same = recipe(optimisation={"learning_rate": 0.5, "max_steps": 3})
+    others = [
+        recipe(precision="bf16"),
+        recipe(adapter={"kind": "lora"}),
+        recipe(data={"max_length": 77}),
+        recipe(optimisation={"activation_checkpointing": True}),
+        recipe(optimisation={"per_device_train_batch_size": 3}),
+        recipe(evaluation={"per_device_eval_batch_size": 3}),
+    ]
+    names = [dry_runs.subject(db, one) for one in [recipe(), same, *others]]
+
+    assert names[0] == names[1]
+    assert len(set(names)) == 1 + len(others)
+
+
+def test_a_second_look_starts_nothing(db: Session, settings: Settings) -> None:
+    done = count(db, settings, recipe())
+
+    assert dry_runs.ask(db, recipe(), settings).id == done.id
+
+
+def test_what_was_counted_takes_the_place_of_the_closed_form(
+    db: Session, settings: Settings
+) -> None:
+    before = estimates.of(db, recipe()).memory
+    count(db, settings, recipe())
+    found = estimates.of(db, recipe()).memory
+
+    assert before is None
+    assert found is not None
+    assert (found.is_exact, found.closed, found.estimate.length) == (True, None, 90)
+    assert found.estimate.parts.items() >= PARTS.items()
+
+
+def test_a_dry_run_shows_how_far_the_closed_form_misses(db: Session, settings: Settings) -> None:
+    safetensors_folders.write(settings.models / "starter", {"a": ("F32", [0.1] * 4)}, **DECODER)
+    facts = recommendation.facts_of(db, "starter")
+    count(db, settings, recipe())
+    by = estimates.known(db)
+    closed = estimates.needed(recipe(), facts, by)
+    exact = estimates.best(db, recipe(), facts, by)
+    again = estimates.needed(recipe(), facts, by, estimates.missed(db, recipe(), facts, by))
+
+    assert closed is not None
+    assert exact is not None
+    assert again is not None
+    assert (exact.closed, again.total) == (closed.total, exact.total)
+    assert closed.estimate.length == RESULT["longest_example"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"precision": "fp8"}, "cannot follow float8 mixed: its layers scale by the numbers"),
+        ({"adapter": {"kind": "lora", "base_dtype": "nf4"}}, "they are packed by their numbers"),
+    ],
+)
+def test_what_no_dry_run_can_follow_is_said(
+    db: Session, settings: Settings, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidError, match=said):
+        dry_runs.ask(db, recipe(**changes), settings)

@@ -1,0 +1,131 @@
+"""What a run on a GPU needs of the host beside it, and that the worse of both decides."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from studio.hardware import Gpu, Hardware
+from studio.services.estimates import estimates, memory_fit
+from studio.services.estimates.activation_memory import Load
+from studio.services.estimates.estimates import Known, Needed
+from studio.services.estimates.memory_fit import BESIDE_CUDA, Host, Verdict
+from studio.web.rendering.render import _jinja
+from studio.weights.model_facts import ModelFacts
+from tests.support.factories import make_recipe
+from tests.support.page_reader import read
+from tests.unit.services.estimates.test_estimates import FACTS, RECIPE
+
+GIB = 2**30
+GPU = Gpu(index=0, name="NVIDIA A100", memory_bytes=80 * GIB, capability=(8, 0))
+MACHINE = Hardware(
+    processor="x",
+    cores=8,
+    memory_bytes=64 * GIB,
+    native_bf16=True,
+    gpus=(GPU,),
+    torch="2.13.0+cu130",
+)
+SEVEN = ModelFacts(
+    family="llama",
+    declared="bfloat16",
+    parameters=7_000_000_000,
+    stored={"bfloat16": 1.0},
+    linear_features=1_000_000,
+    linear_parameters=6_500_000_000,
+)
+LOAD = Load(2, 512, 256, rows=1000, row_tokens=100.0)
+LORA, FULL = {"kind": "lora", "r": 16}, {"kind": "full"}
+
+
+def held(precision: str, adapter: Mapping[str, object], memory_bytes: int = 64 * GIB) -> Host:
+    recipe = make_recipe(precision=precision, adapter=adapter)
+    machine = replace(MACHINE, memory_bytes=memory_bytes)
+    found = memory_fit.host(recipe, SEVEN, LOAD, machine)
+    assert found is not None
+    return found
+
+
+def test_weights_in_the_format_of_their_files_stay_in_them() -> None:
+    found = held("bf16", LORA)
+
+    assert (found.loading, found.saving) == (0, 16 * 1_000_000 * 4)
+
+
+def test_weights_in_another_format_are_held_whole_while_they_are_read() -> None:
+    assert held("bf16", LORA | {"base_dtype": "float32"}).loading == 28_000_000_000
+    assert held("fp32", FULL).loading == 28_000_000_000
+
+
+def test_what_has_learnt_is_copied_whole_to_be_saved() -> None:
+    found = held("bf16_pure", FULL)
+
+    assert (found.loading, found.saving) == (0, 14_000_000_000)
+    assert found.total == 14_000_000_000 + found.examples
+
+
+def test_the_rows_are_the_hosts_to_hold() -> None:
+    assert held("bf16", LORA).examples == 1000 * (4000 + 70 * 100)
+
+
+@pytest.mark.parametrize(("gibibytes", "verdict"), [(64, "fits"), (32, "tight"), (24, "too large")])
+def test_a_host_is_judged_by_its_own_memory(gibibytes: int, verdict: Verdict) -> None:
+    assert held("fp32", FULL, gibibytes * GIB).verdict == verdict
+
+
+def test_a_host_that_is_the_device_is_not_judged_twice() -> None:
+    alone = replace(MACHINE, gpus=())
+
+    assert memory_fit.host(make_recipe(adapter=FULL), SEVEN, LOAD, alone) is None
+
+
+def test_a_model_whose_weights_are_not_here_tells_nothing_of_the_host() -> None:
+    unknown = replace(SEVEN, parameters=0)
+
+    assert memory_fit.host(make_recipe(adapter=FULL), unknown, LOAD, MACHINE) is None
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "verdict"),
+    [
+        (0.5, 0.5, "fits"),
+        (0.5, 0.9, "tight"),
+        (0.5, 1.1, "too large"),
+        (0.9, 1.1, "too large"),
+        (0.9, 0.5, "tight"),
+        (1.1, 0.5, "too large"),
+    ],
+)
+def test_the_worse_of_both_decides(device: float, host: float, verdict: Verdict) -> None:
+    found = needed()
+    own = Host(loading=10 * GIB, saving=GIB, examples=0, beside=BESIDE_CUDA, room=1)
+    both = replace(
+        found,
+        room=round((found.total + found.beside) / device),
+        host=replace(own, room=round((own.total + own.beside) / host)),
+    )
+
+    assert both.verdict == verdict
+
+
+def needed() -> Needed:
+
+    found = estimates.needed(RECIPE, FACTS, Known((), lambda _name: FACTS))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("room", "says"),
+    [
+        (64 * GIB, "fits in 60 GB"),
+        (11 * GIB, "10.7 GB, does not fit in 11.8 GB of this machine's own memory"),
+    ],
+)
+def test_what_does_not_fit_is_told_first(room: int, says: str) -> None:
+    host = Host(loading=10 * GIB, saving=GIB, examples=0, beside=BESIDE_CUDA, room=room)
+    found = replace(needed(), room=60_000_000_000, host=host)
+
+    told = _jinja().get_template("macros/outline.html").module.holding(found)  # type: ignore[attr-defined] # a macro
+
+    assert says in read(str(told)).text

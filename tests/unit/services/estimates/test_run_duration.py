@@ -1,0 +1,138 @@
+"""How long a run will take, from those before it."""
+
+import math
+from dataclasses import astuple, replace
+from datetime import timedelta
+
+import pytest
+from sqlmodel import Session
+
+from studio.db.tables import DatasetVersion
+from studio.hardware import detect
+from studio.methods import AnyRecipe
+from studio.protocols.events import Finished, Progressed, Started
+from studio.services.estimates import reference_runs, run_duration
+from studio.services.estimates.eval_overhead import Asides
+from studio.services.estimates.reference_runs import Lengths, Precedent
+from studio.services.runs import attempts
+from tests.support.factories import make_recipe, make_running
+
+DATA = DatasetVersion(
+    dataset_id=1, number=1, kind="conversation", sha256="0", train_rows=105, validation_rows=5
+)
+LENGTHS = Lengths(longest=50, answer=20, rows=100, row_tokens=40, examples=100)
+
+
+def seen(step_seconds: float, tokens: int = 3200, beside: float | None = 10.0) -> Precedent:
+    return Precedent(
+        recipe=make_recipe(),
+        told={},
+        steps=10,
+        tokens=tokens,
+        step_seconds=step_seconds,
+        beside_seconds=beside,
+        peak_bytes=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("knobs", "steps"),
+    [
+        ({"max_steps": 7}, 7),
+        ({"num_train_epochs": 1.0}, 13),
+        ({"num_train_epochs": 1.5}, 20),
+        ({"num_train_epochs": 2.0, "gradient_accumulation_steps": 4}, 8),
+    ],
+)
+def test_steps_are_counted_as_transformers_counts_them(knobs: dict[str, float], steps: int) -> None:
+    assert run_duration.count_steps(make_recipe(optimisation=knobs), 100) == steps
+
+
+def test_without_a_run_of_its_kind_the_seconds_are_unknown() -> None:
+    told = run_duration.of(make_recipe(optimisation={"max_steps": 10}), DATA, LENGTHS, [])
+
+    assert (told.steps, told.tokens, told.seconds) == (10, 3200, None)
+
+
+def test_seconds_grow_with_the_tokens_of_a_step() -> None:
+    twice = make_recipe(optimisation={"max_steps": 10, "per_device_train_batch_size": 16})
+
+    told = run_duration.of(twice, DATA, LENGTHS, [seen(2.0)])
+
+    assert told.seconds == pytest.approx(10 * 2.0 * 2 + 10)
+
+
+def test_what_was_seen_lies_within_the_interval() -> None:
+    asked = make_recipe(optimisation={"max_steps": 10})
+
+    told = run_duration.of(asked, DATA, LENGTHS, [seen(1.0), seen(2.0), seen(4.0)])
+
+    assert told.least_seconds is not None
+    assert told.most_seconds is not None
+    assert told.least_seconds < 10 * 1.0 + 10
+    assert told.seconds == pytest.approx(10 * 2.0 + 10)
+    assert told.most_seconds > 10 * 4.0 + 10
+
+
+def looking(every: float, prompts: int) -> AnyRecipe:
+    samples = {"prompts": prompts, "between": 4, "max_new_tokens": 10}
+    return make_recipe(evaluation={"eval_steps": every}, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("every", "prompts", "seconds"),
+    [
+        (100, 0, 1 + 2 * 10 * 0.1),  # before the first step and after the last
+        (0.5, 0, 1 + 3 * 10 * 0.1),
+        (4, 0, 1 + 4 * 10 * 0.1),
+        (4, 2, 1 + 4 * 10 * 0.1 + 4 * 20 * 0.5),  # of four validations two have answers
+        (1, 2, 1 + 11 * 10 * 0.1 + 6 * 20 * 0.5),
+    ],
+)
+def test_validations_and_answers_are_counted(every: float, prompts: int, seconds: float) -> None:
+    spent = Asides(row=0.1, token=0.5, rest=1)
+
+    assert spent.of(looking(every, prompts), rows=10, steps=10) == pytest.approx(seconds)
+
+
+def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
+    run = make_running(db, evaluation={"eval_steps": 4}, samples={"prompts": 2, "between": 1})
+    about = {"device_name": detect().trainer_name, "validation_rows": 5}
+    # A step takes 1 s, a validation 2 s, and the answers after the first of them 6 s.
+    told = [("eval_loss", 0, 2), ("loss", 4, 6), ("eval_loss", 4, 8), ("loss", 8, 18)]
+    told += [("eval_loss", 8, 20), ("loss", 9, 21), ("eval_loss", 9, 23)]
+    numbers = [
+        Progressed(step=step, epoch=1, tokens=100, seconds=seconds, metrics={key: 1.0})
+        for key, step, seconds in told
+    ]
+    ends = Finished(metrics={"train_seconds": 9.0})
+    attempts.follow(db, run, [Started(total_steps=9, resolved=about), *numbers, ends], 1)
+    run.claimed_at, run.finished_at = run.created_at, run.created_at + timedelta(seconds=60)
+    (seen,) = reference_runs.newest(db)
+
+    answers = 6 * 3  # as long before training and after it
+    assert seen.beside_seconds == 51
+    assert seen.asides is not None
+    assert astuple(seen.asides) == pytest.approx((2 / 5, 6 / (2 * 64), 51 - 4 * 2 - answers))
+
+
+def test_more_validations_make_a_run_longer() -> None:
+    spent = replace(seen(1.0), asides=Asides(row=0.1, token=0, rest=4.0))
+
+    told = run_duration.of(looking(5, 0), DATA, LENGTHS, [spent])
+
+    assert told.seconds == pytest.approx(
+        told.steps * 1.0 + 4 + 5 * 0.1 * (1 + math.ceil(told.steps / 5))
+    )
+
+
+def test_steps_of_packed_rows_go_by_the_examples_they_fill() -> None:
+    packed = make_recipe(data={"packing": True}, optimisation={"num_train_epochs": 1.0})
+    shared = replace(LENGTHS, examples=20)
+
+    told = run_duration.of(packed, DATA, shared, [])
+    unread = run_duration.of(packed, DATA, None, [])
+
+    # Of eight examples each, with 200 tokens of five rows.
+    assert (told.steps, told.tokens, told.is_most) == (3, 3 * 8 * 200, False)
+    assert (unread.steps, unread.is_most) == (14, True)

@@ -1,0 +1,132 @@
+"""A run's numbers, summed up as they come."""
+
+import math
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session, col, delete
+
+from studio.db.session import reading, unit_of_work
+from studio.db.summaries import MetricSummary
+from studio.db.tables import Run
+from studio.protocols.events import Finished, Resumed, Started
+from studio.services.metrics import metric_summaries
+from studio.services.metrics.metric_summaries import POINTS, WEIGHT
+from studio.services.runs import attempts, run_commands, runs
+from studio.services.tasks.exit_diagnosis import End
+from tests.support.factories import make_done, make_running, progressed
+
+STARTED = Started(total_steps=10, resolved={})
+
+
+def tell(db: Session, run: Run, first: int, *values: float) -> None:
+    told = [progressed(first + i, loss=value) for i, value in enumerate(values)]
+    attempts.follow(db, run, told, 1)
+
+
+def summary(db: Session, run: Run, key: str = "loss") -> MetricSummary:
+    return metric_summaries.of(db, [run.id or 0])[run.id or 0][key]
+
+
+def ema(values: list[float]) -> float:
+    mean = mass = 0.0
+    for value in values:
+        mean = mean * WEIGHT + (1 - WEIGHT) * value
+        mass = mass * WEIGHT + (1 - WEIGHT)
+    return mean / mass
+
+
+def test_numbers_are_summed_up_however_they_come(db: Session) -> None:
+    values = [math.sin(i) + 3 for i in range(1, 151)]
+    run = make_running(db)
+    tell(db, run, 1, *values[:7])
+    tell(db, run, 8, *values[7:120])
+    tell(db, run, 121, *values[120:])
+
+    one = summary(db, run)
+    assert (one.count, one.step, one.last) == (150, 150, values[-1])
+    assert (one.least, one.greatest) == (min(values), max(values))
+    assert one.smoothed == pytest.approx(ema(values), rel=1e-12)
+    assert one.mean10 == pytest.approx(math.fsum(values[-10:]) / 10)
+    assert one.mean100 == pytest.approx(math.fsum(values[-100:]) / 100)
+
+
+def test_a_small_curve_has_the_means_of_equal_parts(db: Session) -> None:
+    values = [float(i) for i in range(1, 201)]
+    run = make_running(db)
+    tell(db, run, 1, *values[:55])
+    tell(db, run, 56, *values[55:])
+
+    curve = summary(db, run).curve
+    stride = 8
+    parts = [values[i : i + stride] for i in range(0, len(values), stride)]
+    assert len(curve) <= POINTS
+    assert curve == pytest.approx([math.fsum(part) / len(part) for part in parts])
+
+
+def test_numbers_that_are_none_are_counted_and_named(db: Session) -> None:
+    run = make_running(db)
+    tell(db, run, 1, 2.0, math.inf, 1.0, math.nan)
+
+    one = summary(db, run)
+    assert (one.count, one.broken, one.last, one.non_finite) == (2, 2, None, "nan")
+    assert (one.least, one.greatest, one.mean10) == (1.0, 2.0, 1.5)
+
+
+def test_what_a_run_tells_in_the_end_is_summed_up(db: Session) -> None:
+    run = make_running(db)
+    tell(db, run, 1, 2.0)
+    attempts.follow(db, run, [Finished(metrics={"peak_memory_bytes": 7.0, "loss": 2.0})], 2)
+
+    peak = summary(db, run, "peak_memory_bytes")
+    assert (peak.last, peak.least, peak.mean10, summary(db, run).count) == (7.0, 7.0, 7.0, 1)
+
+
+def test_a_run_that_goes_on_is_summed_up_from_its_checkpoint(db: Session) -> None:
+    run = make_running(db)
+    tell(db, run, 1, 9.0, 5.0, 1.0)
+    run.attempt = 2
+    attempts.follow(db, run, [STARTED, Resumed(step=2, attempt=2), progressed(3, loss=4.0)], 2)
+
+    one = summary(db, run)
+    assert (one.count, one.least, one.last, one.curve) == (3, 4.0, 4.0, [9.0, 5.0, 4.0])
+
+
+def test_a_run_that_begins_anew_is_summed_up_anew(db: Session) -> None:
+    run = make_running(db)
+    tell(db, run, 1, 9.0, 5.0)
+    run.attempt = 2
+    attempts.follow(db, run, [STARTED, progressed(1, loss=8.0)], 2)
+    assert (summary(db, run).count, summary(db, run).last) == (1, 8.0)
+
+    attempts.settle(db, run, End(exit_code=1))
+    run_commands.restart(db, run.id or 0)
+    assert metric_summaries.of(db, [run.id or 0]) == {}
+
+
+def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_done(db)
+        run.metrics = run.metrics | {"train_seconds": 3.0}
+        before = summary(db, run).model_dump()
+        db.exec(delete(MetricSummary).where(col(MetricSummary.run_id) == run.id))
+    metric_summaries.catch_up(engine)
+
+    with reading(engine) as db:
+        assert summary(db, run).model_dump() == before
+        assert summary(db, run, "train_seconds").last == 3.0
+
+
+def test_every_metric_is_known_by_name(db: Session) -> None:
+    attempts.follow(db, make_running(db), [progressed(1, loss=1.0, eval_loss=2.0)], 1)
+    attempts.follow(db, make_running(db), [progressed(1, rating=1.0, loss=2.0)], 1)
+
+    assert metric_summaries.keys(db) == ["eval_loss", "loss", "rating"]
+
+
+def test_a_deleted_run_leaves_no_summary(db: Session, tmp_path: Path) -> None:
+    run = make_done(db)
+    runs.delete(db, run.id or 0, tmp_path)
+
+    assert metric_summaries.keys(db) == []

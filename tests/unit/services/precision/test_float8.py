@@ -1,0 +1,74 @@
+"""Products of 8 bits before a run: whom they suit, who is refused them, and what is offered."""
+
+from dataclasses import replace
+
+import pytest
+
+from studio.hardware import OPTIONAL, Gpu, Hardware
+from studio.services.precision import recommendation
+from studio.services.precision.incompatibilities import Refusal, refusals
+from studio.weights.model_facts import ModelFacts
+from tests.support.factories import make_recipe
+
+FULL = {"adapter": {"kind": "full"}}
+PROCESSOR = Hardware(
+    processor="P",
+    cores=2,
+    memory_bytes=2**34,
+    native_bf16=True,
+    torch="2.13",
+    packages=frozenset(OPTIONAL),
+)
+H100 = replace(PROCESSOR, gpus=(Gpu(index=0, name="H100", memory_bytes=2**36, capability=(9, 0)),))
+EVEN = ModelFacts(family="llama", declared="bfloat16", parameters=1000, stored={"bfloat16": 1.0})
+ODD = replace(EVEN, odd_layers=("a.weight", "b.weight", "c.weight", "d.weight"))
+
+
+@pytest.mark.parametrize("machine", [PROCESSOR, H100], ids=lambda one: one.title)
+def test_a_model_of_even_sides_is_not_refused(machine: Hardware) -> None:
+    assert refusals(make_recipe(precision="fp8", **FULL), EVEN, machine) == []
+
+
+def test_layers_of_odd_sides_are_refused_by_name_with_a_repair() -> None:
+    assert refusals(make_recipe(precision="fp8", **FULL), ODD, H100) == [
+        Refusal(
+            message="float8 mixed cannot multiply a.weight, b.weight, c.weight and 1 more: "
+            "a product of 8 bits takes no layer whose sides are not multiples of 16.",
+            hint="Use bfloat16 mixed.",
+            param="precision",
+            repair={"precision": "bf16"},
+        )
+    ]
+
+
+def test_odd_sides_matter_to_no_other_precision() -> None:
+    assert refusals(make_recipe(precision="bf16", **FULL), ODD, H100) == []
+
+
+def test_without_the_package_it_is_refused_with_a_repair() -> None:
+    bare = replace(H100, packages=frozenset())
+    (found,) = refusals(make_recipe(precision="fp8", **FULL), EVEN, bare)
+
+    assert (found.message, found.repair) == (
+        (
+            "float8 mixed needs the package torchao, which is not installed: "
+            "pip install 'mantissa-studio[fp8]'."
+        ),
+        {"precision": "bf16"},
+    )
+
+
+def test_beside_an_adapter_it_is_refused_with_a_repair() -> None:
+    (found,) = refusals(make_recipe(precision="fp8"), EVEN, H100)
+
+    assert (found.message, found.repair) == (
+        "float8 mixed is about the weights trained, and an adapter's are float32.",
+        {"precision": "bf16"},
+    )
+
+
+@pytest.mark.parametrize("machine", [PROCESSOR, H100], ids=lambda one: one.title)
+def test_it_is_never_what_we_would_choose(machine: Hardware) -> None:
+    chosen = recommendation.advise(make_recipe(precision="fp8", **FULL), EVEN, machine).mode
+
+    assert chosen.name == "bf16"

@@ -1,0 +1,129 @@
+"""A recipe that leaves its precision to the studio: who chooses what, and when it is kept."""
+
+from typing import Any
+
+import pytest
+from sqlmodel import Session, select
+
+from studio.db.tables import Experiment, Happening, Run
+from studio.recipe.search_space import Values
+from studio.services import experiments
+from studio.services.precision import recommendation
+from studio.services.runs import runs
+from studio.services.sweeps import sweeps
+from studio.services.sweeps.sweep_preview import Plan
+from tests.support.factories import MACHINES, connect_worker, make_recipe
+
+RECOMMENDED = [("plain", "fp32"), ("amx", "bf16"), ("t4", "fp16")]
+
+
+def submitted(db: Session, overrides: dict[str, Any] | None = None, **recipe: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+    made = experiments.create(db, "a try", make_recipe(**{"precision": "auto"} | recipe))
+    return runs.submit(db, made, overrides)
+
+
+def experiment_of(db: Session, run: Run) -> Experiment:
+    return experiments.get(db, run.experiment_id)
+
+
+@pytest.mark.parametrize(("machine", "mode"), RECOMMENDED)
+def test_the_machine_of_the_worker_decides(db: Session, machine: str, mode: str) -> None:
+    connect_worker(db, machine)
+    run = submitted(db)
+
+    assert (run.recipe.precision, experiment_of(db, run).recipe.precision) == (mode, mode)
+    assert MACHINES[machine].title in run.precision_reason
+    assert recommendation.GUESS not in run.precision_reason
+
+
+def test_without_a_worker_the_reason_says_that_it_is_a_guess(db: Session) -> None:
+    assert submitted(db).precision_reason.endswith(recommendation.GUESS)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("chosen", ["fp32", "fp32_bf16_matmul"])
+def test_an_explicit_choice_is_kept(db: Session, machine: str, chosen: str) -> None:
+    connect_worker(db, machine)
+    run = submitted(db, precision=chosen)
+
+    assert (run.recipe.precision, run.precision_reason) == (chosen, "")
+
+
+def test_an_override_is_an_explicit_choice(db: Session) -> None:
+    connect_worker(db, "plain")
+    run = submitted(db, {"precision": "bf16"})
+
+    assert (run.recipe.precision, run.precision_reason) == ("bf16", "")
+
+
+def test_an_override_may_leave_the_choice_to_the_studio(db: Session) -> None:
+    connect_worker(db, "plain")
+    run = submitted(db, {"precision": "auto"}, precision="bf16")
+
+    assert (run.recipe.precision, bool(run.precision_reason)) == ("fp32", True)
+
+
+def test_another_run_of_an_experiment_follows_the_machine(db: Session) -> None:
+    """Its precision was never chosen by anybody, so a new machine brings a new one."""
+    connect_worker(db, "plain")
+    first = submitted(db)
+    connect_worker(db, "t4")
+    second = runs.submit(db, experiment_of(db, first), {"optimisation": {"seed": 1}})
+
+    assert (first.recipe.precision, second.recipe.precision) == ("fp32", "fp16")
+
+
+def test_a_run_tried_again_keeps_its_precision(db: Session) -> None:
+    connect_worker(db, "plain")
+    first = submitted(db)
+    connect_worker(db, "t4")
+    again = runs.again(db, first.id or 0, {"optimisation": {"seed": 1}})
+    other = runs.again(db, first.id or 0, {"precision": "fp16"})
+
+    assert (again.recipe.precision, again.precision_reason) == ("fp32", first.precision_reason)
+    assert (other.recipe.precision, other.precision_reason) == ("fp16", "")
+
+
+def test_all_runs_of_a_sweep_have_one_precision(db: Session) -> None:
+    connect_worker(db, "plain")
+    experiment = experiment_of(db, submitted(db))
+    plan = Plan(space={"optimisation.seed": Values(values=[1, 2])}, strategy="grid", parallel=2)
+    sweep = sweeps.create(db, experiment, plan)
+    connect_worker(db, "t4")
+    sweeps.advance(db, sweep.id or 0)
+
+    made = sweeps.runs_of(db, sweep.id or 0)
+    assert [run.recipe.precision for run in made] == ["fp32", "fp32"]
+    assert {run.precision_reason for run in made} == {experiment.precision_reason}
+
+
+def test_the_machine_that_trains_has_the_last_word(db: Session) -> None:
+    connect_worker(db, "plain")
+    run = submitted(db)
+    runs.confirm_precision(db, run, MACHINES["t4"])
+
+    assert run.recipe.precision == "fp16"
+    assert run.precision_reason.startswith("float16 mixed: Tesla T4")
+    changed = db.exec(select(Happening).where(Happening.kind == "precision")).one()
+    assert changed.data == {"precision": "fp16"}
+
+
+@pytest.mark.parametrize(
+    ("precision", "attempt"), [("bf16", 1), ("auto", 2)], ids=["chosen by a user", "has begun"]
+)
+def test_a_choice_of_a_user_and_a_run_that_has_begun_stay(
+    db: Session, precision: str, attempt: int
+) -> None:
+    connect_worker(db, "amx")
+    run = submitted(db, precision=precision)
+    run.attempt = attempt
+    runs.confirm_precision(db, run, MACHINES["t4"])
+
+    assert run.recipe.precision == "bf16"
+
+
+def test_no_stored_recipe_leaves_its_precision_open(db: Session) -> None:
+    run = submitted(db)
+    db.expire_all()
+
+    assert "auto" not in {run.recipe.precision, experiment_of(db, run).recipe.precision}

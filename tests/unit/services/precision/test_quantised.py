@@ -1,0 +1,152 @@
+"""What is said of a quantised base before a run starts: plan, refusals with repairs, cautions."""
+
+from dataclasses import replace
+
+import pytest
+
+from studio.hardware import Hardware
+from studio.methods import AnyRecipe
+from studio.recipe.precision import PrecisionName
+from studio.services.precision import precision_warnings
+from studio.services.precision.incompatibilities import Refusal, refusals
+from studio.services.precision.number_formats import plan
+from studio.weights import family_limits
+from studio.weights.model_facts import ModelFacts
+from studio.weights.weight_samples import Spread
+from tests.support.factories import make_recipe
+
+BARE = Hardware(processor="A processor", cores=2, memory_bytes=0, native_bf16=True)
+HERE = replace(BARE, packages=frozenset({"bitsandbytes"}))
+NATIVE = {"adapter": {"base_dtype": "native"}}
+MODEL = ModelFacts(
+    family="llama",
+    declared="bfloat16",
+    parameters=1_500_000,
+    stored={"bfloat16": 1.0},
+    linear_features=5000,
+    linear_parameters=1_000_000,
+    linear_rows=3000,
+    spread=Spread(sampled=1000, largest=1.0, powers={-6: 1.0}),
+    rounding={"int8": 0.009, "nf4": 0.0943},
+)
+
+
+def beside(base_dtype: str, precision: PrecisionName = "bf16") -> AnyRecipe:
+    return make_recipe(precision=precision, adapter={"kind": "lora", "base_dtype": base_dtype})
+
+
+def only(recipe: AnyRecipe, facts: ModelFacts = MODEL, hardware: Hardware = HERE) -> Refusal:
+    (found,) = refusals(recipe, facts, hardware)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["int8", "nf4"])
+def test_a_sound_model_is_not_refused(kind: str) -> None:
+    assert refusals(beside(kind), MODEL, HERE) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "expected"),
+    [
+        ("int8", "bf16", 1_000_000 + 4 * 3000 + 2 * 500_000),
+        ("int8", "fp32", 1_000_000 + 4 * 3000 + 4 * 500_000),
+        ("nf4", "bf16", 515_869 + 2 * 500_000),
+        ("native", "bf16", 2 * 1_500_000),
+    ],
+)
+def test_a_plan_counts_the_bytes_of_a_quantised_model(
+    kind: str, precision: PrecisionName, expected: int
+) -> None:
+    sizes = plan(beside(kind, precision), MODEL).sizes
+
+    assert sizes is not None
+    assert sizes.weights == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "expected"),
+    [
+        ("nf4", "bf16", ("nf4", "bfloat16", "bfloat16")),
+        ("nf4", "fp16", ("nf4", "float16", "float16")),
+        ("int8", "fp32", ("int8", "float32", "float32")),
+        ("native", "bf16", ("bfloat16", None, "bfloat16")),
+    ],
+)
+def test_a_plan_says_what_is_quantised_and_what_it_computes_in(
+    kind: str, precision: PrecisionName, expected: tuple[str, str | None, str]
+) -> None:
+    told = plan(beside(kind, precision), MODEL)
+
+    assert (told.weights, told.rest, told.compute) == expected
+    assert told.trained == "float32"
+
+
+def test_a_missing_package_is_refused_and_mended() -> None:
+    found = only(beside("nf4"), hardware=BARE)
+
+    assert (found.message, found.repair) == (
+        (
+            "4-bit (NF4) needs the package bitsandbytes, which is not installed: "
+            "pip install 'mantissa-studio[quantised]'."
+        ),
+        NATIVE,
+    )
+
+
+def test_a_model_of_experts_is_refused_and_mended() -> None:
+    found = only(beside("nf4"), replace(MODEL, expert_parameters=1_200_000))
+
+    assert (found.message, found.repair) == (
+        (
+            "80% of this model are experts, which are no linear layers and would stay in bfloat16: "
+            "4-bit (NF4) would save next to nothing."
+        ),
+        NATIVE,
+    )
+
+
+def test_weights_beyond_float16_are_refused_in_8_bits_and_taken_in_4() -> None:
+    spread = Spread(sampled=1000, largest=70000.0, over_float16=12)
+    wide = replace(MODEL, spread=spread)
+
+    found = only(beside("int8"), wide)
+
+    assert found.message.endswith("8-bit (LLM.int8) weights are made of float16.")
+    assert found.repair == NATIVE
+    assert refusals(beside("nf4"), wide, HERE) == []
+
+
+@pytest.mark.parametrize("kind", ["native", "nf4"])
+def test_a_model_that_is_quantised_already_is_refused(kind: str) -> None:
+    found = only(beside(kind), replace(MODEL, quantised="gptq"))
+
+    assert (found.param, found.repair) == ("base_model", {})
+    assert found.message.startswith("This model is stored quantised already (gptq)")
+
+
+@pytest.mark.parametrize("family", sorted(family_limits.NO_ADAPTER))
+def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
+    found = only(beside("nf4"), replace(MODEL, family=family))
+
+    assert found.message.startswith(f"{family} models read weights past their layers")
+    assert refusals(beside("native"), replace(MODEL, family=family), HERE) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "measured"),
+    [
+        ("nf4", "4-bit (NF4) moves weights by 9.4 %"),
+        ("int8", "8-bit (LLM.int8) moves weights by 0.9 %"),
+    ],
+)
+def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) -> None:
+    assert list(precision_warnings.of(beside(kind), MODEL)) == [
+        (
+            f"{measured} of their size (root mean square over a sample of this model's): "
+            "it starts a little worse than it was saved."
+        )
+    ]
+
+
+def test_nothing_is_told_of_rounding_that_was_not_measured() -> None:
+    assert list(precision_warnings.of(beside("nf4"), replace(MODEL, rounding={}))) == []

@@ -1,0 +1,486 @@
+"""What the studio says of a recipe before it starts: what it refuses, advises and plans."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.hardware import Gpu, Hardware
+from studio.methods import RECIPES, AnyRecipe
+from studio.recipe.dotted_keys import merge
+from studio.recipe.precision import PRECISIONS, Precision
+from studio.services.precision import recommendation
+from studio.services.precision.incompatibilities import Refusal, refusals
+from studio.services.precision.number_formats import plan
+from studio.weights import family_limits
+from studio.weights.cast_error import Cast
+from studio.weights.model_facts import ModelFacts
+from studio.weights.weight_defects import Broken
+from studio.weights.weight_samples import Spread
+from tests.support.factories import make_recipe
+from tests.unit.weights import safetensors_folders
+
+FULL = {"adapter": {"kind": "full"}}
+HALF = {"kind": "lora", "base_dtype": "float16"}
+PROCESSOR = Hardware(processor="A processor", cores=2, memory_bytes=8 * 2**30, native_bf16=True)
+OLD_PROCESSOR = Hardware(processor="An old one", cores=2, memory_bytes=2**30, native_bf16=False)
+
+
+def card(name: str, capability: tuple[int, int]) -> Hardware:
+    gpu = Gpu(index=0, name=name, memory_bytes=16 * 2**30, capability=capability)
+    return Hardware(
+        processor="", cores=8, memory_bytes=0, native_bf16=False, gpus=(gpu,), torch="2.13.0+cu130"
+    )
+
+
+H100, T4, P100 = card("H100", (9, 0)), card("Tesla T4", (7, 5)), card("Tesla P100", (6, 0))
+GTX = card("NVIDIA GeForce GTX 1650", (7, 5))
+
+
+def model(
+    dtype: str = "bfloat16", family: str = "llama", powers: Mapping[int, float] | None = None
+) -> ModelFacts:
+    return ModelFacts(
+        family=family,
+        declared=dtype,
+        parameters=1000,
+        stored={dtype: 1.0},
+        linear_features=50,
+        linear_parameters=1000,
+        spread=Spread(sampled=1000, largest=1.0, powers=powers or {-6: 1.0}),
+    )
+
+
+def overflowing() -> ModelFacts:
+    spread = Spread(sampled=1000, largest=70000.0, over_float16=12)
+    return ModelFacts(family="llama", parameters=1000, stored={"float32": 1.0}, spread=spread)
+
+
+def mixed(*layers: str) -> ModelFacts:
+    stored = {"float32": 0.9, "float64": 0.1}
+    cast = Cast(
+        to="float32",
+        stored=("float64",),
+        weights=100,
+        sampled=100,
+        changed=0.5,
+        max_relative_change=6e-8,
+        mean_relative_change=1e-8,
+    )
+    return ModelFacts(
+        parameters=1000, stored=stored, float64_layers=layers, casts={"float32": cast}
+    )
+
+
+def only_refusal(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware = H100) -> Refusal:
+    (found,) = refusals(recipe, facts, hardware)
+    return found
+
+
+def repaired(recipe: AnyRecipe, found: Refusal) -> AnyRecipe:
+    return RECIPES.validate_python(merge(recipe.model_dump(), found.repair))
+
+
+def warnings(recipe: AnyRecipe, facts: ModelFacts) -> tuple[str, ...]:
+    return recommendation.advise(recipe, facts, H100).warnings
+
+
+def test_weights_beyond_float16_are_refused_there() -> None:
+    found = only_refusal(make_recipe(precision="fp16", **FULL), overflowing())
+
+    assert (found.message, found.repair) == (
+        (
+            "12 of 1,000 weights looked at lie beyond 65,504, where float16 ends; "
+            "the largest is 70,000."
+        ),
+        {"precision": "bf16"},
+    )
+
+
+def test_weights_beyond_float16_are_refused_in_a_frozen_model_too() -> None:
+    recipe = make_recipe(precision="bf16", adapter=HALF)
+    found = only_refusal(recipe, overflowing())
+
+    assert (found.param, found.repair) == (
+        "adapter.base_dtype",
+        {"adapter": {"base_dtype": "native"}},
+    )
+
+
+def test_weights_beyond_float16_train_in_bfloat16() -> None:
+    assert refusals(make_recipe(precision="bf16"), overflowing(), H100) == []
+
+
+@pytest.mark.parametrize(
+    "family", [name for name, known in family_limits.FLOAT16.items() if known.is_certain]
+)
+def test_a_family_that_overflows_float16_is_refused_with_its_source(family: str) -> None:
+    known = family_limits.FLOAT16[family]
+    found = only_refusal(make_recipe(precision="fp16"), model(family=family))
+
+    assert found.message == (
+        f"{family} models do not train in float16: {known.why} ({known.source})."
+    )
+
+
+def test_a_family_in_doubt_is_warned_of_and_not_refused() -> None:
+    recipe = make_recipe(precision="fp16")
+    facts = model("float16", family="opt")
+
+    assert (refusals(recipe, facts, H100), warnings(recipe, facts)) == (
+        [],
+        (
+            (
+                "opt in float16 is doubtful: padding gave NaN in float16 "
+                "(huggingface/transformers#17433)."
+            ),
+        ),
+    )
+
+
+def test_hardware_that_only_emulates_is_refused() -> None:
+    found = only_refusal(make_recipe(precision="bf16"), model("float16"), T4)
+
+    assert (found.message, found.repair) == (
+        (
+            "bfloat16 mixed needs compute capability 8.0 or newer; "
+            "Tesla T4 has 7.5, which only emulates it."
+        ),
+        {"precision": "fp16"},
+    )
+
+
+def test_the_repair_obeys_every_rule_at_once() -> None:
+    """On a T4 bfloat16 is missing and Gemma 3 overflows float16: float32 remains."""
+    found = only_refusal(make_recipe(precision="bf16"), model(family="gemma3"), T4)
+
+    assert found.repair == {"precision": "fp32"}
+
+
+def test_layers_in_float64_are_named_and_refused_in_sixteen_bits() -> None:
+    found = only_refusal(make_recipe(precision="bf16"), mixed("a", "b", "c", "d", "e"))
+
+    assert (found.message, found.hint) == (
+        (
+            "a, b, c and 2 more are stored in float64 among layers that are not, "
+            "and bfloat16 would keep few of their digits."
+        ),
+        "Use float32.",
+    )
+
+
+def test_layers_in_float64_are_rounded_to_float32_with_a_word() -> None:
+    recipe = make_recipe(precision="fp32")
+
+    assert refusals(recipe, mixed("a"), H100) == []
+    assert warnings(recipe, mixed("a")) == (
+        "The weights are stored in several formats: 90.0 % float32, 10.0 % float64.",
+        (
+            "100 weights stored in float64 (a) are rounded to float32 when they are loaded: in a "
+            "sample of 100, 50 % change, by 1e-06 % on average and 6e-06 % at most."
+        ),
+    )
+
+
+def test_a_frozen_model_in_float16_computes_in_bfloat16() -> None:
+    """The adapter beside it is float32, so nothing that learns is narrow."""
+    recipe = make_recipe(precision="bf16", adapter=HALF)
+
+    assert refusals(recipe, model("float16"), H100) == []
+
+
+def test_no_row_offers_what_never_trained() -> None:
+    """float16 weights ended in NaN or in an error, and 16-bit weights bear no loss scaler."""
+    halves = [one.name for one in PRECISIONS.values() if one.weights == "float16"]
+    scaled = [one.weights for one in PRECISIONS.values() if one.scaler]
+
+    assert (halves, set(scaled)) == ([], {"float32"})
+
+
+@pytest.mark.parametrize(
+    ("precision", "base", "clash"),
+    [("bf16", "float16", "bfloat16 on float16"), ("fp16", "bfloat16", "float16 on bfloat16")],
+)
+def test_two_halves_are_refused_where_the_family_cannot_mix_them(
+    precision: str, base: str, clash: str
+) -> None:
+    recipe = make_recipe(precision=precision, adapter={"kind": "lora", "base_dtype": base})
+    found = only_refusal(recipe, model("float32", family="rwkv"))
+
+    assert (found.message, found.param) == (
+        f"rwkv models cannot compute in {clash} weights (BlinkDL/RWKV-LM#155).",
+        "adapter.base_dtype",
+    )
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("adapter", ["lora", "full"])
+@pytest.mark.parametrize("hardware", [PROCESSOR, OLD_PROCESSOR, H100, T4, P100])
+@pytest.mark.parametrize("facts", [model(), overflowing(), mixed("a"), model(family="t5")])
+def test_every_repair_mends(
+    precision: str, adapter: str, hardware: Hardware, facts: ModelFacts
+) -> None:
+    recipe = make_recipe(precision=precision, adapter={"kind": adapter})
+    again = [
+        refusals(repaired(recipe, one), facts, hardware)
+        for one in refusals(recipe, facts, hardware)
+        if one.repair
+    ]
+    unmended = [one for one in refusals(recipe, facts, hardware) if not one.repair]
+
+    assert ([one for one in again if one], unmended) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("hardware", "facts", "changes", "name"),
+    [
+        (H100, model(), {}, "bf16"),
+        (H100, model("float16"), FULL, "fp16"),
+        (H100, model("float16", family="opt"), FULL, "bf16"),
+        (H100, overflowing(), FULL, "bf16"),
+        (PROCESSOR, model("float32"), {}, "bf16"),
+        (OLD_PROCESSOR, model("float32"), {}, "fp32"),
+        (T4, model("float16"), FULL, "fp16"),
+        (T4, model("bfloat16"), {}, "fp16"),
+        (T4, model("bfloat16"), FULL, "fp32"),
+        (T4, model("float16", family="opt"), {}, "fp32"),
+        (T4, overflowing(), {}, "fp32"),
+        (GTX, model("float16"), {}, "fp32"),
+        (P100, model("float16"), {}, "fp32"),
+        (H100, mixed("a"), {}, "fp32"),
+        (H100, ModelFacts(), {}, "bf16"),
+    ],
+)
+def test_advice_follows_hardware_model_and_method(
+    hardware: Hardware, facts: ModelFacts, changes: dict[str, Any], name: str
+) -> None:
+    assert recommendation.advise(make_recipe(**changes), facts, hardware).mode.name == name
+
+
+AMX = Hardware(processor="An AMX processor", cores=2, memory_bytes=2**30, native_bf16=True)
+MAC = Hardware(processor="Apple M2", cores=8, memory_bytes=2**30, native_bf16=False, torch="2.13.0")
+"""Training on Apple's GPU is not offered: torch uses the processor."""
+FAST_IN_BOTH = [
+    card("NVIDIA A100-SXM4-40GB", (8, 0)),
+    card("NVIDIA L4", (8, 9)),
+    H100,
+    card("NVIDIA GeForce RTX 3090", (8, 6)),
+    card("NVIDIA GeForce RTX 4090", (8, 9)),
+    card("NVIDIA GeForce RTX 5090", (12, 0)),
+]
+FAST_IN_FLOAT16 = [
+    T4,
+    card("Tesla V100-SXM2-16GB", (7, 0)),
+    card("NVIDIA GeForce RTX 2080 Ti", (7, 5)),
+]
+FAST_IN_NEITHER = [OLD_PROCESSOR, MAC, GTX, P100]
+
+ADVISED = [
+    (FAST_IN_BOTH, "float32", "bf16", "bf16", "with float32's range"),
+    (FAST_IN_BOTH, "bfloat16", "bf16", "bf16", "the weights are bfloat16"),
+    (FAST_IN_BOTH, "float16", "fp16", "fp16", "bfloat16 would drop three of their bits"),
+    ([PROCESSOR, AMX], "float32", "bf16", "bf16", "with float32's range"),
+    ([PROCESSOR, AMX], "bfloat16", "bf16", "bf16", "the weights are bfloat16"),
+    ([PROCESSOR, AMX], "float16", "bf16", "bf16", "drop three bits of these float16 weights"),
+    (FAST_IN_FLOAT16, "float32", "fp16", "fp16", "lacks bfloat16"),
+    (FAST_IN_FLOAT16, "bfloat16", "fp32", "fp16", "may overflow float16"),
+    (FAST_IN_FLOAT16, "float16", "fp16", "fp16", "the weights are float16"),
+    (FAST_IN_NEITHER, "float32", "fp32", "fp32", "fast in neither"),
+    (FAST_IN_NEITHER, "bfloat16", "fp32", "fp32", "fast in neither"),
+    (FAST_IN_NEITHER, "float16", "fp32", "fp32", "fast in neither"),
+]
+"""Machines, the format a model was saved in, advice for full training and LoRA, and the reason."""
+
+
+@pytest.mark.parametrize(
+    ("hardware", "saved", "full", "lora", "reason"),
+    [(one, *row) for machines, *row in ADVISED for one in machines],
+    ids=lambda value: getattr(value, "title", value),
+)
+def test_advice_for_each_machine_and_saved_format(
+    hardware: Hardware, saved: str, full: str, lora: str, reason: str
+) -> None:
+    advised = {
+        kind: recommendation.advise(make_recipe(adapter={"kind": kind}), model(saved), hardware)
+        for kind in ("full", "lora")
+    }
+
+    assert {kind: one.mode.name for kind, one in advised.items()} == {"full": full, "lora": lora}
+    for one in advised.values():
+        assert reason in one.sentence
+        assert hardware.title in one.sentence
+        assert one.sentence.count(". ") == 0
+
+
+def test_full_and_lora_differ_only_with_a_reason_for_each() -> None:
+    whole, adapter = (
+        recommendation.advise(make_recipe(adapter={"kind": kind}), model(), T4).sentence
+        for kind in ("full", "lora")
+    )
+
+    assert "keeps weights in float32 anyway, so float16 would save little memory" in whole
+    assert "float32 would double the memory of the frozen model" in adapter
+
+
+def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
+    found = {
+        recommendation.advise(
+            make_recipe(adapter={"kind": kind}), model("float16", family=name), one
+        ).mode.name
+        for kind in ("full", "lora")
+        for name in family_limits.FLOAT16
+        for one in [*FAST_IN_BOTH, *FAST_IN_FLOAT16]
+    }
+
+    assert found == {"bf16", "fp32"}
+
+
+def test_advice_names_its_evidence() -> None:
+    said = recommendation.advise(make_recipe(), model(family="gemma3"), T4).sentence
+
+    assert said == (
+        "float32: Tesla T4 lacks bfloat16, and in float16 its activations reach about 800,000, "
+        "and float16 ends at 65,504 (unslothai/unsloth#4014) "
+        "(weights are bfloat16, the largest seen 1)."
+    )
+
+
+def test_a_stall_is_told_with_its_share() -> None:
+    recipe = make_recipe(precision="bf16_pure", optimisation={"learning_rate": 2e-5}, **FULL)
+    facts = model(powers={-7: 0.846, -8: 0.1, -20: 0.054})
+
+    assert warnings(recipe, facts) == (
+        (
+            "84.6 % of weights would not move at a learning rate of 2e-05 in bfloat16 throughout: "
+            "choose a higher rate, or a mode that repairs the rounding."
+        ),
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16_dual", "bf16_stochastic", "bf16_kahan"])
+def test_modes_that_repair_the_rounding_are_not_warned_of(precision: str) -> None:
+    recipe = make_recipe(precision=precision, optimisation={"learning_rate": 1e-6}, **FULL)
+
+    assert warnings(recipe, model()) == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (ModelFacts(), "Nothing is known of this model yet: its files are not on this machine."),
+        (
+            ModelFacts(family="llama"),
+            "Only the config of this llama model is at hand: nothing is known of its weights.",
+        ),
+        (
+            ModelFacts(parameters=1, declared="float16", stored={"float32": 1.0}),
+            "The config says float16, the weights are float32: believe the weights.",
+        ),
+        (
+            ModelFacts(parameters=9, broken=Broken(not_finite={"a": 1, "b": 1})),
+            (
+                "2 weights of this model are NaN or infinite, in a, b: a run ends before its first "
+                "step. Get the model again, or choose another."
+            ),
+        ),
+        (
+            model("float16"),
+            (
+                "The weights are float16: computing in bfloat16 is safe, "
+                "but drops three of their bits."
+            ),
+        ),
+    ],
+)
+def test_what_is_odd_about_a_model_is_told(facts: ModelFacts, said: str) -> None:
+    assert warnings(make_recipe(**FULL), facts) == (said,)
+
+
+def test_what_float16_cannot_hold_is_told_of_a_frozen_model() -> None:
+    facts = model("float32", powers={-6: 0.9, -25: 0.1})
+
+    assert warnings(make_recipe(precision="bf16", adapter=HALF), facts) == (
+        "10.0 % of the weights are smaller than float16 can hold, and become zero.",
+    )
+
+
+def test_a_recurrence_is_warned_of_in_sixteen_bits() -> None:
+    recipe = make_recipe(precision="bf16_kahan", **FULL)
+
+    assert warnings(recipe, model(family="mamba")) == (
+        "mamba models want their parameters in float32 (state-spaces/mamba#6).",
+    )
+
+
+@pytest.mark.parametrize("mode", PRECISIONS.values(), ids=PRECISIONS)
+def test_a_plan_adds_up_to_the_row(mode: Precision) -> None:
+    """Of a full fine-tune with AdamW, the parts are what the table says of a parameter."""
+    planned = plan(make_recipe(precision=mode.name, **FULL), model())
+
+    assert planned.sizes is not None
+    assert planned.sizes.total == mode.bytes_per_parameter * 1000
+
+
+def test_a_plan_of_an_adapter_keeps_the_model_as_it_is() -> None:
+    planned = plan(make_recipe(adapter={"kind": "lora", "r": 2}), model("float16"))
+
+    assert (planned.weights, planned.trained, planned.compute, planned.trained_parameters) == (
+        "float16",
+        "float32",
+        "bfloat16",
+        100,
+    )
+    assert planned.sizes is not None
+    assert planned.sizes.total == 1000 * 2 + 100 * (4 + 4 + 8 + 2)
+
+
+def test_a_plan_counts_the_batches_added_up() -> None:
+    batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8}
+
+    assert plan(make_recipe(optimisation=batches), model()).effective_batch == 32
+
+
+def test_a_plan_of_an_unseen_model_leaves_its_sizes_open() -> None:
+    planned = plan(make_recipe(), ModelFacts())
+
+    assert (planned.parameters, planned.sizes) == (None, None)
+
+
+def test_facts_are_read_again_when_a_file_changes(tmp_path: Path) -> None:
+    before = recommendation.facts(safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])}))
+    after = recommendation.facts(safetensors_folders.write(tmp_path, {"a": ("F32", [1.0, 2.0])}))
+
+    assert (before.parameters, after.parameters) == (1, 2)
+
+
+def test_facts_are_kept_while_nothing_changes(tmp_path: Path) -> None:
+    folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])})
+
+    assert recommendation.facts(folder) is recommendation.facts(folder)
+
+
+def test_a_hub_model_that_was_never_fetched_is_unknown(db: Session) -> None:
+    assert recommendation.facts_of(db, "nobody/has-this-model") == ModelFacts()
+
+
+def test_a_name_the_hub_never_gives_is_refused(db: Session) -> None:
+    with pytest.raises(InvalidError, match="is no name the hub gives"):
+        recommendation.facts_of(db, "owner/name.git")
+
+
+def test_a_folder_that_cannot_be_read_is_told(db: Session) -> None:
+    with pytest.raises(InvalidError, match=r"cannot be read: File name too long\."):
+        recommendation.facts_of(db, f"/{'a' * 300}")
+
+
+@pytest.mark.parametrize(("precision", "saved"), [("fp16", "bfloat16"), ("bf16", "float16")])
+def test_layer_norms_on_a_processor_refuse_the_other_16_bits(precision: str, saved: str) -> None:
+    recipe = make_recipe(precision=precision, adapter={"kind": "lora", "base_dtype": saved})
+    found = refusals(recipe, model("float32", family="gpt2"), PROCESSOR)
+
+    assert found[0].message.startswith("gpt2 models cannot compute in")
+    assert found[0].repair
+    assert refusals(recipe, model("float32", family="gpt2"), H100) == []

@@ -1,0 +1,337 @@
+"""One attempt at a run: followed, fenced, settled, and tried again where that may help."""
+
+import errno
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session, col, select
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import Ask, RunStatus
+from studio.db.tables import Metric, Run, Sample
+from studio.protocols.events import (
+    Checkpointed,
+    Failed,
+    Finished,
+    Paused,
+    Resumed,
+    Sampled,
+    Started,
+    Stopped,
+)
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, runs
+from studio.services.runs.attempts import LeaseLostError, Owner
+from studio.services.tasks.exit_diagnosis import End
+from tests.support.factories import make_run, make_running, progressed
+
+KILLED = End(exit_code=-9)
+BEGUN = Started(total_steps=10, resolved={})
+
+
+def claimed(db: Session, worker: str = "w") -> Run:
+    """Claim the next run, and have it say that it trains."""
+    run = queue.claim(db, worker, slots=100)
+    assert run is not None
+    attempts.launched(run, "7@1.0@boot")
+    attempts.follow(db, run, [BEGUN], run.events_offset + 1)
+    return run
+
+
+def test_events_become_numbers(db: Session) -> None:
+    run = make_running(db)
+    attempts.follow(db, run, [progressed(1, loss=2.5, grad_norm=1.0), progressed(2, loss=2.0)], 99)
+    db.flush()
+
+    query = select(Metric.step, Metric.key, Metric.value).order_by(col(Metric.id))
+    told = db.exec(query).all()
+    assert told == [(1, "loss", 2.5), (1, "grad_norm", 1.0), (2, "loss", 2.0)]
+    assert (run.step, run.tokens, run.metrics, run.events_offset) == (
+        2,
+        200,
+        {"loss": 2.0, "grad_norm": 1.0},
+        99,
+    )
+
+
+def test_nan_is_kept_as_nan(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run_id = make_running(db).id or 0
+        attempts.follow(db, runs.get(db, run_id), [progressed(1, loss=math.nan)], 1)
+
+    with reading(engine) as db:
+        metric = db.exec(select(Metric)).one()
+        assert (metric.value, metric.non_finite) == (None, "nan")
+        assert math.isnan(runs.get(db, run_id).metrics["loss"])
+
+
+def test_a_run_starts_when_its_trainer_is_built(db: Session) -> None:
+    run = make_run(db)
+    queue.claim(db, "w", slots=1)
+    attempts.follow(db, run, [Started(total_steps=7, resolved={"compute": "bfloat16"})], 1)
+
+    assert (run.status, run.total_steps, run.resolved) == (
+        RunStatus.RUNNING,
+        7,
+        {"compute": "bfloat16"},
+    )
+
+
+def test_answers_are_kept(db: Session) -> None:
+    run = make_running(db)
+    said = Sampled(stage="before", step=0, position=0, prompt="Hi", reference="Hello", answer="?")
+    attempts.follow(db, run, [said], 1)
+    db.flush()
+
+    sample = db.exec(select(Sample)).one()
+    assert (sample.stage, sample.prompt, sample.answer) == ("before", "Hi", "?")
+
+
+def test_a_finished_run_succeeded(db: Session) -> None:
+    run = make_running(db)
+    attempts.follow(db, run, [Finished(metrics={"eval_loss": 1.5})], 1)
+    attempts.settle(db, run, End(exit_code=0))
+
+    assert (run.status, run.metrics) == (RunStatus.SUCCEEDED, {"eval_loss": 1.5})
+
+
+def test_a_failure_is_told_in_words(db: Session) -> None:
+    run = make_running(db)
+    attempts.follow(
+        db, run, [Failed(code="disk_full", message="The disk is full.", hint="Free it.")], 1
+    )
+    attempts.settle(db, run, End(exit_code=1))
+
+    assert (run.status, run.error_code, run.error_message, run.error_hint) == (
+        RunStatus.FAILED,
+        "disk_full",
+        "The disk is full.",
+        "Free it.",
+    )
+
+
+def test_an_exit_code_tells_of_a_disk_too_full_for_words(db: Session) -> None:
+    run = make_running(db)
+    attempts.settle(db, run, End(exit_code=errno.ENOSPC))
+
+    assert (run.error_code, run.error_message, run.error_hint) == (
+        "disk_full",
+        "The disk is full.",
+        "Delete old runs or models, then try again.",
+    )
+
+
+def test_an_exit_code_alone_is_no_success(db: Session) -> None:
+    run = make_running(db)
+    attempts.settle(db, run, End(exit_code=0))
+
+    assert (run.status, run.error_message) == (
+        RunStatus.FAILED,
+        "The training process ended itself with exit code 0, and printed nothing.",
+    )
+
+
+@pytest.mark.parametrize("events", [[], [Stopped(step=3)]])
+def test_a_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> None:
+    run = make_running(db)
+    run_commands.cancel(db, run.id or 0)
+    attempts.follow(db, run, events, 1)
+    attempts.settle(db, run, End(exit_code=-15))
+
+    assert run.status is RunStatus.CANCELLED
+
+
+def test_a_run_that_finishes_while_stopping_has_succeeded(db: Session) -> None:
+    run = make_running(db)
+    run_commands.cancel(db, run.id or 0)
+    attempts.follow(db, run, [Finished(metrics={})], 1)
+    attempts.settle(db, run, End(exit_code=0))
+
+    assert run.status is RunStatus.SUCCEEDED
+
+
+def test_a_final_run_stays_as_it_is(db: Session) -> None:
+    run = make_running(db)
+    attempts.follow(db, run, [Finished(metrics={}), Failed(code="x", message="Too late.")], 1)
+    attempts.settle(db, run, End(exit_code=1))
+
+    assert (run.status, run.error_message) == (RunStatus.SUCCEEDED, "")
+
+
+@pytest.mark.parametrize("asked", [Ask.PAUSE, Ask.DRAIN])
+@pytest.mark.parametrize("word", [[Paused(step=4)], [Stopped(step=0)], []])
+def test_a_run_asked_to_pause_can_go_on(
+    db: Session, asked: Ask, word: list[Paused | Stopped]
+) -> None:
+    make_run(db)
+    run = claimed(db)
+    run_commands.pause(db, run.id or 0) if asked is Ask.PAUSE else run_commands.drain(
+        db, run.id or 0
+    )
+    attempts.follow(db, run, word, 2)
+    attempts.settle(db, run, End(exit_code=0))
+
+    expected = {Ask.PAUSE: RunStatus.PAUSED, Ask.DRAIN: RunStatus.QUEUED}[asked]
+    assert (run.status, run.asked, run.handle, run.resumes) == (expected, None, "", True)
+
+
+def test_a_kept_run_is_a_success(db: Session) -> None:
+    run = make_running(db)
+    run_commands.keep(db, run.id or 0)
+    attempts.follow(db, run, [Stopped(step=4, kept=True)], 1)
+    attempts.settle(db, run, End(exit_code=0))
+
+    assert run.status is RunStatus.SUCCEEDED
+
+
+def test_a_resumed_run_tells_no_step_twice(db: Session) -> None:
+    make_run(db)
+    run = claimed(db)
+    told = [progressed(step, loss=3 - step / 10) for step in (1, 2, 3)]
+    attempts.follow(db, run, [*told, Checkpointed(step=2, bytes=10, seconds=0.1)], 2)
+    attempts.settle(db, run, KILLED)
+    run = claimed(db)
+    again = [progressed(3, loss=2.5), progressed(4, loss=2.4)]
+    attempts.follow(db, run, [Resumed(step=2, attempt=2), *again], 3)
+    db.flush()
+
+    rows = db.exec(select(Metric.step, Metric.value).order_by(col(Metric.step))).all()
+    assert rows == [(1, 2.9), (2, 2.8), (3, 2.5), (4, 2.4)]
+    assert [(one.number, one.outcome, one.from_step) for one in attempts.of(db, run.id or 0)] == [
+        (1, "lost", 0),
+        (2, "", 2),
+    ]
+
+
+def test_a_resumed_run_shows_the_metrics_of_its_checkpoint(db: Session) -> None:
+    make_run(db)
+    run = claimed(db)
+    told = [progressed(2, loss=2.8, eval_loss=2.9), progressed(3, loss=float("nan"))]
+    attempts.follow(db, run, [progressed(0, eval_loss=3.5), *told], 2)
+    attempts.settle(db, run, KILLED)
+    run = claimed(db)
+    attempts.follow(db, run, [Resumed(step=2, attempt=2)], 3)
+
+    assert (run.step, run.metrics) == (2, {"loss": 2.8, "eval_loss": 2.9})
+
+
+def test_a_killed_process_is_tried_again_from_its_checkpoint(db: Session) -> None:
+    make_run(db)
+    run = claimed(db)
+    attempts.settle(db, run, KILLED)
+
+    assert (run.status, run.resumes, run.attempt, run.worker) == (RunStatus.QUEUED, True, 1, "")
+
+
+def test_a_run_that_dies_every_time_is_given_up(db: Session) -> None:
+    make_run(db)
+    for _attempt in range(3):
+        attempts.settle(db, claimed(db), KILLED)
+        db.flush()
+
+    run = runs.get(db, 1)
+    assert (run.status, run.attempt, run.error_code, run.error_message) == (
+        RunStatus.FAILED,
+        3,
+        "killed",
+        "The training process was killed from outside (SIGKILL). It was tried 3 times.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "status"),
+    [
+        (End(rebooted=True), "", RunStatus.QUEUED),
+        (End(), "", RunStatus.QUEUED),
+        (End(exit_code=-9, hung=True), "", RunStatus.QUEUED),
+        (End(exit_code=-9, out_of_memory=True), "out_of_memory", RunStatus.FAILED),
+        (End(exit_code=-11), "crashed", RunStatus.FAILED),
+        (End(exit_code=3), "crashed", RunStatus.FAILED),
+    ],
+)
+def test_only_what_chance_ended_is_tried_again(
+    db: Session, end: End, code: str, status: RunStatus
+) -> None:
+    make_run(db)
+    run = claimed(db)
+    attempts.settle(db, run, end)
+
+    assert (run.status, run.error_code) == (status, code)
+
+
+def test_a_crash_tells_where_and_how(db: Session) -> None:
+    run = make_running(db)
+    attempts.follow(db, run, [progressed(4, loss=2.0)], 1)
+    attempts.settle(db, run, End(exit_code=-11))
+
+    assert run.error_message == (
+        "A crash in compiled code ended the training process at step 4 (SIGSEGV)."
+    )
+
+
+def test_a_frozen_worker_may_write_no_more(db: Session) -> None:
+    """It was asleep until its lease was over; another has the run by now."""
+    make_run(db)
+    run = claimed(db, "frozen")
+    run.lease_until = datetime.now(UTC) - timedelta(seconds=1)
+    db.flush()
+    taken = attempts.abandoned(db, "awake", alone=False)
+    owner = attempts.take_over(taken[0], "awake")
+
+    assert attempts.owned(db, run.id or 0, owner) is run
+    with pytest.raises(LeaseLostError):
+        attempts.owned(db, run.id or 0, Owner("frozen", 1))
+
+
+def test_a_lease_that_is_kept_up_protects_a_run(db: Session) -> None:
+    make_run(db)
+    claimed(db, "there")
+    attempts.extend(db, "there")
+    db.flush()
+
+    assert attempts.abandoned(db, "other", alone=False) == []
+
+
+def test_whoever_is_alone_waits_for_no_lease(db: Session) -> None:
+    make_run(db)
+    run = claimed(db, "gone")
+    db.flush()
+
+    assert attempts.abandoned(db, "next", alone=True) == [run]
+
+
+def test_a_run_given_back_waits_again(db: Session) -> None:
+    run: Run = make_run(db)
+    queue.claim(db, "w", slots=1)
+    attempts.give_back(db, run)
+
+    assert (run.status, run.worker) == (RunStatus.QUEUED, "")
+
+
+def test_an_end_that_nobody_saw_is_told_as_such(db: Session) -> None:
+    make_run(db)
+    for _attempt in range(3):
+        attempts.settle(db, claimed(db), End())
+        db.flush()
+
+    run = runs.get(db, 1)
+    assert (run.error_code, run.error_message) == (
+        "lost_worker",
+        (
+            "The training process is gone, and the worker that could have seen how it ended was "
+            "gone before it. It was tried 3 times."
+        ),
+    )
+
+
+def test_a_package_that_does_not_load_is_told_by_the_last_line(db: Session) -> None:
+    run = make_running(db)
+    said = "ModuleNotFoundError: No module named 'psutil'"
+    attempts.settle(db, run, End(exit_code=1, last_words=said))
+
+    assert (run.error_code, run.error_message) == (
+        "dependency_missing",
+        "A Python package that the training process needs does not load: No module named 'psutil'.",
+    )

@@ -1,0 +1,86 @@
+"""What is offered to mend a failure, and that only what can run here is."""
+
+from typing import Any
+
+import pytest
+from sqlmodel import Session
+
+from studio.db.tables import Model
+from studio.methods import AnyRecipe
+from studio.services.runs import fixes
+from studio.services.runs.oom_retry import smaller_batch
+from tests.support.factories import make_recipe
+
+
+def batches(size: int, times: int = 1) -> dict[str, Any]:
+    return {"per_device_train_batch_size": size, "gradient_accumulation_steps": times}
+
+
+def titles(db: Session, code: str, recipe: AnyRecipe, **facts: int) -> list[str]:
+    return [one.title for one in fixes.of(db, code, recipe, facts)]
+
+
+@pytest.mark.parametrize(
+    ("size", "times", "smaller"),
+    [(8, 1, batches(4, 2)), (8, 3, batches(4, 6)), (6, 1, batches(3, 2)), (7, 2, batches(1, 14))],
+)
+def test_a_smaller_batch_makes_the_same_updates(
+    size: int, times: int, smaller: dict[str, Any]
+) -> None:
+    recipe = make_recipe(optimisation=batches(size, times))
+
+    assert smaller_batch(recipe) == {"optimisation": smaller}
+
+
+def test_a_batch_of_one_cannot_be_smaller() -> None:
+    assert smaller_batch(make_recipe(optimisation=batches(1, 8))) == {}
+
+
+def test_out_of_memory_offers_a_smaller_batch_first(db: Session) -> None:
+    recipe = make_recipe(optimisation=batches(8))
+
+    assert titles(db, "out_of_memory", recipe) == ["with batches of 4, 2 to an update"]
+
+
+def test_out_of_memory_at_a_batch_of_one_offers_what_else_there_is(db: Session) -> None:
+    recipe = make_recipe(optimisation=batches(1), adapter={"kind": "full"})
+
+    assert titles(db, "out_of_memory", recipe) == [
+        "with activation checkpointing",
+        "with examples of at most 512 tokens",
+        "with a LoRA adapter",
+    ]
+
+
+def test_more_accumulation_than_may_be_is_not_offered(db: Session) -> None:
+    recipe = make_recipe(optimisation=batches(2, 4096))
+
+    assert titles(db, "out_of_memory", recipe) == []
+
+
+def test_answers_cut_off_offer_the_length_they_need(db: Session) -> None:
+    found = fixes.of(db, "sequence_too_long", make_recipe(), {"longest": 1500})
+
+    assert [(one.title, one.change) for one in found] == [
+        ("with examples of up to 1,536 tokens", {"data": {"max_length": 1536}})
+    ]
+
+
+def test_a_missing_model_offers_those_that_are_here(db: Session) -> None:
+    found = fixes.of(db, "model_not_found", make_recipe(base_model="owner/gone"))
+
+    assert [(one.change, one.swap) for one in found] == [({"base_model": "starter"}, "base_model")]
+
+
+def test_a_model_that_is_gone_itself_is_not_offered(db: Session) -> None:
+    db.add(Model(name="ghost", kind="folder", location="/nowhere/at/all"))
+    db.flush()
+    recipe = make_recipe(base_model="owner/gone")
+
+    assert titles(db, "gated_model", recipe) == ["on starter"]
+
+
+def test_what_chance_ended_is_offered_as_it_is(db: Session) -> None:
+    found = fixes.of(db, "killed", make_recipe())
+
+    assert [(one.title, one.change) for one in found] == [("as it is", {})]

@@ -1,0 +1,31 @@
+"""Where a run's numbers broke."""
+
+import math
+from pathlib import Path
+
+from sqlmodel import Session
+
+from studio.protocols.events import Alarmed
+from studio.services.runs import attempts, nonfinite_steps
+from tests.support.factories import make_running, progressed
+
+
+def test_a_step_is_told_with_its_module_and_its_line(db: Session, tmp_path: Path) -> None:
+    run = make_running(db)
+    alarm = Alarmed(code="x", message="m", step=2, module="layers.3")
+    told = [progressed(2, loss=math.nan), progressed(3, loss=math.inf, grad_norm=1.0)]
+    attempts.follow(db, run, [*told, alarm], 1)
+    log = tmp_path / "log.txt"
+    log.write_text("".join(f"step {step}/9  loss 1\n" for step in range(1, 40)))
+    found = nonfinite_steps.at(db, run.id or 0, 3, log)
+
+    assert (found.numbers, found.steps) == ({"loss": "inf"}, [2, 3])
+    assert [one.data["module"] for one in found.alarms] == ["layers.3"]
+    assert [line.text for line in found.lines if line.is_it] == ["step 3/9  loss 1"]
+    assert (found.lines[0].number, found.lines[-1].number) == (1, 15)
+
+
+def test_without_a_log_there_are_no_lines(db: Session, tmp_path: Path) -> None:
+    run = make_running(db)
+
+    assert nonfinite_steps.at(db, run.id or 0, 3, tmp_path / "none").lines == []

@@ -1,0 +1,134 @@
+"""What may be asked of a run, and when."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlmodel import Session
+
+from studio.db.states import Ask, RunStatus
+from studio.db.tables import Run
+from studio.errors import ConflictError
+from studio.protocols.events import Alarmed, Checkpointed, Failed, Paused
+from studio.services.metrics import metrics
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, runs
+from tests.support.factories import make_done, make_run, make_running, progressed
+
+
+def make_paused(db: Session) -> Run:
+    run = make_running(db)
+    run_commands.pause(db, run.id or 0)
+    attempts.follow(db, run, [Paused(step=3)], 1)
+    return run
+
+
+def make_failed(db: Session) -> Run:
+    run = make_running(db)
+    attempts.follow(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1)], 1)
+    attempts.fail(db, run, Failed(code="non_finite", message="No number."))
+    return run
+
+
+def make_stopping(db: Session) -> Run:
+    return run_commands.cancel(db, make_running(db).id or 0)
+
+
+@pytest.mark.parametrize("make", [make_run, make_paused])
+def test_what_has_no_process_is_cancelled_at_once(
+    db: Session, make: Callable[[Session], Run]
+) -> None:
+    run = make(db)
+
+    assert run_commands.cancel(db, run.id or 0).status is RunStatus.CANCELLED
+    assert run.finished_at is not None
+
+
+@pytest.mark.parametrize(
+    ("ask", "word"),
+    [
+        (run_commands.cancel, Ask.CANCEL),
+        (run_commands.keep, Ask.KEEP),
+        (run_commands.pause, Ask.PAUSE),
+    ],
+)
+def test_a_running_run_is_asked(db: Session, ask: Callable[[Session, int], Run], word: Ask) -> None:
+    run = ask(db, make_running(db).id or 0)
+
+    assert (run.status, run.asked) == (RunStatus.STOPPING, word)
+
+
+@pytest.mark.parametrize(("make", "word"), [(make_done, "succeeded"), (make_stopping, "stopping")])
+def test_what_has_ended_cannot_be_cancelled(
+    db: Session, make: Callable[[Session], Run], word: str
+) -> None:
+    run = make(db)
+    with pytest.raises(ConflictError) as refused:
+        run_commands.cancel(db, run.id or 0)
+
+    assert refused.value.message == f"Run {run.id} is already {word}."
+
+
+def test_who_waits_for_a_pause_may_still_cancel(db: Session) -> None:
+    run = make_running(db)
+    run_commands.pause(db, run.id or 0)
+
+    assert run_commands.cancel(db, run.id or 0).asked is Ask.CANCEL
+
+
+def test_a_paused_run_goes_back_to_the_queue(db: Session) -> None:
+    run = make_paused(db)
+
+    assert (run_commands.resume(db, run.id or 0).status, run.resumes) == (RunStatus.QUEUED, True)
+
+
+def test_a_failed_run_is_tried_again_from_its_checkpoint(db: Session) -> None:
+    run = run_commands.retry(db, make_failed(db).id or 0)
+
+    assert (run.status, run.resumes, run.error_code, run.finished_at) == (
+        RunStatus.QUEUED,
+        True,
+        "",
+        None,
+    )
+
+
+def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
+    run = make_running(db)
+    attempts.fail(db, run, Failed(code="x", message="No."))
+    with pytest.raises(ConflictError) as refused:
+        run_commands.retry(db, run.id or 0)
+
+    assert (refused.value.message, refused.value.hint) == (
+        "Run 1 left no checkpoint.",
+        "Try it from the start.",
+    )
+
+
+def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
+    run = make_running(db)
+    alarm = Alarmed(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
+    attempts.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0), alarm], 1)
+    attempts.fail(db, run, Failed(code="x", message="No."))
+    number = run_commands.restart(db, run.id or 0).id or 0
+
+    assert (run.status, run.resumes, run.checkpoint_step) == (RunStatus.QUEUED, False, None)
+    assert (run.step, run.tokens, run.metrics, run.error_code) == (0, 0, {}, "")
+    assert metrics.keys(db, [number]) == []
+    assert list(runs.alarms(db, number)) == []
+
+    taken = queue.claim(db, "w", 1)
+    assert taken is run
+    attempts.follow(db, run, [progressed(1, loss=2.5), alarm], 2)
+    assert metrics.curves(db, [number], ["loss"]).series[number, "loss"].mean == [2.5]
+    assert len(runs.alarms(db, number)) == 1
+    told = [one.kind for one in runs.happenings(db, number)]
+    assert (told.count("alarm"), told.count("restarted"), run.attempt) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("verb", [run_commands.resume, run_commands.retry, run_commands.restart])
+def test_a_success_is_left_alone(db: Session, verb: Callable[[Session, int], Run]) -> None:
+    run = make_done(db)
+    with pytest.raises(ConflictError):
+        verb(db, run.id or 0)
+
+    assert run.status is RunStatus.SUCCEEDED

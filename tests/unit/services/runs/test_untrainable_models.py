@@ -1,0 +1,34 @@
+"""Models whose files tell that no run could use them: refused when a run is submitted."""
+
+from pathlib import Path
+
+import pytest
+from sqlmodel import Session
+
+from studio.errors import InvalidError
+from studio.services.runs import runs
+from tests.support.factories import make_recipe
+from tests.unit.weights import safetensors_folders
+
+FULL = {"adapter": {"kind": "full"}}
+
+
+def test_a_run_that_cannot_train_is_refused_before_it_waits(db: Session, tmp_path: Path) -> None:
+    folder = safetensors_folders.write(tmp_path / "model", {"a": ("F32", [70000.0])})
+    recipe = make_recipe(base_model=str(folder), precision="fp16", **FULL)
+
+    with pytest.raises(InvalidError) as caught:
+        runs.check(db, recipe)
+    assert (caught.value.param, caught.value.message) == (
+        "precision",
+        "1 of 1 weights looked at lie beyond 65,504, where float16 ends; the largest is 70,000.",
+    )
+
+
+def test_a_model_cut_short_is_refused_before_it_waits(db: Session, tmp_path: Path) -> None:
+    folder = safetensors_folders.write(tmp_path / "model", {"a": ("F32", [1.0, 2.0])})
+    whole = folder / "model.safetensors"
+    whole.write_bytes(whole.read_bytes()[:-1])
+
+    with pytest.raises(InvalidError, match=r"model.safetensors is cut short\."):
+        runs.check(db, make_recipe(base_model=str(folder)))

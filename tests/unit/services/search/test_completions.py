@@ -1,0 +1,72 @@
+"""What may be written at a place of a query."""
+
+import pytest
+from sqlmodel import Session
+
+from studio.services.runs import attempts, tags_notes
+from studio.services.search import completions
+from tests.support.factories import make_done, progressed
+
+
+@pytest.fixture
+def told(db: Session) -> Session:
+    """Give a studio with two runs, their tags and their numbers."""
+    first = make_done(db, "alpha", optimisation={"learning_rate": 1e-3})
+    make_done(db, "beta", precision="fp32")
+    attempts.follow(db, first, [progressed(11, eval_loss=0.5)], 2000)
+    tags_notes.rewrite(db, first.id or 0, tags=["good", "two words"])
+    return db
+
+
+@pytest.mark.parametrize(
+    ("query", "offered"),
+    [
+        ("stat", "status:"),
+        ("-stat", "status:"),
+        ("eval_loss", "eval_loss<"),
+        ("status:fa", "failed"),
+        ("status:failed,can", "cancelled"),
+        ("tag:wo", '"two words"'),
+        ('tag:"two w', '"two words"'),
+        ("model:", "starter"),
+        ("name:b", "beta"),
+        ("optimisation.learning_rate:0.00", "0.0002"),
+        ("created>", "today"),
+        ("is:tr", "trashed"),
+        ("duration>", "10min"),
+        ("alpha precision:bf", "bf16"),
+    ],
+)
+def test_what_fits_best_is_offered_first(told: Session, query: str, offered: str) -> None:
+    assert completions.at(told, query, len(query)).offers[0].text == offered
+
+
+@pytest.mark.parametrize("query", ["", "alpha ", '"stat', "nothing:sta", "status:failed", "loss:"])
+def test_where_nothing_fits_nothing_is_offered(told: Session, query: str) -> None:
+    assert completions.at(told, query, len(query)).offers == []
+
+
+def test_a_field_is_found_by_what_it_is_called(told: Session) -> None:
+    offers = completions.at(told, "lora rank", 9).offers
+
+    assert (offers[0].text, offers[0].about) == ("adapter.r<", "LoRA rank")
+
+
+def test_a_number_is_offered_its_signs(told: Session) -> None:
+    offers = completions.at(told, "eval_loss", 9).offers
+
+    assert [(one.text, one.about) for one in offers[:4]] == [
+        ("eval_loss<", "less than"),
+        ("eval_loss>", "more than"),
+        ("eval_loss<=", "at most"),
+        ("eval_loss>=", "at least"),
+    ]
+
+
+def test_what_stands_around_the_place_stays(told: Session) -> None:
+    query = "alpha sta:failed beta"
+    found = completions.at(told, query, 9)
+
+    assert query[: found.start] + found.offers[0].text + query[found.end :] == (
+        "alpha status:failed beta"
+    )

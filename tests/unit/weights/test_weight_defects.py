@@ -1,0 +1,68 @@
+"""NaN, infinity and blank matrices in a model's files."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from studio.services.precision import precision_warnings
+from studio.weights import model_facts, safetensors_headers, weight_defects
+from studio.weights.weight_defects import Broken
+from tests.support.factories import make_recipe
+from tests.unit.weights import safetensors_folders
+
+SOUND = [0.0, -1.5, 2.0**-20, 3.0, 60000.0]
+
+
+def scanned(folder: Path, most: int = weight_defects.MOST_BYTES) -> Broken:
+    return weight_defects.scan(
+        safetensors_headers.tensors(folder / safetensors_headers.WHOLE), most
+    )
+
+
+@pytest.mark.parametrize("code", ["F64", "F32", "F16", "BF16"])
+def test_each_tensor_is_named_with_its_count(tmp_path: Path, code: str) -> None:
+    values: safetensors_folders.Values = {
+        "sound": (code, SOUND),
+        "nan": (code, [*SOUND, math.nan, *SOUND]),
+        "infinite": (code, [math.inf, *SOUND, -math.inf]),
+    }
+    safetensors_folders.write(tmp_path, values)
+
+    assert scanned(tmp_path) == Broken(not_finite={"nan": 1, "infinite": 2}, blank=())
+
+
+def test_the_largest_numbers_of_a_format_are_sound(tmp_path: Path) -> None:
+    largest: safetensors_folders.Values = {
+        "a": ("F32", [3.4028234663852886e38, -3.4028234663852886e38]),
+        "b": ("F16", [65504.0, -65504.0]),
+        "c": ("F64", [1.7976931348623157e308]),
+    }
+    safetensors_folders.write(tmp_path, largest)
+
+    assert scanned(tmp_path).not_finite == {}
+
+
+def test_a_matrix_of_zeros_is_named_and_a_vector_is_not(tmp_path: Path) -> None:
+    shapes = {"a.weight": ("F32", [4, 4]), "bias": ("F32", [4])}
+    found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
+
+    assert found.broken.blank == ("a.weight",)
+    said = "All zeros: a.weight. The file may not be whole; compare its size or hash."
+    assert said in precision_warnings.of(make_recipe(), found)
+
+
+def test_of_a_large_model_an_equal_share_of_each_tensor_is_read(tmp_path: Path) -> None:
+    """The broken number stands in the middle of one tensor, and at the end of the other."""
+    middle = [*[1.0] * 50, math.nan, *[1.0] * 49]
+    end = [*[1.0] * 99, math.nan]
+    safetensors_folders.write(tmp_path, {"middle": ("F32", middle), "end": ("F32", end)})
+
+    assert scanned(tmp_path, 80) == Broken(not_finite={"middle": 1}, is_whole=False)
+    assert scanned(tmp_path, 800).not_finite == {"middle": 1, "end": 1}
+
+
+def test_pieces_are_put_together(tmp_path: Path) -> None:
+    safetensors_folders.write(tmp_path, {"a": ("F16", [*[1.0] * (2**21), math.nan])})
+
+    assert scanned(tmp_path).not_finite == {"a": 1}

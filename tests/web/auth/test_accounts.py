@@ -1,0 +1,284 @@
+"""People with accounts: the first of them, signing in, roles, and whose things are."""
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.accounts import Purpose, Role, Scope
+from studio.db.session import reading, unit_of_work
+from studio.errors import TooManyError
+from studio.services.accounts import accounts, audit_log, one_time_links, passwords
+from studio.settings import Settings
+from studio.web.auth.login_throttle import (
+    KEPT,
+    MOST_OF_ADDRESS,
+    MOST_OF_BOTH,
+    WINDOW_SECONDS,
+    Tries,
+)
+from tests.support.page_reader import read
+from tests.support.visitors import PASSWORD, House, house
+
+CHOSEN = {"password": PASSWORD, "again": PASSWORD}
+RUN = {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}
+
+
+@pytest.fixture
+def home(engine: Engine, settings: Settings) -> House:
+    return house(engine, settings, "accounts")
+
+
+@pytest.fixture(scope="module")
+def hashed() -> str:
+    """Hash the password once: it takes a while, as it should."""
+    return passwords.digest(PASSWORD)
+
+
+def add(home: House, hashed: str, name: str = "ann", role: Role = Role.MEMBER) -> None:
+    with unit_of_work(home.engine) as db:
+        accounts.add(db, name, role).password = hashed
+
+
+def issued(home: House, purpose: Purpose, number: int | None = None) -> str:
+    with unit_of_work(home.engine) as db:
+        return one_time_links.issue(db, purpose, number)
+
+
+def test_a_stranger_is_sent_to_sign_in_and_back(home: House) -> None:
+    answer = home.stranger().get("/runs?q=a%20b")
+
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/login?next=/runs%3Fq%3Da%2520b"
+
+
+def test_name_and_password_let_somebody_in(home: House, hashed: str) -> None:
+    add(home, hashed)
+    browser = home.stranger()
+
+    answer = browser.post("/login", data={"name": "Ann", "password": PASSWORD, "next": "/runs?q=a"})
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/runs?q=a")
+    assert browser.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["ann", "nobody"])
+def test_who_is_refused_is_not_told_which_of_both_was_wrong(
+    home: House, hashed: str, name: str
+) -> None:
+    add(home, hashed)
+
+    answer = home.stranger().post("/login", data={"name": name, "password": "guessed it"})
+
+    assert answer.status_code == 401
+    assert "Name and password do not go together." in read(answer.text).text
+
+
+def test_the_first_administrator_comes_by_the_link(home: House) -> None:
+    secret = issued(home, Purpose.FIRST)
+    browser = home.stranger()
+
+    assert "The first administrator" in read(browser.get(f"/login?t={secret}").text).text
+    answer = browser.post("/login/password", data={"t": secret, "name": "Root"} | CHOSEN)
+
+    assert answer.status_code == 303
+    assert browser.get("/settings/people").status_code == 200
+
+
+def test_nobody_becomes_the_first_after_another(home: House) -> None:
+    secret = issued(home, Purpose.FIRST)
+    home.account("root", Role.ADMINISTRATOR)
+
+    form = {"t": secret, "name": "mallory"} | CHOSEN
+
+    assert home.stranger().post("/login/password", data=form).status_code == 409
+
+
+def test_a_link_to_a_password_is_of_one_person(home: House) -> None:
+    number = home.account("ann", Role.MEMBER)
+    secret = issued(home, Purpose.PASSWORD, number)
+
+    home.stranger().post("/login/password", data={"t": secret, "name": "root"} | CHOSEN)
+
+    with reading(home.engine) as db:
+        kept = {one.name: bool(one.password) for one in accounts.listed(db)}
+    assert kept == {"ann": True}
+
+
+@pytest.mark.parametrize(
+    "form", [{"again": "something else"}, {"password": "short", "again": "short"}]
+)
+def test_a_refused_password_leaves_the_link_as_it_was(home: House, form: dict[str, str]) -> None:
+    secret = issued(home, Purpose.PASSWORD, home.account("ann", Role.MEMBER))
+
+    answer = home.stranger().post("/login/password", data={"t": secret} | CHOSEN | form)
+
+    assert answer.status_code == 422
+    assert home.stranger().get(f"/login?t={secret}").status_code == 200
+
+
+def test_a_new_password_shows_other_browsers_out(home: House, hashed: str) -> None:
+    add(home, hashed)
+    mine, other = home.person("ann", Role.MEMBER), home.person("ann", Role.MEMBER)
+    chosen = {"password": "another row of words", "again": "another row of words"}
+
+    answer = mine.post("/settings/access/password", data={"old": PASSWORD} | chosen)
+
+    assert answer.headers["location"] == "/settings/access#password"
+    assert [one.get("/").status_code for one in (mine, other)] == [200, 303]
+
+
+def test_a_password_is_changed_only_by_who_knows_it(home: House, hashed: str) -> None:
+    add(home, hashed)
+    form = {"old": "a guess at it"} | CHOSEN
+
+    answer = home.person("ann", Role.MEMBER).post("/settings/access/password", data=form)
+
+    assert answer.status_code == 401
+
+
+def test_guessing_is_slowed_down(home: House) -> None:
+    home.app.state.tries = Tries(lambda: 0.0)
+    for _ in range(MOST_OF_BOTH):
+        home.app.state.tries.begin("ann", "testclient")
+
+    answer = home.stranger().post("/login", data={"name": "ann", "password": "x"})
+
+    assert answer.status_code == 429
+
+
+def test_who_waits_may_try_again() -> None:
+    clock = [0.0]
+    tries = Tries(lambda: clock[0])
+    for _ in range(MOST_OF_BOTH):
+        tries.begin("ann", "10.0.0.1")
+    clock[0] = WINDOW_SECONDS + 1
+
+    tries.begin("ann", "10.0.0.1")
+
+
+def test_many_names_from_one_address_are_slowed_down() -> None:
+    tries = Tries(lambda: 0.0)
+    for number in range(MOST_OF_ADDRESS):
+        tries.begin(f"name{number}", "10.0.0.1")
+
+    with pytest.raises(TooManyError):
+        tries.begin("ann", "10.0.0.1")
+
+
+def test_whoever_else_tries_keeps_nobody_out() -> None:
+    tries = Tries(lambda: 0.0)
+    for _ in range(MOST_OF_BOTH):
+        tries.begin("ann", "10.6.6.6")
+
+    tries.begin("ann", "10.0.0.1")
+
+
+def test_however_many_try_little_is_remembered() -> None:
+    tries = Tries(lambda: 0.0)
+    for number in range(KEPT):
+        tries.begin(f"name{number}", f"address{number}")
+
+    assert len(tries) == KEPT
+
+
+def test_what_a_member_makes_is_theirs(home: House) -> None:
+    ann, bob = home.person("ann", Role.MEMBER), home.person("bob", Role.MEMBER)
+    made = ann.post("/api/v1/runs", json=RUN).json()["id"]
+
+    refused = bob.delete(f"/api/v1/runs/{made}")
+
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
+    assert bob.post("/runs/bulk", data={"act": "trash", "run": str(made)}).status_code == 403
+    assert bob.get(f"/api/v1/runs/{made}").status_code == 200
+    assert ann.post(f"/api/v1/runs/{made}/cancel").status_code == 200
+
+
+def test_an_administrator_changes_everybodys(home: House) -> None:
+    made = home.person("ann", Role.MEMBER).post("/api/v1/runs", json=RUN).json()["id"]
+
+    root = home.person("root", Role.ADMINISTRATOR)
+
+    assert root.post(f"/api/v1/runs/{made}/cancel").status_code == 200
+
+
+def test_what_is_everyones_any_member_changes(home: House) -> None:
+    answer = home.person("bob", Role.MEMBER).patch("/api/v1/datasets/1", json={"name": "ours"})
+
+    assert answer.status_code == 200
+
+
+def test_who_is_removed_leaves_their_things_to_all(home: House) -> None:
+    ann, root = home.person("ann", Role.MEMBER), home.person("root", Role.ADMINISTRATOR)
+    made = ann.post("/api/v1/runs", json=RUN).json()["id"]
+
+    root.post("/settings/people/1/remove")
+
+    assert ann.get("/").status_code == 303
+    assert home.person("bob", Role.MEMBER).post(f"/api/v1/runs/{made}/cancel").status_code == 200
+
+
+@pytest.mark.parametrize(("verb", "form"), [("remove", {}), ("role", {"role": "member"})])
+def test_one_administrator_stays(home: House, verb: str, form: dict[str, str]) -> None:
+    root = home.person("root", Role.ADMINISTRATOR)
+
+    assert root.post(f"/settings/people/1/{verb}", data=form).status_code == 409
+
+
+def test_an_administrator_adds_somebody_and_gets_their_link(home: House) -> None:
+    root = home.person("root", Role.ADMINISTRATOR)
+
+    page = read(root.post("/settings/people", data={"name": "ann", "role": "viewer"}).text)
+    link = page.one(id="made-secret").attributes["value"].removeprefix("http://testserver")
+
+    assert 'value="ann"' in home.stranger().get(link).text
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "../x", "a\u202eb", "x" * 81, "<b>"])
+def test_some_names_are_none(home: House, name: str) -> None:
+    root = home.person("root", Role.ADMINISTRATOR)
+
+    assert root.post("/settings/people", data={"name": name}).status_code == 422
+
+
+def test_what_was_done_is_written_down(home: House) -> None:
+    ann, root = home.person("ann", Role.MEMBER), home.person("root", Role.ADMINISTRATOR)
+    ann.post("/api/v1/runs", json=RUN)
+    ann.post("/settings/people", data={"name": "x"})
+    ann.get("/runs")
+
+    rows = read(root.get("/settings/log").text).one("tbody").all("tr")
+
+    told = [" ".join(row.text.split()) for row in rows]
+    assert ["403" in told[0], "201" in told[1], len(told)] == [True, True, 2]
+    assert "POST /settings/people" in told[0]
+
+
+def test_tries_to_sign_in_are_written_down(home: House) -> None:
+    home.stranger().post("/login", data={"name": "Mallory", "password": "x"})
+
+    page = home.person("root", Role.ADMINISTRATOR).get("/settings/log?who=mallory")
+
+    assert "401" in read(page.text).one("tbody").text
+
+
+def test_a_link_of_a_studio_of_ones_own_opens_nothing_here(home: House) -> None:
+    owner = house(home.engine, home.settings, "link").owner()
+    browser = home.stranger()
+    browser.cookies.set("studio_80", owner.cookies["studio_80"])
+
+    assert browser.get("/").status_code == 303
+
+
+def test_a_token_of_nobody_opens_nothing_here(home: House) -> None:
+    assert home.program(Scope.ADMIN).get("/api/v1/runs").status_code == 401
+
+
+def test_a_fault_of_ours_is_written_down_too(home: House) -> None:
+    ann = home.person("ann", Role.MEMBER)
+    quiet = TestClient(home.app, raise_server_exceptions=False, cookies=ann.cookies)
+    home.app.state.seats = None
+
+    answer = quiet.post("/api/v1/runs", json=RUN)
+
+    with reading(home.engine) as db:
+        assert [one.status for one in audit_log.newest(db, 5)] == [answer.status_code] == [500]

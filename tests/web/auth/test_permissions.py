@@ -1,0 +1,171 @@
+"""Every route, walked by everybody: in exactly where the table says so, out everywhere else."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlmodel import update
+from starlette.responses import Response
+from starlette.types import Receive, Send
+from starlette.types import Scope as Asked
+
+from studio.db.accounts import Role, Scope
+from studio.db.session import unit_of_work
+from studio.db.summaries import Comparison, SavedView
+from studio.db.sweeps import Sweep
+from studio.db.tables import Study
+from studio.db.tasks import Chore
+from studio.recipe.search_space import SPACE
+from studio.services.accounts.owners import NOUNS
+from studio.services.operations.home import open_home
+from studio.settings import Settings
+from studio.web.api.routers import ROUTERS as API
+from studio.web.auth.permissions import ROUTES
+from studio.web.auth.route_table import Way, Ways
+from studio.web.middleware.auth_middleware import Door
+from studio.web.middleware.request_metrics import Counter, Traffic
+from studio.web.page_routers import ROUTERS as PAGES
+from tests.support.factories import make_recipe, make_run
+from tests.support.visitors import House, house
+
+WAYS = list(Ways((*PAGES, *API)))
+IN, REFUSED = 204, 403
+
+MAY = {
+    "viewer": {"open", "own", "read"},
+    "member": {"open", "own", "read", "submit", "manage"},
+    "other member": {"open", "own", "read", "submit", "manage"},
+    "administrator": {"open", "own", "read", "submit", "manage", "admin"},
+    "token read": {"open", "read"},
+    "token submit": {"open", "read", "submit"},
+    "token manage": {"open", "read", "submit", "manage"},
+    "token admin": {"open", "own", "read", "submit", "manage", "admin"},
+}
+
+
+@pytest.fixture(scope="module")
+def at_the_door(furnished_house: House) -> dict[str, TestClient]:
+    """Return everybody, each before a door behind which whoever is let in hears 204."""
+    home = furnished_house
+
+    async def behind(scope: Asked, receive: Receive, send: Send) -> None:
+        await Response(status_code=IN)(scope, receive, send)
+
+    door = Counter(Door(behind, Ways((*PAGES, *API)), home.settings), Traffic())
+
+    async def before(scope: Asked, receive: Receive, send: Send) -> None:
+        await door({**scope, "app": home.app}, receive, send)
+
+    def visitor(like: TestClient) -> TestClient:
+        return TestClient(before, cookies=like.cookies, headers=dict(like.headers))
+
+    people = {
+        "viewer": home.person("vera", Role.VIEWER),
+        "member": home.person("ann", Role.MEMBER),
+        "other member": home.person("bob", Role.MEMBER),
+        "administrator": home.person("root", Role.ADMINISTRATOR),
+    }
+    programs = {f"token {scope.value}": home.program(scope, "root") for scope in Scope}
+    return {name: visitor(one) for name, one in (people | programs).items()}
+
+
+@pytest.fixture(scope="module")
+def furnished_house(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """Return a studio in which ann owns the first row of each noun."""
+    folder = tmp_path_factory.mktemp("walked") / "home"
+    shutil.copytree(furnished, folder)
+    settings = Settings(home=folder, allowed_hosts="testserver")
+    engine = open_home(settings)
+    home = house(engine, settings, "accounts")
+    ann = home.account("ann", Role.MEMBER)
+    with unit_of_work(home.engine) as db:
+        make_run(db)
+        space = SPACE.validate_python({"seed": {"values": [1, 2]}})
+        about: dict[str, Any] = {"experiment_id": 1, "name": "x", "recipe": make_recipe()}
+        db.add(Sweep(space=space, strategy="grid", count=2, **about))
+        db.add_all([Study(experiment_id=1, name="x"), Chore(kind="look", subject="dataset:1")])
+        db.add_all([Comparison(name="x", query=""), SavedView(name="x", query="")])
+        db.flush()
+        for kind in set(NOUNS.values()):
+            db.exec(update(kind).values(owner_id=ann))
+    yield home
+    engine.dispose()
+
+
+def path_of(way: Way) -> str:
+    return re.sub(r"{[^}]*}", "1", way.template)
+
+
+def expected(who: str, way: Way) -> int:
+    is_owned = way.asks == "manage" and bool(way.noun)
+    if way.asks not in MAY[who] or (who == "other member" and is_owned):
+        return REFUSED
+    return IN
+
+
+@pytest.mark.parametrize("who", MAY)
+def test_everybody_gets_in_exactly_where_they_may(
+    at_the_door: dict[str, TestClient], who: str
+) -> None:
+    visitor = at_the_door[who]
+
+    answers = {way: visitor.request(way.method, path_of(way)).status_code for way in WAYS}
+
+    assert answers == {way: expected(who, way) for way in WAYS}
+
+
+def test_nobody_gets_in_but_where_anybody_may(furnished_house: House) -> None:
+    stranger = furnished_house.stranger()
+    closed = [way for way in WAYS if way.asks != "open"]
+
+    answers = {way: stranger.request(way.method, path_of(way)).status_code for way in closed}
+
+    programs = ("/api/", "/v1/", "/metrics", "/openapi.json")
+    assert answers == {way: 401 if way.template.startswith(programs) else 303 for way in closed}
+
+
+def test_only_little_is_open_to_anybody() -> None:
+    found = {f"{way.method} {way.template}" for way in WAYS if way.asks == "open"}
+
+    assert found == {
+        "GET /api/v1/health",
+        "POST /language",
+        "GET /login",
+        "GET /login/oidc",
+        "GET /login/oidc/done",
+        "POST /login",
+        "POST /login/password",
+        "POST /logout",
+    }
+
+
+def test_no_row_of_the_table_is_without_a_route() -> None:
+    assert set(ROUTES) == {way.template for way in WAYS}
+
+
+BY_NAME = {
+    *("DELETE /v1/files/{file_id}", "DELETE /v1/models/{name:path}"),
+    *(f"POST /v1/fine_tuning/jobs/{{job_id}}/{verb}" for verb in ("cancel", "pause", "resume")),
+}
+"""What OpenAI's clients name in words of their own; the route itself asks whose it is."""
+
+
+def test_whose_a_thing_is_counts_wherever_one_is_changed() -> None:
+    found = {
+        f"{way.method} {way.template}"
+        for way in WAYS
+        if way.asks == "manage" and "{" in way.template and not way.noun
+    }
+
+    assert found == BY_NAME
+
+
+def test_looking_changes_nothing() -> None:
+    """A verb that is safe asks for no more than to look, but about what few may see."""
+    found = {way.template for way in WAYS if way.method == "GET" and way.asks == "manage"}
+
+    assert found == set()

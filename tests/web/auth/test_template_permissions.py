@@ -1,0 +1,276 @@
+"""What pages offer: to each person only what the door would let them do."""
+
+import shutil
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlmodel import Session
+from starlette.responses import Response
+from starlette.types import Receive, Send
+from starlette.types import Scope as Asked
+
+from studio.db.accounts import Role
+from studio.db.column_types import now
+from studio.db.owners import Actor, acting
+from studio.db.session import unit_of_work
+from studio.db.states import RunStatus, SweepStatus, WorkStatus
+from studio.db.summaries import Comparison, SavedView
+from studio.db.sweeps import Sweep
+from studio.db.tables import Model, Study, Worker
+from studio.db.tasks import Chore, Export, Loaded
+from studio.protocols.events import Event, Failed, Sampled
+from studio.protocols.run_dir import RunDir
+from studio.recipe.search_space import SPACE
+from studio.services.operations.home import open_home
+from studio.services.runs import attempts, states
+from studio.settings import Settings
+from studio.web.api.routers import ROUTERS as API
+from studio.web.auth.route_table import Ways
+from studio.web.middleware.auth_middleware import Door
+from studio.web.middleware.request_metrics import Counter, Traffic
+from studio.web.page_routers import ROUTERS as PAGES
+from tests.support.factories import make_done, make_recipe, make_run, make_running
+from tests.support.page_reader import Node, read
+from tests.support.visitors import House, house
+
+WAYS = Ways((*PAGES, *API))
+Offer = tuple[str, str]
+"""A method and an address."""
+Offers = dict[str, dict[Offer, str]]
+"""What each person is offered, and on which page."""
+
+LOOKED_AT = (
+    *("/", "/?q=is:trashed", "/queue", "/compare", "/compare?runs=4,5"),
+    *("/compare?runs=4,5&saved=1", *(f"/runs/{number}" for number in (1, 2, 3, 4, 6, 7))),
+    *("/runs/4/words", "/new", "/experiments/1", "/sweeps", "/sweeps/1", "/sweeps/2"),
+    "/sweeps/new?from=run:4",
+    *("/reports/precision", "/reports/precision/1", "/reports/precision/new?from=run:4"),
+    *("/datasets", "/datasets/2", "/datasets/2/mapping", "/datasets/2/stats"),
+    *("/datasets/3/mapping", "/datasets?way=url", "/datasets/2/sight"),
+    *("/models", "/models/1", "/models/2", "/chores/1", "/chores/2"),
+    *("/settings", "/settings/access", "/settings/people", "/settings/secrets", "/settings/log"),
+    *("/palette", "/help/knobs/precision", "/help/tour"),
+)
+LOOKING = ("viewer", "owner", "another member")
+ROWS = b'{"prompt": "Ring it", "completion": "Yes."}\n' * 3
+
+
+def fill(db: Session, settings: Settings) -> None:
+    """Make some of each thing, in each state that something can be done about."""
+    make_run(db)
+    make_running(db)
+    states.move(db, make_running(db), RunStatus.PAUSED)
+    for step in (1, 2):
+        done = make_done(db, adapter={"kind": "lora"})
+        done.tags, done.notes = ["good"], "Warmer.\nShorter."
+        done.resolved = {"parameters": 1_001_000, "trainable_parameters": 1000}
+        RunDir(settings.runs / str(done.id)).artifacts.mkdir(parents=True)
+        words = {"prompt": "Q?", "reference": "R", "answer": f"A{step}"}
+        told: list[Event] = [Sampled(stage="after", step=10, position=0, **words)]
+        attempts.follow(db, done, told, 2000)
+    attempts.fail(db, make_running(db), Failed(code="model_not_found", message="It is gone."))
+    make_done(db).deleted_at = now()
+    db.add_all([Export(run_id=4, kind="merged", dtype="bfloat16")])
+    recipe = make_recipe()
+    space = SPACE.validate_python({"seed": {"values": [1, 2]}})
+    about: dict[str, Any] = {"name": "x", "recipe": recipe, "space": space, "count": 2}
+    for status in (SweepStatus.RUNNING, SweepStatus.STOPPED):
+        db.add(Sweep(experiment_id=1, strategy="grid", status=status, **about))
+    db.add(Study(experiment_id=1, name="x", modes=["fp32", "bf16"], seeds=[1]))
+    db.add_all([Comparison(name="x", query="runs=4,5"), SavedView(name="x", query="q=x")])
+    failed: dict[str, Any] = {"status": WorkStatus.FAILED, "error_message": "It is gone."}
+    db.add(Chore(kind="look", subject="dataset:9"))
+    db.add(Chore(kind="look", subject="dataset:9", **failed))
+    db.add(Worker(name="w", pid=1, slots=2, beat_at=now() + timedelta(hours=1)))
+    db.add(Loaded(worker="w", model="starter"))
+    db.add(Model(name="far", kind="hub", location="org/far"))
+
+
+@pytest.fixture(scope="module")
+def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """Return a studio where all but the starter's is ann's."""
+    folder = tmp_path_factory.mktemp("offered") / "home"
+    shutil.copytree(furnished, folder)
+    settings = Settings(home=folder, allowed_hosts="testserver", hub_endpoint="http://127.0.0.1:9")
+    engine = open_home(settings)
+    made = house(engine, settings, "accounts")
+    ann = Actor(name="ann", account_id=made.account("ann", Role.MEMBER), is_limited=True)
+    with acting(ann), unit_of_work(engine) as db:
+        fill(db, settings)
+    browser = made.person("ann", Role.MEMBER)
+    for name, draft in (("one.jsonl", "false"), ("two.jsonl", "true")):
+        sent = browser.post("/api/v1/datasets", files={"file": (name, ROWS)}, data={"draft": draft})
+        assert sent.status_code in {200, 201}, sent.text
+    yield made
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def people(home: House) -> dict[str, TestClient]:
+    return {
+        "viewer": home.person("vera", Role.VIEWER),
+        "owner": home.person("ann", Role.MEMBER),
+        "another member": home.person("bob", Role.MEMBER),
+        "administrator": home.person("root", Role.ADMINISTRATOR),
+    }
+
+
+@pytest.fixture(scope="module")
+def offers(people: dict[str, TestClient]) -> Offers:
+    """Return each thing that pages offer to each person, with a page that does."""
+    return {who: all_offered(people[who]) for who in LOOKING}
+
+
+def at_the_door(home: House, like: TestClient) -> TestClient:
+    """Return the same person before a door behind which whoever is let in hears 204."""
+
+    async def behind(scope: Asked, receive: Receive, send: Send) -> None:
+        await Response(status_code=204)(scope, receive, send)
+
+    door = Counter(Door(behind, WAYS, home.settings), Traffic())
+
+    async def before(scope: Asked, receive: Receive, send: Send) -> None:
+        await door({**scope, "app": home.app}, receive, send)
+
+    return TestClient(before, cookies=like.cookies)
+
+
+def offered(there: str, html: str) -> set[Offer]:
+    """Return what a page lets one do by its links, forms, buttons, and parts that load."""
+    page = read(html)
+    links = {one.attributes.get("href", "#") for one in page.all("a")}
+    found = {("GET", link) for link in links if not link.startswith("#")}
+    for form in page.all("form"):
+        method = form.attributes.get("method", "get").upper()
+        found.add((method, form.attributes.get("action", there)))
+        found |= {(method, address) for address in _redirected(form, page)}
+    for node in page.all():
+        for name, value in node.attributes.items():
+            verb = name.removeprefix("hx-").upper()
+            if name != verb.lower() and verb in {"GET", "POST", "PUT", "PATCH", "DELETE"}:
+                found.add((verb, value))
+        if "data-api" in node.attributes:
+            found.add(("POST", node.attributes["data-api"]))
+    ours = {(method, urlsplit(urljoin(there, address))) for method, address in found}
+    return {
+        (method, to.path)
+        for method, to in ours
+        if not to.netloc and not to.scheme and not to.path.startswith("/static/")
+    }
+
+
+def _redirected(form: Node, page: Node) -> list[str]:
+    """Return where buttons of a form send it instead, inside of it or beside it."""
+    name = form.attributes.get("id")
+    beside = [one for one in page.all("button") if name and one.attributes.get("form") == name]
+    buttons = [*form.all("button"), *beside]
+    return [
+        one.attributes["formaction"]
+        for one in buttons
+        if "formaction" in one.attributes and one.attributes.get("form") in {None, name}
+    ]
+
+
+def all_offered(person: TestClient) -> dict[Offer, str]:
+    found: dict[Offer, str] = {}
+    for there in LOOKED_AT:
+        answer = person.get(there)
+        assert answer.status_code in {200, 403}, (there, answer.text)
+        found |= dict.fromkeys(offered(there, answer.text), there)
+    return found
+
+
+@pytest.mark.parametrize("who", LOOKING)
+def test_nobody_is_offered_what_they_may_not_do(
+    home: House, people: dict[str, TestClient], offers: Offers, who: str
+) -> None:
+    door = at_the_door(home, people[who])
+
+    refused = {
+        offer: page
+        for offer, page in offers[who].items()
+        if door.request(*offer).status_code != 204
+    }
+
+    assert refused == {}
+
+
+CHANGES = {
+    *("/chores/{chore_id}/again", "/chores/{chore_id}/cancel", "/comparisons"),
+    *("/comparisons/{number}", "/comparisons/{number}/delete", "/datasets"),
+    *("/datasets/imports", "/datasets/{dataset_id}/delete", "/datasets/{dataset_id}/mapping"),
+    *("/datasets/{dataset_id}/name", "/experiments/{experiment_id}"),
+    *("/experiments/{experiment_id}/runs", "/models/download", "/models/{model_id}/remove"),
+    *("/new", "/new/sweep", "/queue/loaded/stop", "/queue/{run_id}/cancel"),
+    *("/queue/{run_id}/hold", "/queue/{run_id}/move", "/queue/{run_id}/priority"),
+    "/reports/precision/new",
+    *("/reports/precision/{study_id}/delete", "/runs/bulk", "/runs/{run_id}/again"),
+    *("/runs/{run_id}/cancel", "/runs/{run_id}/delete", "/runs/{run_id}/exports"),
+    *("/runs/{run_id}/exports/{export_id}/delete", "/runs/{run_id}/keep", "/runs/{run_id}/pause"),
+    *("/runs/{run_id}/restart", "/runs/{run_id}/restore", "/runs/{run_id}/resume"),
+    *("/runs/{run_id}/trash", "/runs/{run_id}/words", "/samples/{sample_id}/rating"),
+    *("/sweeps/new", "/sweeps/{sweep_id}/{verb}", "/views", "/views/{view_id}/delete"),
+}
+"""What stands on the pages that are looked at, for whoever may do it."""
+
+
+def changes(found: dict[Offer, str]) -> set[str]:
+    """Return the routes that change something, and that somebody is offered."""
+    ways = {WAYS.of(method, path) for method, path in found if method != "GET"}
+    return {way.template for way in ways if way.asks in {"submit", "manage", "admin"}}
+
+
+def test_whose_it_is_is_offered_all_of_it(offers: Offers) -> None:
+    assert CHANGES - changes(offers["owner"]) == set()
+
+
+def test_who_only_looks_is_offered_no_change(offers: Offers) -> None:
+    assert changes(offers["viewer"]) == set()
+
+
+def test_what_is_anothers_can_be_begun_from(offers: Offers) -> None:
+    found = changes(offers["another member"])
+
+    assert {"/new", "/runs/{run_id}/again", "/runs/{run_id}/exports"} <= found
+    assert not {"/runs/{run_id}/cancel", "/runs/{run_id}/words", "/comparisons/{number}"} & found
+
+
+def test_who_only_looks_reads_words_and_has_no_editor(people: dict[str, TestClient]) -> None:
+    told = {who: read(people[who].get("/runs/4/words").text) for who in ("viewer", "owner")}
+
+    shown = [one.text for one in told["viewer"].all(class_="wrap")]
+    assert (shown[:2], shown[2].split()) == (["first try", "good"], ["Warmer.", "Shorter."])
+    assert told["viewer"].all("input") == told["viewer"].all("form") == []
+    assert told["owner"].one("input", name="name").attributes["value"] == "first try"
+
+
+def test_who_only_looks_can_compare(people: dict[str, TestClient]) -> None:
+    page = read(people["viewer"].get("/").text)
+
+    form = page.one("form", id="bulk").attributes
+    assert (form.get("method"), form["action"]) == (None, "/compare")
+
+
+def test_whoever_is_signed_in_is_told_who_they_are(people: dict[str, TestClient]) -> None:
+    told = {who: read(one.get("/").text).one("p", class_="who").text for who, one in people.items()}
+
+    assert told == {
+        "viewer": "vera, viewer",
+        "owner": "ann, member",
+        "another member": "bob, member",
+        "administrator": "root, administrator",
+    }
+
+
+def test_whoever_is_refused_is_told_so_as_the_one_they_are(people: dict[str, TestClient]) -> None:
+    refused = people["viewer"].get("/new")
+
+    assert refused.status_code == 403
+    page = read(refused.text)
+    assert page.one("p", class_="who").text == "vera, viewer"
+    assert [one.text for one in page.one("nav").all("a") if one.attributes["href"] == "/new"] == []

@@ -1,0 +1,216 @@
+"""Runs side by side."""
+
+import json
+
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.protocols.events import Sampled
+from studio.services.runs import attempts
+from tests.support.factories import make_done, make_running, progressed
+from tests.support.page_reader import Node, read
+
+
+def shown(client: TestClient, query: str) -> Node:
+    return read(client.get(f"/compare{query}").text)
+
+
+def two(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for precision, loss in (("bf16", 1.5), ("fp32", 1.25)):
+            run = make_running(db, precision, precision=precision)
+            answer = Sampled(
+                stage="after", step=9, position=0, prompt="Q?", reference="R", answer=precision
+            )
+            attempts.follow(db, run, [progressed(9, eval_loss=loss), answer], 10)
+
+
+def table(page: Node, label: str) -> list[list[str]]:
+    bodies = page.one("div", **{"aria-label": label}).all("tbody")
+    rows = [row for body in bodies for row in body.all("tr")]
+    return [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in rows]
+
+
+def test_one_run_leads_to_a_choice_of_others(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    boxes = shown(client, "?runs=1").all("input", type="checkbox", name="run")
+    assert [(box.attributes["value"], "checked" in box.attributes) for box in boxes] == [
+        ("2", False),
+        ("1", True),
+    ]
+
+
+def test_without_runs_there_is_nothing_to_compare(client: TestClient) -> None:
+    assert shown(client, "").one(class_="empty").one("h2").text == "Nothing to compare yet"
+
+
+def test_ticked_runs_go_into_the_address(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    answer = client.get("/compare?run=2&run=1&run=2", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/compare?runs=2,1")
+
+
+def test_only_what_differs_is_shown(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    rows = table(shown(client, "?runs=1,2"), "Settings of the runs")
+    assert rows == [["precision", "bf16", "fp32"]]
+
+
+def test_all_settings_can_be_shown(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    rows = table(shown(client, "?runs=1,2&all=1"), "Settings of the runs")
+    assert [row for row in rows if row[0] in {"Optimisation", "seed"}] == [
+        ["Optimisation"],
+        ["seed", "42 default", "42 default"],
+    ]
+
+
+def test_numbers_are_told_against_the_baseline(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    rows = table(shown(client, "?runs=1,2&base=2"), "Final numbers of the runs")
+    assert rows[2:] == [
+        [
+            "Validation loss",
+            "1.5 +0.25 1.5 against 1.25 at step 9 cannot be told apart without repeats",
+            "1.25",
+        ]
+    ]
+
+
+def test_a_run_keeps_its_colour_wherever_it_stands(client: TestClient, engine: Engine) -> None:
+    two(engine)
+    orders = [
+        json.loads(shown(client, query).one(**{"data-unit": "step"}).attributes["data-lines"])
+        for query in ("?runs=1,2", "?runs=2,1")
+    ]
+
+    hues = [{line["id"]: line["hue"] for line in lines} for lines in orders]
+    assert hues == [{1: 1, 2: 2}, {1: 1, 2: 2}]
+
+
+def test_runs_of_one_colour_are_told_apart_by_their_dashes(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        for _ in range(9):
+            make_done(db)
+
+    page = shown(client, "?runs=9,1").one(**{"data-unit": "step"})
+    lines = {line["id"]: line for line in json.loads(page.attributes["data-lines"])}
+    assert [(lines[number]["hue"], lines[number]["dash"]) for number in (1, 9)] == [(1, 0), (1, 1)]
+
+
+def test_leaving_a_run_out_keeps_the_rest_of_the_view(client: TestClient, engine: Engine) -> None:
+    two(engine)
+    with unit_of_work(engine) as db:
+        make_done(db)
+
+    page = shown(client, "?runs=1,2,3&base=2&x=tokens")
+    link = page.one("a", **{"aria-label": "Leave out run 1, bf16"})
+    assert link.attributes["href"] == "/compare?runs=2,3&base=2&x=tokens"
+
+
+def test_the_curves_are_asked_for_along_the_chosen_axis(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    page = shown(client, "?runs=1,2&x=tokens").one(**{"data-unit": "tokens"})
+    address = page.attributes["data-curves"]
+    assert (address, client.get(address + "&keys=eval_loss").json()["x"]) == (
+        "/api/v1/compare/curves?runs=1,2&x=tokens&group=",
+        [900],
+    )
+
+
+def test_a_run_that_is_gone_is_told(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    assert client.get("/compare?runs=1,99").status_code == 404
+
+
+def test_seed_and_name_are_no_difference_unless_asked_for(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        for seed in (1, 2):
+            make_done(db, f"try {seed}", optimisation={"seed": seed})
+    said = [read(client.get(f"/compare?runs=1,2{more}").text).text for more in ("", "&noise=1")]
+
+    assert ["Left out: name, optimisation.seed." in one for one in said] == [True, False]
+    assert ["None: these runs have one recipe." in one for one in said] == [True, False]
+
+
+def test_without_repeats_the_page_says_that_noise_is_unknown(
+    client: TestClient, engine: Engine
+) -> None:
+    two(engine)
+
+    assert "No repeats, so noise is unknown" in shown(client, "?runs=1,2").text
+
+
+def test_groups_are_listed_with_their_number_of_runs(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for seed in (1, 2):
+            make_done(db, optimisation={"seed": seed})
+
+    listed = shown(client, "?runs=1,2&group=seed").one("ul", **{"aria-label": "Groups drawn"})
+    assert listed.text == "first try n = 2"
+
+
+def test_a_brush_in_the_address_hides_runs(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    page = shown(client, "?runs=1,2&brush=eval_loss:1..1.3")
+    hidden = {
+        one.attributes["data-of"]
+        for one in page.all()
+        if "hidden" in one.attributes and "data-of" in one.attributes
+    }
+    assert hidden == {"1"}
+
+
+def test_a_metric_is_drawn_as_a_picture(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    answer = client.get("/compare/picture.svg?runs=1,2&key=eval_loss&x=tokens")
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert "Validation loss" in answer.text
+    assert "bf16 #1" in answer.text
+
+
+def test_a_metric_nobody_told_has_no_picture(client: TestClient, engine: Engine) -> None:
+    two(engine)
+
+    assert client.get("/compare/picture.svg?runs=1,2&key=none").status_code == 422
+
+
+def test_an_axis_may_be_any_metric(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for _ in range(2):
+            run = make_running(db)
+            attempts.follow(db, run, [progressed(1, loss=2.0, grad_norm=7.0)], 1)
+
+    found = client.get("/api/v1/compare/curves?runs=1,2&keys=loss&x=grad_norm").json()
+    assert (found["x"], found["curves"]["loss"]["1"]["mean"]) == ([7.0], [2.0])
+
+
+def test_a_group_is_one_line(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for seed in (1, 2):
+            make_done(db, optimisation={"seed": seed})
+
+    found = client.get("/api/v1/compare/curves?runs=1,2&keys=loss&group=seed").json()
+    assert [(line["id"], line["n"]) for line in found["lines"]] == [(1, 2)]
+    assert list(found["curves"]["loss"]) == ["1"]
+
+
+def test_a_step_that_broke_is_explained(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db), [progressed(3, loss=float("nan"))], 1)
+
+    assert "Training loss: nan" in read(client.get("/runs/1/broken?step=3").text).text

@@ -1,0 +1,104 @@
+"""The ways to bring data, as the data sets page offers them."""
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.services.tasks import tasks
+from studio.settings import Settings
+from studio.web.app import create_app
+from tests.support.page_reader import Node, read
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Path:
+    opened = tmp_path / "opened"
+    (opened / "deeper").mkdir(parents=True)
+    (opened / "<b>.jsonl").write_text("{}\n")
+    return opened
+
+
+@pytest.fixture
+def client(engine: Engine, settings: Settings, opened: Path) -> TestClient:
+    return TestClient(create_app(engine, settings.model_copy(update={"import_folders": (opened,)})))
+
+
+def shown(client: TestClient, **asked: str) -> Node:
+    return read(client.get("/datasets", params=asked).text)
+
+
+def test_every_way_is_offered_and_the_chosen_one_marked(client: TestClient) -> None:
+    tabs = shown(client, way="hub").one("nav", class_="tabs").all("a")
+
+    assert [(tab.text, "aria-current" in tab.attributes) for tab in tabs] == [
+        ("Upload", False),
+        ("Folder", False),
+        ("URL", False),
+        ("Hugging Face", True),
+        ("S3", False),
+    ]
+
+
+def test_a_way_nobody_knows_is_the_first(client: TestClient) -> None:
+    tab = shown(client, way="ftp").one("nav", class_="tabs").one(**{"aria-current": "page"})
+
+    assert tab.text == "Upload"
+
+
+def test_open_folders_are_walked_through(client: TestClient, opened: Path) -> None:
+    folders = shown(client, way="path").one(id="form").one("tbody").all("tr")
+    inner = shown(client, way="path", at=str(opened)).one(id="form").one("tbody").all("tr")
+
+    assert [row.one("th").text for row in folders] == [f"{opened}/"]
+    assert [(row.one("th").text, row.all("td")[0].text) for row in inner] == [
+        ("deeper/", ""),
+        ("<b>.jsonl", "3 B"),
+    ]
+
+
+def test_no_other_folder_is(client: TestClient) -> None:
+    answer = client.get("/datasets", params={"way": "path", "at": "/etc"})
+
+    assert answer.status_code == 422
+
+
+def test_a_refusal_stands_at_its_field_and_keeps_what_was_typed(client: TestClient) -> None:
+    answer = client.post("/datasets/imports", data={"kind": "hub", "id": "rows", "split": "test"})
+    page = read(answer.text)
+
+    told = (answer.status_code, page.one(id="id-problem").text, page.one(id="split").attributes)
+    assert told[:2] == (422, "rows is not written owner/name.")
+    assert told[2]["value"] == "test"
+
+
+def test_what_is_asked_for_is_followed(client: TestClient) -> None:
+    answer = client.post(
+        "/datasets/imports",
+        data={"kind": "url", "url": "https://example.org/rows.csv", "name": "mine"},
+        follow_redirects=False,
+    )
+    assert answer.headers["location"] == "/chores/1?then=/datasets/imports/1/done"
+    waits = shown(client).one(id="chore-1")
+    told = waits.all("div", class_="bar")[0].all("span")[0].text
+    assert told == "Fetching a file https://example.org/rows.csv"
+
+
+def test_from_there_one_comes_to_the_data_set(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        tasks.ask(db, "fetch", "import:1", {}).result = {"dataset_id": 1}
+    partial = {"HX-Request-Type": "partial"}
+
+    assert client.get("/datasets/imports/1/done", headers=partial).headers["hx-redirect"] == (
+        "/datasets/1"
+    )
+
+
+@pytest.mark.parametrize(
+    "source",
+    [{}, {"kind": "ftp"}, {"kind": "url"}, {"kind": "url", "url": "https://x/", "key": "mine"}],
+)
+def test_a_program_names_a_source_that_is_one(client: TestClient, source: dict[str, str]) -> None:
+    assert client.post("/api/v1/datasets", json={"source": source}).status_code == 422

@@ -1,0 +1,482 @@
+"""The mapping screen and its REST twin: what was seen, what becomes of it, and what is kept."""
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from tests.support.factories import make_run
+from tests.support.page_reader import Node, posted, problem_of, read
+
+API = "/api/v1/datasets"
+HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
+REVIEWS = "text,label\n" + "".join(
+    f"A film number {i},{'good' if i % 3 else 'bad'}\n" for i in range(12)
+)
+
+
+def draft(client: TestClient, content: str, filename: str = "pets.csv") -> int:
+    sent = {"file": (filename, content.encode())}
+    answer = client.post(API, files=sent, data={"draft": "true"})
+    number: int = answer.raise_for_status().json()["id"]
+    return number
+
+
+def screen(client: TestClient, dataset_id: int, query: str = "") -> Node:
+    return read(client.get(f"/datasets/{dataset_id}/mapping{query}").text)
+
+
+def form_of(page: Node) -> dict[str, Any]:
+    return dict(posted(page.one("form", id="form")))
+
+
+def preview(client: TestClient, dataset_id: int, form: dict[str, Any]) -> str:
+    answer = client.post(f"/datasets/{dataset_id}/mapping/preview", data=form, headers=HTMX)
+    return read(f"<div>{answer.text}</div>").text
+
+
+def test_an_upload_leads_to_the_screen_that_says_what_was_seen(client: TestClient) -> None:
+    page = client.post("/datasets", files={"file": ("films.csv", REVIEWS.encode())})
+
+    shown = read(page.text)
+    assert page.url.path == "/datasets/2/mapping"
+    assert shown.one("h1").text == "How to read films"
+    assert shown.one("section", **{"aria-labelledby": "seen"}).one("strong").text == (
+        "Text and class: text and label"
+    )
+    assert "Of all 12 rows, 12 are learnt." in shown.one("section", id="preview").text
+
+
+def test_one_press_uses_what_was_seen(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+
+    page = client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
+
+    assert page.url.path == f"/datasets/{number}"
+    made = client.get(f"{API}/{number}").json()
+    assert (made["status"], made["version"], made["train_rows"], made["shape"]) == (
+        "ready",
+        1,
+        12,
+        "classification",
+    )
+
+
+def test_a_draft_asks_how_it_is_to_be_read_wherever_it_is_opened(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+
+    assert client.get(f"/datasets/{number}").url.path == f"/datasets/{number}/mapping"
+
+
+def test_values_are_written_in_other_words(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    form = form_of(screen(client, number))
+    shown = next(name for name, value in form.items() if value == "bad" and "shown" in name)
+
+    told = preview(client, number, form | {shown: "worth nothing"})
+
+    assert "assistant worth nothing" in told
+
+
+def test_a_filter_is_added_filled_in_and_removed(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    place = f"/datasets/{number}/mapping/form"
+    added = read(client.post(place, data=form_of(screen(client, number)) | {"add": "1"}).text)
+    form = form_of(added) | {
+        "keep.0.column": "label",
+        "keep.0.op": "is",
+        "keep.0.value": "bad",
+    }
+    told = preview(client, number, form)
+    removed = read(client.post(place, data=form | {"remove": "0"}).text)
+
+    assert "Of all 12 rows, 4 are learnt, 8 left out" in told
+    assert "8 \N{MULTIPLICATION SIGN} A filter leaves it out." in told
+    assert "keep.0.column" not in form_of(removed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"sample": "5"}, (5, 0)),
+        ({"deduplicate": "exact"}, (11, 0)),
+        ({"deduplicate": "question"}, (10, 0)),
+        ({"split.kind": "share", "split.share": "0.25"}, (11, 1)),
+        ({"system": "Judge.", "joiner": json.dumps(", ")}, (12, 0)),
+    ],
+)
+def test_what_is_chosen_on_the_screen_becomes_of_the_rows(
+    client: TestClient, changes: dict[str, str], parts: tuple[int, int]
+) -> None:
+    last = ["A film,9,good", "A film,9,good", "A film,9,bad"]
+    rows = [f"A film,{number},good" for number in range(9)] + last
+    number = draft(client, "title,year,verdict\n" + "\n".join(rows))
+    named = {"role.0": "prompt", "role.1": "prompt", "role.2": "completion"}
+    form = form_of(screen(client, number)) | {"shape": "prompt_completion"} | named
+    client.post(f"/datasets/{number}/mapping", data=form | changes)
+    made = client.get(f"{API}/{number}").json()
+    (first,) = client.get(f"{API}/{number}/rows", params={"limit": 1}).json()["data"]
+
+    assert (made["train_rows"], made["validation_rows"]) == parts
+    asked = [one["content"].rstrip("1234567890") for one in first["messages"][:-1]]
+    assert asked == (["Judge.", "A film, "] if "system" in changes else ["A film\n\n"])
+
+
+def test_another_shape_keeps_what_columns_were(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    form = form_of(screen(client, number)) | {"shape": "prompt_completion"}
+
+    changed = form_of(read(client.post(f"/datasets/{number}/mapping/form", data=form).text))
+
+    assert (changed["role.0"], changed["role.1"]) == ("prompt", "completion")
+
+
+def test_an_alternative_is_one_click(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+
+    page = screen(client, number, "?as=1")
+
+    first = client.get(f"{API}/{number}/detection").json()["alternatives"][0]
+    assert form_of(page)["shape"] == first["shape"]
+
+
+def test_a_form_that_is_refused_keeps_all_that_was_typed(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    typed = {"sample": "many", "system": "Two\r\nlines", "role.1": ""}
+    form = form_of(screen(client, number)) | typed
+
+    answer = client.post(f"/datasets/{number}/mapping", data=form)
+
+    page = read(answer.text)
+    again = form_of(page)
+    assert (answer.status_code, again["sample"], again["role.1"]) == (422, "many", "")
+    assert again["system"] == "Two lines"
+    assert problem_of(page, "sample").startswith("Must be a whole number")
+    assert client.get(f"{API}/{number}").json()["status"] == "draft"
+
+
+def test_a_part_that_no_column_plays_is_told(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+
+    told = preview(client, number, form_of(screen(client, number)) | {"role.1": ""})
+
+    assert "No column is chosen for: label." in told
+
+
+def test_columns_nobody_knows_can_be_named(client: TestClient) -> None:
+    number = draft(client, "a,b\n1,2\n3,4\n")
+    form = form_of(screen(client, number))
+    named = form | {"shape": "prompt_completion", "role.0": "prompt", "role.1": "completion"}
+
+    page = client.post(f"/datasets/{number}/mapping", data=named)
+
+    assert page.url.path == f"/datasets/{number}"
+    assert client.get(f"{API}/{number}").json()["train_rows"] == 2
+
+
+def test_cancelling_throws_a_draft_away(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+
+    client.post(f"/datasets/{number}/delete")
+
+    assert client.get(f"{API}/{number}").status_code == 404
+
+
+def test_the_page_lists_versions_by_what_they_changed(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    form = form_of(screen(client, number))
+    for changes in ({}, {"exclude": "2, 3", "system": "Judge."}, {}):
+        last = client.post(f"/datasets/{number}/mapping", data=form | changes)
+
+    page = read(last.text)
+    assert [one.text for one in page.one("ol", class_="versions").all("ul")] == [
+        "System prompt: “Judge.”. Rows 2, 3 left out.",
+        "Text and class: text and label.",
+    ]
+    assert "gives the rows of version 1 again" in page.text
+    assert page.one("a", **{"aria-current": "true"}).text == "Version 1"
+
+
+def test_a_row_is_left_out_with_one_press(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
+
+    client.post(f"/datasets/{number}/exclude", data={"row": "3"})
+
+    version = client.get(f"{API}/{number}/versions/2").json()
+    assert (version["mapping"]["exclude"], version["train_rows"]) == ([3], 11)
+    assert version["removed"] == {"excluded": 1}
+
+
+def test_rows_that_are_left_out_are_shown_as_they_stand_in_the_file(client: TestClient) -> None:
+    number = draft(client, REVIEWS + ",good\n")
+    page = client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
+    link = next(one for one in read(page.text).all("a") if one.text == "Show rows")
+
+    shown = read(client.get(link.attributes["href"]).text).one("section", id="original")
+
+    assert shown.one("article").text == "Line 14 text \N{EN DASH} label good"
+
+
+def test_words_are_looked_for_in_rows(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
+
+    page = read(client.get(f"/datasets/{number}?q=NUMBER 11").text)
+    found = client.get(f"{API}/{number}/rows", params={"q": "number 11"}).json()
+
+    assert [one.text for one in page.all(class_="turn")] == [
+        "user A film number 11",
+        "assistant good",
+    ]
+    assert [(one["number"], one["source"]) for one in found["data"]] == [(12, 13)]
+
+
+def test_rows_are_downloaded_as_they_are_learnt(client: TestClient) -> None:
+    answer = client.get("/datasets/1/versions/1/train.jsonl")
+
+    assert answer.headers["content-disposition"] == 'attachment; filename="starter-1-train.jsonl"'
+    assert len(answer.text.splitlines()) == 40
+
+
+def test_what_the_studio_made_itself_cannot_be_read_otherwise(client: TestClient) -> None:
+    answer = client.get("/datasets/1/mapping")
+
+    assert answer.status_code == 422
+    assert "there is no file to read in another way" in answer.text
+
+
+def test_a_reading_over_rest_makes_a_version_or_finds_one(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    mapping = client.get(f"{API}/{number}/detection").json()["mapping"]
+    first = client.post(f"{API}/{number}/versions", json={"mapping": mapping})
+    changed = mapping | {"exclude": [2]}
+    second = client.post(f"{API}/{number}/versions", json={"mapping": changed})
+    again = client.post(f"{API}/{number}/versions", json={"mapping": mapping})
+
+    assert [one.status_code for one in (first, second, again)] == [201, 201, 200]
+    assert (again.json()["is_new"], again.json()["version"]["number"]) == (False, 1)
+    listed = client.get(f"{API}/{number}/versions").json()["data"]
+    assert [(one["number"], one["is_current"]) for one in listed] == [(2, False), (1, True)]
+
+
+def test_an_upload_brings_its_mapping_along(client: TestClient) -> None:
+    mapping = {"shape": "text", "roles": {"text": ["text"]}}
+    sent = {"file": ("films.csv", REVIEWS.encode())}
+
+    made = client.post(API, files=sent, data={"mapping": json.dumps(mapping)}).json()
+
+    assert (made["kind"], made["train_rows"]) == ("text", 12)
+    rows = client.get(f"{API}/{made['id']}/rows", params={"limit": 1}).json()["data"]
+    assert rows == [{"number": 1, "source": 2, "text": "A film number 0"}]
+
+
+def test_a_mapping_that_is_none_is_refused(client: TestClient) -> None:
+    sent = {"file": ("films.csv", REVIEWS.encode())}
+    answer = client.post(API, files=sent, data={"mapping": '{"shape": "poem", "roles": {}}'})
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (422, "mapping")
+
+
+def test_a_preview_over_rest_writes_nothing(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+
+    found = client.post(f"{API}/{number}/mapping/preview", json={"rows": 2}).json()
+
+    assert [one["row"]["messages"][1]["content"] for one in found["data"]] == ["bad", "good"]
+    assert client.get(f"{API}/{number}/versions").json()["data"] == []
+
+
+def test_another_version_is_used_over_rest(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    mapping = client.get(f"{API}/{number}/detection").json()["mapping"]
+    for exclude in ([], [2]):
+        client.post(f"{API}/{number}/versions", json={"mapping": mapping | {"exclude": exclude}})
+
+    changed = client.patch(f"{API}/{number}", json={"version": 1}).json()
+
+    assert (changed["version"], changed["train_rows"]) == (1, 12)
+
+
+def test_a_version_that_is_used_is_not_deleted_over_rest(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+
+    assert client.delete(f"{API}/1/versions/1").status_code == 409
+    assert client.delete(f"{API}/1/versions/9").status_code == 404
+
+
+def test_training_on_a_data_set_begins_with_it_chosen(client: TestClient) -> None:
+    number = draft(client, REVIEWS)
+    client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
+
+    page = read(client.get(f"/new?from=dataset:{number}").text)
+
+    assert form_of(page)["dataset"] == "pets"
+
+
+MIXED = "".join(
+    json.dumps({"prompt": f"Question {i}?", "completion": "Yes.", "images": ["a.jpg"] * (i < 2)})
+    + "\n"
+    for i in range(5)
+)
+
+
+def test_rows_with_images_are_asked_about_and_left_out_by_a_choice(client: TestClient) -> None:
+    number = draft(client, MIXED, "mixed.jsonl")
+
+    page = screen(client, number)
+    refused = client.post(f"/datasets/{number}/mapping", data=form_of(page))
+    chosen = form_of(page) | {"media": "leave_out"}
+    client.post(f"/datasets/{number}/mapping", data=chosen)
+
+    assert "please check" in page.one("section", **{"aria-labelledby": "seen"}).text
+    assert problem_of(read(refused.text), "media").startswith("2 of 5 rows hold an image")
+    made = client.get(f"{API}/{number}").json()
+    assert (made["train_rows"], made["removed"]) == (3, {"media": 2})
+
+
+@pytest.mark.parametrize(
+    ("address", "sent"),
+    [("/datasets", {}), (API, {}), ("/v1/files", {"purpose": "fine-tune"})],
+)
+def test_a_file_of_images_is_refused_before_it_is_kept(
+    client: TestClient, address: str, sent: dict[str, str]
+) -> None:
+    before = len(client.get(API).json()["data"])
+    part = {"type": "image_url", "image_url": {"url": "https://example.com/cat"}}
+    row = json.dumps({"messages": [{"role": "user", "content": [part]}]}).encode()
+
+    answer = client.post(address, files={"file": ("a.jsonl", row)}, data=sent)
+
+    assert answer.is_client_error
+    assert "messages: image_url" in answer.text
+    assert len(client.get(API).json()["data"]) == before
+
+
+@pytest.mark.parametrize(
+    ("row", "shape", "told"),
+    [
+        ({"prompt": "q", "chosen": "a", "rejected": "b"}, "preference", "worse answers are not"),
+        ({"prompt": "q", "answers": ["a", "b"], "scores": [1, 0]}, "ranked", "Only the best"),
+        ({"prompt": "q", "completion": "a", "label": True}, "judged", "judged bad are not used"),
+        ({"text": "how warm is it", "score": 0.25}, "regression", "learnt as text"),
+    ],
+)
+def test_what_is_not_learnt_is_said_before_a_file_is_used(
+    client: TestClient, row: dict[str, Any], shape: str, told: str
+) -> None:
+    rows = "".join(f"{json.dumps(row | {'prompt': f'q{i}'})}\n" for i in range(20))
+    number = draft(client, rows, "rows.jsonl")
+    seen = client.get(f"/api/v1/datasets/{number}/detection").json()
+    page = client.get(f"/datasets/{number}/mapping").text
+
+    assert seen["mapping"]["shape"] == shape
+    assert told in seen["not_learnt"]
+    assert page.index(told) < page.index("Use it")
+
+
+def test_answers_judged_bad_are_not_counted_as_learnt(client: TestClient) -> None:
+    rows = [{"prompt": f"q{i}", "completion": "a", "label": i % 4 != 0} for i in range(20)]
+    number = draft(client, "".join(f"{json.dumps(row)}\n" for row in rows), "rows.jsonl")
+    page = read(client.get(f"/datasets/{number}/mapping").text).one(id="preview").text
+
+    assert "Of all 20 rows, 15 are learnt" in page
+    assert "5 judged bad and not used" in page
+
+
+CHINESE = "prompt,completion\n今天天气怎么样？,今天天气很好，我们去公园散步吧。\n"
+
+
+def send(client: TestClient, content: bytes, filename: str, **sent: str) -> Any:  # noqa: ANN401 -- the client's response
+    return client.post(API, files={"file": (filename, content)}, data=sent)
+
+
+def test_a_guessed_encoding_is_shown_with_samples_and_others_to_choose(client: TestClient) -> None:
+    number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
+
+    page = screen(client, number)
+    chosen = screen(client, number, "?encoding=big5")
+    client.post(f"/datasets/{number}/mapping", data=form_of(page))
+
+    samples = page.one("form", **{"aria-labelledby": "file-title"})
+    assert "Chinese, simplified (GB18030, GBK) in use 今天天气怎么样" in samples.text
+    assert "今天天气怎么样" not in chosen.one("div", class_="scroller").text
+    assert form_of(chosen)["file.encoding"] == "cp950"
+    made = client.get(f"{API}/{number}").json()
+    assert made["mapping"]["file"]["encoding"] == "gb18030"
+    assert "今天天气很好" in client.get(f"/datasets/{number}").text
+
+
+def test_a_script_is_told_the_guess_and_may_say_better(client: TestClient) -> None:
+    number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
+
+    seen = client.get(f"{API}/{number}/detection").json()
+    other = client.get(f"{API}/{number}/detection", params={"encoding": "latin-1"}).json()
+
+    assert seen["encodings"][0]["encoding"] == "gb18030"
+    assert seen["questions"][0].startswith("The text is not UTF-8.")
+    assert other["mapping"]["file"]["encoding"] == other["encodings"][0]["encoding"] == "iso8859-1"
+
+
+BARS = "Where is my order, please?|It left on Monday.\nMay I return it?|Yes, of course.\n"
+
+
+def test_a_separator_and_a_missing_header_are_asked_about(client: TestClient) -> None:
+    number = send(client, BARS.encode(), "a.csv", draft="true").json()["id"]
+
+    seen = client.get(f"{API}/{number}/detection").json()
+    page = screen(client, number)
+    choices = page.one("form", **{"aria-labelledby": "file-title"})
+    chosen = screen(client, number, "?separator=%2C&header=yes")
+    client.post(f"/datasets/{number}/mapping", data=form_of(page))
+
+    read_as = {"encoding": "", "sheet": "", "separator": "|", "header": "no"}
+    assert seen["mapping"]["file"] == read_as
+    assert seen["sureness"] == "guess"
+    assert [question.split(".")[0] for question in seen["questions"][:2]] == [
+        "The separator of the cells seems to be | here",
+        "The first line seems to be a row, not the names of the columns",
+    ]
+    assert dict(posted(choices))["separator"] == "|"
+    assert dict(posted(choices))["header"] == "no"
+    assert "please?|It left on Monday." in chosen.one("div", class_="scroller").text
+    (first, _second) = client.get(f"{API}/{number}/rows").json()["data"]
+    assert first["messages"][1]["content"] == "It left on Monday."
+
+
+def test_a_separator_sent_with_a_file_is_obeyed(client: TestClient) -> None:
+    content = b"prompt|completion\na, b|c\n"
+
+    made = send(client, content, "a.csv", separator="|").json()
+    unknown = send(client, content, "b.csv", separator="#")
+
+    assert made["mapping"]["file"]["separator"] == "|"
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (422, "separator")
+
+
+def test_an_unknown_encoding_in_an_address_is_refused(client: TestClient) -> None:
+    number = send(client, CHINESE.encode("gbk"), "a.csv", draft="true").json()["id"]
+
+    page = client.get(f"/datasets/{number}/mapping", params={"encoding": "klingon"})
+    answer = client.get(f"{API}/{number}/detection", params={"encoding": "klingon"})
+
+    assert page.status_code == answer.status_code == 422
+    assert "There is no encoding called klingon" in page.text
+
+
+def test_an_encoding_sent_with_a_file_is_obeyed(client: TestClient) -> None:
+    content = "prompt,completion\nПривет,мир\n".encode("cp1251")
+
+    made = send(client, content, "a.csv", encoding="latin-1").json()
+    unknown = send(client, content, "b.csv", encoding="klingon")
+
+    rows = client.get(f"{API}/{made['id']}/rows").json()["data"]
+    assert rows[0]["messages"][0]["content"] == "Ïðèâåò"
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (422, "encoding")

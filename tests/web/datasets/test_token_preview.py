@@ -1,0 +1,311 @@
+"""See what will be trained: the panel of the form, the page of a data set, and the API."""
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.processes import unix_sockets
+from studio.services.models import models
+from studio.settings import Settings
+from tests.support import factories, tokenizer_services
+from tests.support.page_reader import Node, posted, problem_of, read
+
+AT_ONCE = 8
+"""How many may wait for the desk: `studio.services.models.tokenizer_client` lets no more in."""
+PREVIEW = "/api/v1/datasets/1/preview"
+"""Answered by a real desk, on the data set that every test has."""
+
+
+@pytest.fixture(scope="module")
+def desk_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    home = tmp_path_factory.mktemp("desk")
+    tokenizer_services.write_model(home / "spoken")
+    tokenizer_services.write_model(home / "base", template="")
+    with tokenizer_services.tended(Settings(home=home)):
+        yield home
+
+
+@pytest.fixture
+def model(engine: Engine, settings: Settings, desk_home: Path) -> Path:
+    """Add a model with a chat template, and one without, and let the test's home have a desk."""
+    (settings.home / "desk.sock").symlink_to(desk_home / "desk.sock")
+    with unit_of_work(engine) as db:
+        for name in ("spoken", "base"):
+            models.add(db, name, str(desk_home / name), kind="folder")
+    return desk_home / "spoken"
+
+
+def form(client: TestClient, **changes: str) -> dict[str, str]:
+    found = dict(posted(read(client.get("/new").text).one(id="form")))
+    return found | {name.replace("__", "."): value for name, value in changes.items()}
+
+
+def seen(client: TestClient, **changes: str) -> Node:
+    return read(client.post("/new/sight", data=form(client, **changes)).text)
+
+
+def written(node: Node) -> str:
+    return "".join(part if isinstance(part, str) else written(part) for part in node.parts)
+
+
+def learnt(node: Node) -> list[str]:
+    return [written(mark) for mark in node.one(role="region").all("mark")]
+
+
+@pytest.mark.usefixtures("model")
+def test_the_form_shows_a_row_as_its_model_will_see_it(client: TestClient) -> None:
+    node = seen(client, base_model="spoken")
+
+    assert learnt(node) == ["1.<|im_end|>"]
+    assert "41 tokens, 3 learnt, 0 cut" in node.text
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("row", "step", "shown"),
+    [("1", "on", "2"), ("2", "back", "1"), ("40", "on", "40"), ("999", "", "40"), ("", "", "1")],
+)
+def test_one_goes_from_row_to_row(client: TestClient, row: str, step: str, shown: str) -> None:
+    node = seen(client, base_model="spoken", look__row=row, look__step=step)
+
+    assert node.one(id="look-row").attributes["value"] == shown
+
+
+@pytest.mark.usefixtures("model")
+def test_what_is_cut_is_drawn_behind_the_cut(client: TestClient) -> None:
+    node = seen(client, base_model="spoken", data__max_length="39")
+
+    region = node.one(role="region")
+    assert [written(one) for one in region.all("s")] == ["<|im_end|>", "\n"]
+    assert [one.text for one in region.all(class_="cut-mark")] == ["cut at 39"]
+
+
+@pytest.mark.usefixtures("model")
+def test_a_base_model_offers_templates_to_choose_from(client: TestClient) -> None:
+    node = seen(client, base_model="base")
+
+    offers = [one.attributes.get("data-repair") for one in node.all("button")]
+    assert "This model has no chat template" in node.text
+    assert [offer for offer in offers if offer] == [
+        '{"data.chat_template": "chatml"}',
+        '{"data.chat_template": "plain"}',
+    ]
+
+
+@pytest.mark.usefixtures("model")
+def test_a_run_of_a_base_model_is_refused_until_a_template_is_chosen(client: TestClient) -> None:
+    refused = client.post("/new", data=form(client, base_model="base"))
+    advice = client.post("/new/advice", data=form(client, base_model="base")).text
+    chosen = client.post("/new", data=form(client, base_model="base", data__chat_template="chatml"))
+
+    assert refused.status_code == 422
+    assert "has no chat template" in problem_of(read(refused.text), "data.chat_template")
+    assert "Use the ChatML template" in advice
+    assert chosen.url.path == "/runs/1"
+
+
+@pytest.mark.usefixtures("model")
+def test_text_needs_no_template(client: TestClient) -> None:
+    rows = '{"text": "So it goes, and so it went."}\n' * 3
+    client.post("/api/v1/datasets", files={"file": ("tale.jsonl", rows.encode())})
+
+    node = seen(client, base_model="base", dataset="tale")
+    started = client.post("/new", data=form(client, base_model="base", dataset="tale"))
+
+    assert learnt(node) == ["o it goes, and so it went.<|im_end|>"]
+    assert started.url.path == "/runs/1"
+
+
+def test_without_a_worker_the_panel_says_so(client: TestClient) -> None:
+    assert "There is no worker to ask" in seen(client).text
+
+
+def test_while_the_desk_is_waited_for_other_pages_are_answered(
+    client: TestClient, settings: Settings, model: Path
+) -> None:
+    """Whoever listens at the socket says nothing yet, as a worker whose desk has not come."""
+    place, data = settings.home / "desk.sock", form(client, base_model=model.name)
+    place.unlink()
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(AT_ONCE) as others:
+        with unix_sockets.address(place) as where:
+            listener.bind(where)
+        listener.listen()
+        listener.settimeout(60)  # of a test that fails
+        asking = [others.submit(client.post, "/new/sight", data=data) for _ in range(AT_ONCE)]
+        lines = [listener.accept()[0] for _ in asking]
+        answered = [client.get(page).status_code for page in ("/datasets", "/api/v1/runs")]
+        one_more = client.post("/new/sight", data=data).text
+        waiting = [one for one in asking if not one.done()]
+        for line in lines:
+            line.close()
+
+    assert (answered, len(waiting)) == ([200, 200], AT_ONCE)
+    assert "Many rows are being looked at now." in one_more
+    assert ["could not be told" in one.result().text for one in asking] == [True] * AT_ONCE
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data__max_length": "many"}, "The max length is not what it may be."),
+        ({"base_model": "nobody"}, "There is no model called nobody."),
+        ({"dataset": "nothing"}, "There is no data set called nothing."),
+        ({"data": "no group"}, "41 tokens"),
+    ],
+)
+def test_a_form_that_is_not_whole_is_no_error(
+    client: TestClient, change: dict[str, str], said: str
+) -> None:
+    values = {"base_model": "spoken", "dataset": "starter", "data.max_length": "1024"}
+    values |= {name.replace("__", "."): value for name, value in change.items()}
+
+    answer = client.post("/new/sight", data=values)
+
+    assert (answer.status_code, said in answer.text) == (200, True)
+
+
+@pytest.mark.usefixtures("model")
+def test_a_data_set_has_a_page_of_its_rows_as_tokens(client: TestClient) -> None:
+    link = [
+        one.attributes["href"]
+        for one in read(client.get("/datasets/1").text).all("a")
+        if one.attributes.get("href", "").endswith("/sight")
+    ]
+    node = read(client.get(f"{link[0]}?model=spoken&row=3").text)
+
+    assert learnt(node) == ["3.<|im_end|>"]
+    assert node.one(id="look-model").attributes["value"] == "spoken"
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("page", ["sight", "stats"])
+def test_tokens_are_those_of_a_base_model_and_the_page_says_which(
+    client: TestClient, engine: Engine, desk_home: Path, page: str
+) -> None:
+    def asked() -> tuple[str, str]:
+        node = read(client.get(f"/datasets/1/{page}").text)
+        return node.one(id="look-model").attributes["value"], node.one(id="look-why").text
+
+    with unit_of_work(engine) as db:
+        models.add(db, "run-7", str(desk_home / "spoken"), kind="run")
+    newest = asked()
+    with unit_of_work(engine) as db:
+        factories.make_run(db, base_model="spoken")
+
+    assert newest == ("base", "The newest base model here: no run has used this data set.")
+    assert asked() == ("spoken", "The base model of run #1, the newest on this data set.")
+
+
+@pytest.mark.usefixtures("model")
+def test_rows_of_an_older_version_are_seen_as_they_were(client: TestClient) -> None:
+    rows = "".join(f'{{"prompt": "{i}?", "completion": "{i}."}}\n' for i in range(7))
+    client.post("/api/v1/datasets", files={"file": ("sums.jsonl", rows.encode())})
+    client.post("/api/v1/datasets/2/exclude", json={"rows": [1]}).raise_for_status()
+    (link,) = [
+        one.attributes["href"]
+        for one in read(client.get("/datasets/2?version=1").text).all("a")
+        if "/sight" in one.attributes.get("href", "")
+    ]
+    asked: dict[str, str | int] = {"model": "spoken", "row": 1}
+    old: dict[str, str | int] = {"version": 1}
+    first, last = (
+        read(client.get("/datasets/2/sight", params=asked | which).text) for which in (old, {})
+    )
+    told = client.get("/api/v1/datasets/2/preview", params=asked | old).json()
+
+    assert link == "/datasets/2/sight?version=1"
+    assert (learnt(first), learnt(last)) == (["0.<|im_end|>"], ["1.<|im_end|>"])
+    assert ("version", "1") in posted(first.one(id="look"))
+    assert "New runs learn from version 2." in first.text
+    assert "".join(one["text"] for one in told["tokens"] if one["learnt"]) == "0.<|im_end|>"
+
+
+@pytest.mark.usefixtures("model")
+def test_the_api_tells_every_token(client: TestClient) -> None:
+    found = client.get(PREVIEW, params={"model": "spoken", "row": 2}).json()
+
+    assert "".join(one["text"] for one in found["tokens"] if one["learnt"]) == "2.<|im_end|>"
+    assert (found["total"], found["learnt"], found["cut_at"]) == (41, 3, None)
+
+
+@pytest.mark.usefixtures("model")
+def test_the_api_shows_a_row_that_is_not_saved(client: TestClient) -> None:
+    row: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
+    found = client.post(PREVIEW, json={"model": "spoken", "row": row}).json()
+
+    assert found["warnings"] == [
+        "Nothing of this row is learnt: it has no answer to learn. The row is left out."
+    ]
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize(
+    ("query", "status", "code"),
+    [
+        ({"model": "spoken", "row": 41}, 404, "not_found"),
+        ({"model": "base"}, 422, "no_chat_template"),
+        ({"model": "spoken", "split": "validation"}, 404, "not_found"),
+        ({"model": "spoken", "version": 9}, 404, "not_found"),
+        ({"model": "nobody"}, 422, "invalid"),
+    ],
+)
+def test_what_cannot_be_shown_is_told_in_words(
+    client: TestClient, query: dict[str, Any], status: int, code: str
+) -> None:
+    answer = client.get(PREVIEW, params=query)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+def test_the_plan_refuses_a_base_model_without_a_template(client: TestClient, model: Path) -> None:
+    assert model.is_dir()
+    recipe = factories.make_recipe(base_model="base").model_dump(mode="json")
+
+    (refused,) = client.post("/api/v1/plan", json={"recipe": recipe}).json()["refusals"]
+
+    assert (refused["param"], refused["repair"]) == (
+        "data.chat_template",
+        {"data": {"chat_template": "chatml"}},
+    )
+
+
+@pytest.mark.usefixtures("model")
+def test_a_packed_row_is_drawn_among_those_it_shares_an_example_with(client: TestClient) -> None:
+    node = seen(
+        client, base_model="spoken", data__packing="true", data__max_length="130", look__row="5"
+    )
+
+    (told,) = node.all(class_="packed")
+    marks = [one.text for one in node.one(role="region").all(class_="pack-mark")]
+    assert told.text == "Shares an example with rows 4, 6: 123 of 130 tokens."
+    assert marks == ["end of row 4", "this row, 5", "row 6"]
+    assert learnt(node) == ["5.<|im_end|>"]
+
+
+@pytest.mark.usefixtures("model")
+def test_a_packed_row_may_be_alone(client: TestClient) -> None:
+    node = seen(client, base_model="spoken", data__packing="true", data__max_length="50")
+
+    assert [one.text for one in node.all(class_="packed")] == [
+        "Alone in its example: 41 of 50 tokens."
+    ]
+
+
+@pytest.mark.usefixtures("model")
+def test_a_row_that_is_held_back_is_packed_with_none(client: TestClient) -> None:
+    asked: dict[str, Any] = {"model": "spoken", "packing": True, "validation_share": 0.5, "seed": 1}
+    told = [client.get(PREVIEW, params=asked | {"row": row}).json() for row in range(1, 41)]
+
+    held = [one for one in told if one["pack"] is None]
+    assert len(held) == 20
+    assert held[0]["sentences"] == [
+        "This row is held back to measure by, and shares an example with none."
+    ]

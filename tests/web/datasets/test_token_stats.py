@@ -1,0 +1,279 @@
+"""The statistics of a data set: its page, the API, and what they say of a recipe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+from sqlmodel import select
+
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import DatasetVersion
+from studio.db.tasks import Chore
+from studio.services.models import models
+from studio.settings import Settings
+from tests.support import factories, token_stats, tokenizer_services
+from tests.support.page_reader import posted, read
+
+PAGE = "/datasets/1/stats"
+API = "/api/v1/datasets/1/stats"
+HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
+ASKED: dict[str, str | int] = {"model": "spoken"}
+
+# Of single bytes, the rows have 41, 42 and 43 tokens; their answers begin at the 38th or 39th.
+ROWS, TOKENS, LEARNT = 40, 9 * 41 + 42 + 30 * 43, 9 * 3 + 31 * 4
+
+
+@pytest.fixture(autouse=True)
+def model(engine: Engine, tmp_path: Path) -> Path:
+    """Add a model with a chat template."""
+    folder = tokenizer_services.write_model(tmp_path / "spoken")
+    with unit_of_work(engine) as db:
+        models.add(db, "spoken", str(folder), kind="folder")
+    return folder
+
+
+@pytest.fixture
+def known(engine: Engine, settings: Settings) -> None:
+    """Have the rows counted for it."""
+    with unit_of_work(engine) as db:
+        token_stats.count(db, settings, "spoken")
+
+
+def shown(client: TestClient, **asked: str | int) -> str:
+    return read(client.get(PAGE, params=ASKED | asked).raise_for_status().text).one(id="stats").text
+
+
+def told(client: TestClient, **asked: str | int) -> dict[str, Any]:
+    stats: dict[str, Any] = client.get(API, params=ASKED | asked).raise_for_status().json()["stats"]
+    return stats
+
+
+def planned(client: TestClient, max_length: int) -> dict[str, Any]:
+    recipe = {"dataset": "starter", "base_model": "spoken", "data": {"max_length": max_length}}
+    answer = client.post("/api/v1/plan", json={"recipe": recipe})
+    plan: dict[str, Any] = answer.raise_for_status().json()
+    return plan
+
+
+def test_what_was_not_counted_yet_is_counted_by_one_click(
+    client: TestClient, engine: Engine
+) -> None:
+    page = read(client.get(PAGE, params=ASKED).text)
+    form = next(one for one in page.one(id="stats").all("form") if one.text.endswith("tokens"))
+    answer = client.post(PAGE, data=dict(posted(form)), follow_redirects=False)
+
+    assert answer.headers["location"].startswith(f"{PAGE}?version=1&model=spoken&")
+    with reading(engine) as db:
+        assert [chore.kind for chore in db.exec(select(Chore))] == ["stats"]
+    assert "Waits for its turn" in shown(client)
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    ("at", "sentence"),
+    [
+        (43, "None of 40 rows will be cut at 43 tokens."),
+        (42, "30 of 40 rows will be cut at 42 tokens."),
+        (38, "40 of 40 rows will be cut at 38 tokens, 30 of them before their answer."),
+    ],
+)
+def test_another_cut_needs_no_other_counting(
+    client: TestClient, engine: Engine, at: int, sentence: str
+) -> None:
+    assert sentence in shown(client, max_length=at)
+    assert told(client, max_length=at)["sentence"] == sentence
+    with reading(engine) as db:
+        assert len(db.exec(select(Chore)).all()) == 1
+
+
+@pytest.mark.usefixtures("known")
+def test_the_cut_follows_the_form_without_a_new_page(client: TestClient) -> None:
+    answer = client.get(PAGE, params=ASKED | {"max_length": "42", "step": "on"}, headers=HTMX)
+
+    assert "<html" not in answer.text
+    assert answer.headers["HX-Replace-Url"] == (
+        f"{PAGE}?version=1&model=spoken&max_length=42&chat_template=model&split=train&row=2&q="
+    )
+
+
+@pytest.mark.usefixtures("known")
+def test_the_histogram_is_a_table_too(client: TestClient) -> None:
+    page = read(client.get(PAGE, params=ASKED | {"max_length": "42"}).text)
+    table = page.one(class_="histogram").one(class_="grid")
+
+    assert [[cell.text for cell in row.all()] for row in table.all("tr")[1:]] == [
+        ["41 to 48", "40", "30"]
+    ]
+
+
+@pytest.mark.usefixtures("known")
+def test_the_api_tells_all_that_was_counted(client: TestClient) -> None:
+    stats = told(client, max_length=42)
+    part = stats["train"]
+
+    assert stats["validation"] is None
+    assert (part["rows"], part["tokens"], part["learnt"]) == (ROWS, TOKENS, LEARNT)
+    assert part["roles"]["assistant"] == {"tokens": LEARNT, "learnt": LEARNT}
+    assert part["lengths"] == {
+        "shortest": 41,
+        "median": 43,
+        "mean": 43,
+        "p95": 43,
+        "p99": 43,
+        "longest": 43,
+    }
+    assert part["cut"] == {
+        "at": 42,
+        "rows": 30,
+        "tokens": 30,
+        "learnt": 0,
+        "emptied": 0,
+        "is_exact": True,
+    }
+
+
+def test_the_api_has_rows_counted_and_tells_how_far_that_is(client: TestClient) -> None:
+    before = client.get(API, params=ASKED)
+    begun = client.post(API, json=ASKED)
+    again = client.get(API, params=ASKED)
+
+    assert (before.status_code, begun.status_code, again.status_code) == (404, 202, 202)
+    assert begun.json()["chore"]["id"] == again.json()["chore"]["id"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ({"model": "/nowhere"}, 422),
+        ({"model": "spoken", "max_length": "0"}, 422),
+        ({"model": "spoken", "version": "7"}, 404),
+        ({"model": "spoken", "colour": "red"}, 422),
+    ],
+)
+def test_nonsense_is_refused(client: TestClient, asked: dict[str, str], status: int) -> None:
+    assert client.get(API, params=asked).status_code == status
+
+
+def test_a_page_says_what_is_wrong_with_the_length(client: TestClient) -> None:
+    assert "It is a number from 1 to 1,048,576." in shown(client, max_length="many")
+
+
+@pytest.mark.usefixtures("known")
+def test_another_tokenizer_is_counted_anew(client: TestClient, model: Path) -> None:
+    tokenizer_services.write_model(model, template="{{ messages[0].content }}")
+
+    assert client.get(API, params=ASKED).status_code == 404
+
+
+@pytest.mark.usefixtures("known")
+def test_a_plan_warns_of_what_will_be_cut(client: TestClient) -> None:
+    plan = planned(client, 38)
+
+    assert plan["warnings"][0] == (
+        "40 of 40 rows will be cut at 38 tokens, 30 of them before their answer."
+    )
+    assert plan["refusals"] == []
+    assert planned(client, 64)["warnings"] == planned(client, 128)["warnings"]
+
+
+@pytest.mark.usefixtures("known")
+def test_nothing_left_to_learn_is_refused_with_the_length_that_mends_it(
+    client: TestClient,
+) -> None:
+    (refused,) = planned(client, 37)["refusals"]
+    recipe = {"dataset": "starter", "base_model": "spoken", "data": {"max_length": 37}}
+    started = client.post("/api/v1/runs", json={"name": "in vain", "recipe": recipe})
+
+    assert refused["message"] == (
+        "Nothing is left to learn of the training data: its rows are cut at 37 tokens, before "
+        "their answers begin."
+    )
+    assert (refused["param"], refused["repair"]) == (
+        "data.max_length",
+        {"data": {"max_length": 64}},
+    )
+    assert (started.status_code, started.json()["error"]["param"]) == (422, "data.max_length")
+
+
+@pytest.mark.usefixtures("known")
+def test_the_form_warns_and_leads_to_the_statistics(client: TestClient) -> None:
+    form = dict(posted(read(client.get("/new?preset=full").text).one(id="form")))
+    form |= {"base_model": "spoken", "data.max_length": "38"}
+
+    assert "30 of them before their answer" in client.post("/new/advice", data=form).text
+    assert f"{PAGE}?version=1&amp;model=spoken" in client.post("/new/sight", data=form).text
+
+
+def test_rows_that_a_template_refuses_keep_a_recipe_from_starting(
+    client: TestClient, engine: Engine, settings: Settings, model: Path
+) -> None:
+    strict = "{% if '7' in messages[0].content %}{{ raise_exception('No sevens') }}{% endif %}"
+    tokenizer_services.write_model(model, template=strict + tokenizer_services.CHATML)
+    with unit_of_work(engine) as db:
+        token_stats.count(db, settings, "spoken")
+    (refused,) = planned(client, 64)["refusals"]
+
+    assert refused["message"] == (
+        "Row 8 of the training data, and 3 more cannot be written by this chat template: No sevens."
+    )
+    assert refused["repair"] == {"data": {"chat_template": "chatml"}}
+    assert "No sevens: 4 rows of the training data." in shown(client)
+
+
+def test_both_parts_stand_side_by_side(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    rows = "".join(json.dumps(row) + "\n" for row in factories.ROWS[:3])
+    (settings.datasets / "1" / "1" / "validation.jsonl").write_text(rows, encoding="utf-8")
+    with unit_of_work(engine) as db:
+        db.exec(select(DatasetVersion)).one().validation_rows = 3
+    with unit_of_work(engine) as db:
+        token_stats.count(db, settings, "spoken")
+    page = read(client.get(PAGE, params=ASKED).text)
+
+    table = page.one(id="stats").all(class_="sides")[0]
+    tokens, learnt = ([cell.text for cell in row.all("td")] for row in table.all("tr")[2:4])
+    assert tokens == ["1 701", "123"]
+    assert learnt == ["151 8.88 %", "9 7.32 %"]
+    assert len(page.all(class_="histogram")) == 2
+    assert told(client)["validation"]["tokens"] == 123
+
+
+@pytest.mark.parametrize(
+    ("asked", "row", "says"),
+    [
+        ({}, "1", "What is 0 and one?"),
+        ({"row": "7", "step": "on"}, "8", "What is 7 and one?"),
+        ({"row": "1", "step": "back"}, "1", "What is 0 and one?"),
+        ({"row": "999"}, "40", "What is 39 and one?"),
+        ({"row": "none"}, "1", "What is 0 and one?"),
+        ({"q": "IS 2", "step": "first", "row": "9"}, "3", "What is 2 and one?"),
+        ({"q": "is 2", "row": "3", "step": "on"}, "21", "What is 20 and one?"),
+        ({"q": "is 2", "row": "21", "step": "back"}, "3", "What is 2 and one?"),
+        ({"q": "is 2", "row": "4"}, "21", "What is 20 and one?"),
+        ({"q": "is 2", "row": "3", "step": "back"}, "3", "No row before row 3 has “is 2”."),
+        ({"q": "is 2", "row": "30", "step": "on"}, "30", "No row after row 30 has “is 2”."),
+        ({"q": "is 2", "row": "31"}, "31", "No row from 31 on has “is 2”."),
+        ({"q": "zebra", "step": "first"}, "1", "No row has “zebra”."),
+        ({"split": "validation"}, "1", "There are no rows in this part."),
+    ],
+)
+def test_one_leafs_through_rows_and_searches_them(
+    client: TestClient, asked: dict[str, str], row: str, says: str
+) -> None:
+    page = read(client.get(PAGE, params={**ASKED, **asked}).text)
+
+    assert page.one(id="leaf-row").attributes["value"] == row
+    assert says in page.one(id="stats").text
+
+
+def test_a_row_leads_to_its_tokens(client: TestClient) -> None:
+    answer = client.get(PAGE, params=ASKED | {"row": "5", "max_length": "50"})
+
+    assert (
+        "/datasets/1/sight?model=spoken&amp;chat_template=model&amp;max_length=50"
+        "&amp;split=train&amp;row=5"
+    ) in answer.text

@@ -1,0 +1,210 @@
+"""The form of a new experiment, and an experiment's page."""
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.db.tables import Run
+from studio.methods import METHODS
+from studio.methods.base import Preset
+from studio.recipe.precision import PRECISIONS
+from studio.services import experiments
+from studio.services.runs import runs
+from studio.web.forms.recipe_form import fieldset
+from tests.support.factories import make_done, make_run
+from tests.support.page_reader import Node, posted, problem_of, read, value_of
+
+RECIPE = METHODS["sft"].recipe
+
+
+def form(client: TestClient, query: str = "") -> Node:
+    return read(client.get(f"/new{query}").text).one(id="form")
+
+
+def filled(client: TestClient, **changes: str) -> dict[str, str]:
+    return dict(posted(form(client))) | {
+        name.replace("__", "."): value for name, value in changes.items()
+    }
+
+
+def only_run(engine: Engine) -> Run:
+    with unit_of_work(engine) as db:
+        (run,) = runs.newest(db, runs.Filter(), limit=2)
+        return run
+
+
+def test_a_fresh_form_is_one_click_from_a_run(client: TestClient, engine: Engine) -> None:
+    answer = client.post("/new", data=dict(posted(form(client))))
+
+    run = only_run(engine)
+    assert (answer.url.path, run.status, run.recipe.base_model, run.recipe.adapter.kind) == (
+        "/runs/1",
+        "queued",
+        "starter",
+        "full",
+    )
+
+
+def test_the_form_shows_every_knob(client: TestClient) -> None:
+    names = {control.attributes.get("name", "") for control in form(client).all()}
+
+    assert {one.name for one in fieldset(RECIPE, {}).all_inputs()} - names == set()
+
+
+def test_every_knob_has_its_help(client: TestClient) -> None:
+    page = form(client)
+
+    helps = {
+        one.id: page.one(id=f"{one.id}-help").text for one in fieldset(RECIPE, {}).all_inputs()
+    }
+    assert [name for name, text in helps.items() if not text] == []
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [one for one in METHODS["sft"].presets if not one.is_study],
+    ids=lambda preset: preset.name,
+)
+def test_each_preset_is_ready_to_start(client: TestClient, engine: Engine, preset: Preset) -> None:
+    page = form(client, f"?preset={preset.name}")
+    client.post("/new", data=dict(posted(page)))
+
+    made, wanted = only_run(engine).recipe, RECIPE.model_validate(preset.values)
+    # Which precision is recommended depends on the machine.
+    assert made == wanted.model_copy(update={"precision": made.precision})
+    assert made.precision in PRECISIONS
+
+
+def test_a_form_can_begin_with_another_run(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(
+            db, "tone", optimisation={"learning_rate": 1e-5}, adapter={"kind": "lora", "r": 4}
+        )
+
+    page = form(client, "?from=run:1")
+    assert [
+        value_of(page, name) for name in ("name", "optimisation.learning_rate", "adapter.r")
+    ] == ["tone 2", "1e-05", "4"]
+
+
+def test_a_source_that_is_not_there_is_told(client: TestClient) -> None:
+    answers = [client.get(f"/new?from={source}") for source in ("run:9", "moon:1", "run:x")]
+
+    assert [answer.status_code for answer in answers] == [404, 404, 404]
+
+
+def test_each_precision_explains_itself(client: TestClient) -> None:
+    page = form(client)
+
+    drawings = [drawing.attributes["aria-label"] for drawing in page.all("svg", role="img")]
+    assert drawings[:4] == [
+        "16 bits: 1 sign, 8 exponent, 7 mantissa",
+        "16 bits: 1 sign, 5 exponent, 10 mantissa",
+        "32 bits: 1 sign, 8 exponent, 23 mantissa",
+        "19 bits: 1 sign, 8 exponent, 10 mantissa",
+    ]
+
+
+def test_the_precisions_are_those_of_the_table(client: TestClient) -> None:
+    radios = form(client).all("input", type="radio", name="precision")
+
+    assert [radio.attributes["value"] for radio in radios] == ["auto", *PRECISIONS]
+
+
+def test_a_bad_knob_comes_back_beside_its_field(client: TestClient) -> None:
+    data = filled(client, optimisation__learning_rate="-1")
+    answer = client.post("/new", data=data)
+
+    page = read(answer.text)
+    assert (
+        answer.status_code,
+        value_of(page.one(id="form"), "optimisation.learning_rate"),
+        problem_of(page, "optimisation.learning_rate"),
+    ) == (422, "-1", "Must be more than 0 and at most 1.")
+
+
+def test_a_refused_form_keeps_all_that_was_typed(client: TestClient) -> None:
+    data = filled(
+        client, optimisation__learning_rate="x", name="mine", notes="why", precision="fp32"
+    )
+    page = read(client.post("/new", data=data).text).one(id="form")
+
+    assert dict(posted(page)) == data
+
+
+def test_problems_are_summed_up_with_ways_to_them(client: TestClient) -> None:
+    data = filled(client, optimisation__learning_rate="-1", data__max_length="1")
+    links = read(client.post("/new", data=data).text).one(id="problems").all("a")
+
+    assert [(link.text, link.attributes["href"]) for link in links] == [
+        ("Learning rate", "#optimisation-learning_rate"),
+        ("Longest example", "#data-max_length"),
+    ]
+
+
+def test_a_model_nobody_knows_is_told_beside_its_field(client: TestClient) -> None:
+    page = read(client.post("/new", data=filled(client, base_model="startr")).text)
+
+    assert problem_of(page, "base_model").startswith("There is no model called startr.")
+
+
+def test_a_refused_form_leaves_nothing_behind(client: TestClient, engine: Engine) -> None:
+    client.post("/new", data=filled(client, base_model="startr"))
+    client.post("/new", data=filled(client, name=" "))
+
+    with unit_of_work(engine) as db:
+        assert (list(experiments.newest(db, limit=9)), runs.count(db, runs.Filter())) == ([], 0)
+
+
+def test_a_name_is_needed(client: TestClient) -> None:
+    page = read(client.post("/new", data=filled(client, name="")).text)
+
+    assert problem_of(page, "name").startswith("A name is needed.")
+
+
+def test_fields_of_the_other_adapter_do_no_harm(client: TestClient, engine: Engine) -> None:
+    client.post("/new", data=filled(client, adapter__kind="full", adapter__r="nonsense"))
+
+    assert only_run(engine).recipe.adapter.kind == "full"
+
+
+def test_an_experiment_lists_its_runs(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_run(db, "tone")
+        runs.submit(db, experiments.get(db, run.experiment_id))
+
+    page = read(client.get("/experiments/1").text)
+    compare = page.one("a", class_="btn", href="/compare?runs=2,1")
+    assert (page.one("h1").text, compare.text, len(page.one("tbody").all("tr"))) == (
+        "tone",
+        "Compare all",
+        2,
+    )
+
+
+def test_an_experiment_runs_again_with_another_seed(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+
+    client.post("/experiments/1/runs", data={"precision": "fp32", "seed": "7"})
+    with unit_of_work(engine) as db:
+        recipe = runs.get(db, 2).recipe
+    assert (recipe.precision, recipe.optimisation.seed) == ("fp32", 7)
+
+
+def test_an_experiment_can_be_edited(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+
+    client.post("/experiments/1", data={"name": "new", "tags": "a, b,", "notes": "why"})
+    with unit_of_work(engine) as db:
+        changed = experiments.get(db, 1)
+    assert (changed.name, changed.tags, changed.notes) == ("new", ["a", "b"], "why")
+
+
+def test_an_experiment_with_runs_cannot_be_deleted(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+
+    assert client.post("/experiments/1/delete").status_code == 409

@@ -1,0 +1,115 @@
+"""Precisions on pages: the common ones first, those that cannot be in words, plan beside audit."""
+
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.protocols.events import Started
+from studio.recipe.precision import PRECISIONS
+from studio.services.runs import attempts
+from tests.support.factories import make_done, make_running
+from tests.support.page_reader import Node, posted, problem_of, read
+
+COMMON = [mode.name for mode in PRECISIONS.values() if mode.is_common]
+OTHERS = [mode.name for mode in PRECISIONS.values() if not mode.is_common]
+
+
+def form(page: str) -> Node:
+    return read(page).one(id="form")
+
+
+def others(page: Node) -> Node:
+    (found,) = [part for part in page.all("details") if part.all("input", name="precision")]
+    return found
+
+
+def offered(part: Node) -> list[str]:
+    return [radio.attributes["value"] for radio in part.all("input", name="precision")]
+
+
+def test_the_common_precisions_stand_before_the_others(client: TestClient) -> None:
+    page = form(client.get("/new").text)
+
+    assert offered(page.one(id="precision")) == COMMON
+    assert offered(others(page)) == OTHERS
+
+
+def test_the_others_are_out_of_sight_until_one_is_chosen(client: TestClient) -> None:
+    page = form(client.get("/new").text)
+    data = dict(posted(page)) | {"precision": "bf16_kahan", "name": ""}
+    again = form(client.post("/new", data=data).text)
+
+    assert ["open" in others(part).attributes for part in (page, again)] == [False, True]
+
+
+def test_knobs_that_exclude_each_other_come_back_in_words(client: TestClient) -> None:
+    data = dict(posted(form(client.get("/new?preset=lora").text)))
+    answer = client.post("/new", data=data | {"precision": "bf16_kahan"})
+
+    assert answer.status_code == 422
+    assert problem_of(read(answer.text), "precision") == (
+        "bfloat16, Kahan summation is about the weights trained, and an adapter's are float32. "
+        "Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16."
+    )
+
+
+def test_an_adapter_run_is_not_repeated_in_narrow_weights(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db, adapter={"kind": "lora"})
+
+    answer = client.post("/runs/1/again", data={"precision": "bf16_pure"})
+
+    assert (answer.status_code, "an adapter's are float32" in read(answer.text).text) == (422, True)
+
+
+def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) -> None:
+    plan = {"weights": "bfloat16", "matmul": "bfloat16", "master": "float32"}
+    audit = {**plan, "matmul": "float32", "formats": {"Linear": "bfloat16"}}
+    told = {"weights": "bfloat16", "plan": plan, "audit": audit}
+    with unit_of_work(engine) as db:
+        run = make_running(db, precision="bf16")
+        attempts.follow(db, run, [Started(total_steps=10, resolved=told)], 10)
+
+    label = "What was asked for and what really ran"
+    body = read(client.get("/runs/1").text).one("div", **{"aria-label": label}).one("tbody")
+    found = [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in body.all("tr")]
+    assert found == [
+        ["Weights", "bfloat16", "bfloat16"],
+        ["Matmul", "bfloat16", "float32 (differs)"],
+        ["Master", "float32", "float32"],
+        ["Linear", "\N{EN DASH}", "bfloat16"],
+    ]
+
+
+def test_the_interface_tells_what_gpus_would_exchange(client: TestClient) -> None:
+    modes = {mode["name"]: mode for mode in client.get("/api/v1/precisions").json()["data"]}
+
+    names = ("matmul", "matmul_of_gradients", "param_dtype", "reduce_dtype", "package")
+    assert {name: modes["fp8"][name] for name in names} == {
+        "matmul": "float8_e4m3fn",
+        "matmul_of_gradients": "float8_e5m2",
+        "param_dtype": "bfloat16",
+        "reduce_dtype": "float32",
+        "package": "torchao",
+    }
+
+
+def test_the_table_of_this_machine_has_what_gpus_would_exchange(client: TestClient) -> None:
+    rows = read(client.get("/settings").text).all("tr")
+    (found,) = [row for row in rows if row.all("th") and row.all("th")[0].text == "float8 mixed"]
+
+    assert [cell.text for cell in found.all("td")[-2:]] == ["bfloat16", "float32"]
+
+
+def test_the_interface_tells_each_row(client: TestClient) -> None:
+    modes = {mode["name"]: mode for mode in client.get("/api/v1/precisions").json()["data"]}
+
+    dual = modes["bf16_dual"]
+    assert (dual["matmul"], dual["optimizer"], dual["master"], dual["needs"]) == (
+        "bfloat16",
+        "AdamW with float32 master",
+        "float32",
+        "NVIDIA Ampere or newer; processors emulate it or have it",
+    )

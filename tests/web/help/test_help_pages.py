@@ -1,0 +1,77 @@
+"""Help: each setting has a page drawn from its declaration, and all of it can be searched."""
+
+import pytest
+from fastapi.testclient import TestClient
+
+from studio.failure_codes import KINDS
+from studio.recipe.precision import PRECISIONS
+from studio.web.help import help_index
+from tests.support.page_reader import Node, read
+
+
+def facts(page: Node) -> dict[str, str]:
+    (pairs,) = page.all("dl", class_="facts")
+    names, values = pairs.all("dt"), pairs.all("dd")
+    return {name.text: value.text for name, value in zip(names, values, strict=True)}
+
+
+@pytest.mark.parametrize("name", help_index.knobs())
+def test_every_knob_has_a_page(client: TestClient, name: str) -> None:
+    page = read(client.get(f"/help/knobs/{name}").text)
+    entry = help_index.knobs()[name]
+
+    assert page.one("h1").text == entry.knob.label
+    assert page.one("p", class_="lead").text == " ".join(entry.help.split())
+
+
+def test_a_knob_says_what_it_takes_and_what_it_becomes(client: TestClient) -> None:
+    page = read(client.get("/help/knobs/optimisation.learning_rate").text)
+
+    assert facts(page) == {
+        "Name": "optimisation.learning_rate",
+        "Default": "0.0002",
+        "Takes": "a number, more than 0 and at most 1",
+        "Becomes": "trl.SFTConfig.learning_rate",
+    }
+
+
+def test_a_knob_shows_how_to_set_it(client: TestClient) -> None:
+    page = read(client.get("/help/knobs/optimisation.learning_rate").text)
+
+    assert [code.text for code in page.all("pre")] == [
+        "optimisation: learning_rate: 0.0002",
+        "studio train recipe.yaml --set optimisation.learning_rate=0.0002",
+        '{"recipe": {"optimisation": {"learning_rate": 0.0002}}}',
+    ]
+
+
+def test_every_related_knob_exists() -> None:
+    known = help_index.knobs()
+
+    assert [one for entry in known.values() for one in entry.knob.related if one not in known] == []
+
+
+def test_a_knob_nobody_knows_is_not_found(client: TestClient) -> None:
+    assert client.get("/help/knobs/optimisation.luck").status_code == 404
+
+
+def test_help_is_searched_by_word(client: TestClient) -> None:
+    found = read(client.get("/help?q=warm-up share").text).one(id="found")
+
+    assert [link.text for link in found.all("a")] == ["Warm-up"]
+
+
+def test_help_without_words_holds_everything(client: TestClient) -> None:
+    found = read(client.get("/help").text).one(id="found")
+
+    links = [link.attributes["href"] for link in found.all("a")]
+    assert len(links) == len(help_index.knobs()) + len(KINDS) + 1
+    assert help_index.pages("").count == len(help_index.knobs()) + len(KINDS) + len(PRECISIONS)
+
+
+def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:
+    page = read(client.get("/new").text)
+
+    hrefs = {link.attributes.get("href", "") for link in page.all("a")}
+    linked = {href.removeprefix("/help/knobs/") for href in hrefs if "/help/knobs/" in href}
+    assert linked == help_index.knobs().keys()

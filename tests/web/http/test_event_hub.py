@@ -1,0 +1,100 @@
+"""The hub: a commit by anybody wakes every viewer, and the end reaches all of them."""
+
+import asyncio
+import threading
+
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.web.api.runs import event_streams
+from studio.web.http.event_hub import Hub
+from tests.support.factories import make_done, make_run, make_running
+
+
+def test_each_commit_wakes_those_who_wait(engine: Engine) -> None:
+    async def watch() -> list[bool]:
+        hub, woken = Hub(engine), []
+        async with hub.running():
+            seen = await hub.wait(hub.version)
+            for name in ("a", "b"):
+                waiting = asyncio.create_task(hub.wait(seen, seconds=30))
+                await asyncio.to_thread(submit, name)
+                woken.append(await waiting != seen)
+                seen = hub.version
+        return woken
+
+    def submit(name: str) -> None:
+        with unit_of_work(engine) as db:
+            make_run(db, name)
+
+    assert asyncio.run(watch()) == [True, True]
+
+
+def test_the_end_wakes_everybody(engine: Engine) -> None:
+    async def end() -> bool:
+        hub = Hub(engine)
+        async with hub.running():
+            seen = await hub.wait(hub.version)
+            waiting = asyncio.create_task(hub.wait(seen, seconds=3600))
+            await asyncio.sleep(0)
+        await waiting
+        return hub.is_closing
+
+    assert asyncio.run(end())
+
+
+def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> None:
+    looks: list[str] = []
+
+    def look() -> int:
+        looks.append("a look")
+        return len(looks)
+
+    async def watch() -> list[list[int]]:
+        hub, seen = Hub(engine), []
+        async with hub.running():
+            version = await hub.wait(hub.version)
+            seen.append(await asyncio.gather(*(hub.read("a run", look) for _ in range(50))))
+            await asyncio.to_thread(submit)
+            await hub.wait(version)
+            seen.append(await asyncio.gather(*(hub.read("a run", look) for _ in range(50))))
+        return seen
+
+    def submit() -> None:
+        with unit_of_work(engine) as db:
+            make_run(db, "a")
+
+    assert asyncio.run(watch()) == [[1] * 50, [2] * 50]
+
+
+def test_live_runs_are_followed_however_many_are_newer(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        first, ended = make_running(db, "first").id, make_done(db, "ended").id
+        for place in range(event_streams.RECENT):
+            make_run(db, f"waits {place}")
+
+    seen = {brief.id for brief in event_streams.recent(engine, frozenset({ended or 0}))}
+    assert {first, ended} < seen
+    assert len(seen) == event_streams.RECENT + 2
+
+
+def test_a_viewer_that_leaves_takes_no_other_along(engine: Engine) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def look() -> str:
+        asked.set()
+        answer.wait(30)
+        return "news"
+
+    async def watch() -> str:
+        hub = Hub(engine)
+        async with hub.running():
+            first = asyncio.create_task(hub.read("a run", look))
+            await asyncio.to_thread(asked.wait, 30)
+            second = asyncio.create_task(hub.read("a run", look))
+            await asyncio.sleep(0)
+            first.cancel()
+            answer.set()
+            return await second
+
+    assert asyncio.run(watch()) == "news"

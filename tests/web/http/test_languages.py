@@ -1,0 +1,195 @@
+"""In which language pages are written, and how it is chosen."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.settings import Settings
+from studio.web import study_conclusions
+from studio.web.i18n import formatting, locale, number_i18n, translation
+from tests.support.factories import make_done
+from tests.support.visitors import house
+
+
+@pytest.fixture
+def in_chinese() -> Iterator[None]:
+    locale.speak("zh-Hans")
+    yield
+    locale.speak(locale.ENGLISH)
+
+
+def language_of(client: TestClient, **headers: str) -> str:
+    page = client.get("/settings", headers=headers).text
+    return page.partition('<html lang="')[2].partition('"')[0]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "language"),
+    [
+        ("zh-CN,zh;q=0.9,en;q=0.8", "zh-Hans"),
+        ("zh", "zh-Hans"),
+        ("zh-Hans-SG", "zh-Hans"),
+        ("en-GB,zh;q=0.9", "en"),
+        ("zh;q=0.2,en;q=0.7", "en"),
+        ("fr,zh-CN;q=0.5,en;q=0.3", "zh-Hans"),
+        ("zh-TW,en;q=0.5", "en"),
+        ("zh;q=0", "en"),
+        ("de, *;q=0.1", "en"),
+        ("zh;q=many, ;;;, \u00ff", "en"),
+        ("", "en"),
+    ],
+)
+def test_the_browser_s_best_liking_is_answered(accepted: str, language: str) -> None:
+    assert locale.chosen({"accept-language": accepted}) == language
+
+
+def test_nobody_who_says_nothing_is_answered_in_another_language(client: TestClient) -> None:
+    assert language_of(client) == "en"
+
+
+def test_what_is_chosen_by_hand_comes_before_the_browser(client: TestClient) -> None:
+    answer = client.post(
+        "/language",
+        data={"language": "zh-Hans"},
+        headers={"Referer": "http://testserver/queue?a=1"},
+        follow_redirects=False,
+    )
+
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/queue?a=1"
+    assert language_of(client, **{"Accept-Language": "en"}) == "zh-Hans"
+
+
+def test_another_site_is_never_gone_back_to(client: TestClient) -> None:
+    answer = client.post(
+        "/language",
+        data={"language": "en"},
+        headers={"Referer": "http://elsewhere.example//evil.example"},
+        follow_redirects=False,
+    )
+
+    assert answer.headers["location"] == "/"
+
+
+def test_a_language_that_is_not_spoken_is_refused(client: TestClient) -> None:
+    answer = client.post("/language", data={"language": "tlh"})
+
+    assert answer.status_code == 422
+    assert "does not speak that language" in answer.text
+
+
+def test_a_cookie_with_anything_else_is_passed_over() -> None:
+    assert locale.chosen({"cookie": "language=../../etc", "accept-language": "zh"}) == "zh-Hans"
+
+
+def test_caches_are_told_what_a_page_hangs_on(client: TestClient) -> None:
+    told = client.get("/settings").headers["vary"]
+
+    assert {"Accept-Language", "Cookie", "HX-Request"} <= set(told.split(", "))
+
+
+def test_programs_are_answered_in_english(client: TestClient) -> None:
+    refusal = client.get("/api/v1/runs/99", headers={"Accept-Language": "zh"}).json()
+
+    assert refusal["error"]["message"] == "There is no run 99."
+
+
+def test_people_are_told_of_errors_in_their_language(client: TestClient) -> None:
+    page = client.get("/runs/99", headers={"Accept-Language": "zh"})
+
+    assert page.status_code == 404
+    assert "没有运行 99。" in page.text
+
+
+def test_a_stranger_is_told_how_to_come_in_in_their_language(
+    engine: Engine, settings: Settings
+) -> None:
+    page = house(engine, settings, "link").stranger().get("/", headers={"Accept-Language": "zh"})
+
+    assert page.status_code == 401
+    assert "此 Studio 不认识此浏览器" in page.text
+
+
+def test_a_stranger_may_choose_the_language(engine: Engine, settings: Settings) -> None:
+    answer = (
+        house(engine, settings, "accounts").stranger().post("/language", data={"language": "en"})
+    )
+
+    assert answer.status_code == 303
+    assert answer.cookies["language"] == "en"
+
+
+def test_an_address_with_nothing_behind_it_is_called_so(client: TestClient) -> None:
+    assert (
+        "/nowhere 处没有任何内容" in client.get("/nowhere", headers={"Accept-Language": "zh"}).text
+    )
+
+
+def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db, "Settings")
+    page = client.get("/runs/1", headers={"Accept-Language": "zh"}).text
+
+    assert "<h1>Settings <" in page
+    assert "成功" in page
+
+
+@pytest.mark.usefixtures("in_chinese")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("There is no run 7.", "没有运行 7。"),
+        (
+            "All answers are the same: yes",
+            "所有回答都相同：yes",
+        ),
+        (
+            "The GPU ran out of memory. Choose another precision.",
+            "GPU 显存不足。请选择另一种精度。",
+        ),
+        ("Prompt and answer: question and answer", "提示与回答：question 和 answer"),
+        ("Warm-up (steps or share)", "预热（步数或比例）"),
+        ("Nobody has ever said this.", "Nobody has ever said this."),
+        ("g s", "g s"),
+        ("There is nothing at /nowhere.", "/nowhere 处没有任何内容。"),
+        ("native on AMD EPYC, with float32's range.", "AMD EPYC 原生支持，范围与 float32 相同。"),
+        ("", ""),
+    ],
+)
+def test_sentences_with_values_are_known_again(text: str, told: str) -> None:
+    assert translation.said(text) == told
+
+
+@pytest.mark.usefixtures("in_chinese")
+def test_numbers_follow_the_language() -> None:
+    assert formatting.number(1234567) == "1,234,567"
+    assert formatting.measure(0.125, "a_share") == "12.5%"
+    assert formatting.number(float("inf")) == "无穷大"
+    assert formatting.setting(True) == "是"  # noqa: FBT003 -- a value of a recipe
+    assert formatting.duration(200) == "3分钟 20秒"
+
+
+@pytest.mark.usefixtures("in_chinese")
+def test_what_a_study_comes_to_follows_the_language() -> None:
+    assert study_conclusions.plural(3, "seed") == "3 个种子"
+    assert study_conclusions.memory(1.5) == "内存多 50\N{NO-BREAK SPACE}%"
+
+
+@pytest.mark.usefixtures("in_chinese")
+def test_dates_follow_the_language() -> None:
+    at = datetime(2026, 11, 21, 9, 5, tzinfo=UTC)
+
+    assert formatting.ago(datetime.now(UTC) - timedelta(hours=3, minutes=5)) == "3小时前"
+    assert formatting.ago(datetime.now(UTC) + timedelta(days=2, minutes=5)) == "2天后"
+    assert number_i18n.exact(at).startswith("2026年11月21日")
+    assert number_i18n.minute(at) == "11月21日 09:05"
+
+
+def test_english_keeps_the_house_s_figures() -> None:
+    assert formatting.number(1234567) == "1\N{NARROW NO-BREAK SPACE}234\N{NARROW NO-BREAK SPACE}567"
+    assert formatting.duration(200) == "3 min 20 s"
+    assert number_i18n.exact(datetime(2026, 11, 21, 9, 5, tzinfo=UTC)) == "2026-11-21 09:05:00 UTC"

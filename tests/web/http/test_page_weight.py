@@ -1,0 +1,15 @@
+"""What the bench of pages weighs: all that a page makes a browser fetch."""
+
+from fastapi.testclient import TestClient
+
+from studio.web.rendering import css_bundle
+from tests.bench.page_weight import contents
+
+
+def test_the_joined_style_sheet_and_every_module_are_weighed(client: TestClient) -> None:
+    html = client.get("/").text
+    scripts = contents(html, "js")
+
+    assert contents(html, "css") == [css_bundle.joined()]
+    assert any(b"uPlot" in one for one in scripts)
+    assert len(scripts) > html.count(".js")

@@ -1,0 +1,333 @@
+"""The pages of models: those that are here, and those of the hub."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import Model
+from studio.protocols.events import Failed
+from studio.services.models import downloads, models
+from studio.services.tasks import task_lifecycle, tasks
+from studio.settings import Settings
+from studio.web.app import create_app
+from tests.fakes.hub_server import Hub
+from tests.support.factories import make_done, make_run
+from tests.unit.weights import safetensors_folders
+
+PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
+OWN = {"AutoModelForCausalLM": "own.Own"}
+
+
+@pytest.fixture
+def online(engine: Engine, settings: Settings, hub: Hub) -> TestClient:
+    return TestClient(create_app(engine, settings.model_copy(update={"hub_endpoint": hub.url})))
+
+
+@pytest.fixture
+def offline(engine: Engine, settings: Settings) -> TestClient:
+    nowhere = settings.model_copy(update={"hub_endpoint": "http://127.0.0.1:9"})
+    return TestClient(create_app(engine, nowhere))
+
+
+def folder(tmp_path: Path, **config: Any) -> Path:  # noqa: ANN401 -- whatever a config holds
+    return safetensors_folders.write(tmp_path / "mine", {"a": ("F32", [1.0, 2.0])}, **config)
+
+
+def bring(client: TestClient, path: Path) -> int:
+    answer = client.post("/models/folder", data={"folder": str(path)}, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    return int(answer.headers["location"].rpartition("/")[2])
+
+
+def test_models_of_this_machine_are_listed_with_what_they_are(
+    client: TestClient, tmp_path: Path
+) -> None:
+    (folder(tmp_path, max_position_embeddings=4096) / "README.md").write_text(
+        "---\nlicense: mit\n---\n"
+    )
+    bring(client, tmp_path / "mine")
+    page = client.get("/models").text
+
+    assert ["mine" in page, "4\u202f096" in page, "float32" in page, "mit" in page] == [True] * 4
+
+
+def test_a_model_has_a_page_with_what_needs_care(client: TestClient, tmp_path: Path) -> None:
+    number = bring(client, folder(tmp_path, model_type="gemma3", dtype="bfloat16"))
+    page = client.get(f"/models/{number}").text
+
+    assert "It does not train in float16" in page
+    assert "Its config says bfloat16, its weights are float32" in page
+    assert "It has no chat template" in page
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "holds no model."),
+        ({"config.json": "{}"}, "has a config and no weights."),
+        ({"config.json": "{}", "pytorch_model.bin": "x"}, "its weights are pickled"),
+        ({"config.json": "[" * 9000}, "config.json is not readable JSON."),
+        ({"config.json": "{}", "tokenizer_config.json": "7"}, "is not what it should be."),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused_in_place(
+    client: TestClient, tmp_path: Path, files: dict[str, str], said: str
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps({"a": 1}) if content == "{}" else content)
+    answer = client.post("/models/folder", data={"folder": str(tmp_path)}, headers=PARTIAL)
+
+    assert (answer.status_code, said in answer.text) == (422, True)
+
+
+def test_a_search_shows_what_can_be_used_and_why_the_others_cannot(
+    online: TestClient, hub: Hub
+) -> None:
+    weights = {"parameters": {"BF16": 134_515_008}, "total": 134_515_008}
+    whole = {"config.json": b"{}", "model.safetensors": b"x"}
+    hub.model("tiny/good", whole, safetensors=weights, downloads=1_234_567, gated="auto")
+    hub.model("tiny/pickled", {"config.json": b"{}", "pytorch_model.bin": b"x"})
+    hub.model("other/thing", whole)
+    page = online.get("/models", params={"q": "tiny"}, headers=PARTIAL).text
+
+    assert ["tiny/good" in page, "gated" in page, "135\u00a0M" in page, "269 MB" in page] == [
+        True
+    ] * 4
+    assert "tiny/pickled has no safetensors: its weights are pickled" in page
+    assert "other/thing" not in page
+    assert page.count('action="/models/download"') == 1
+
+
+def test_a_hub_that_cannot_be_reached_is_told_and_the_page_stays(offline: TestClient) -> None:
+    answer = offline.get("/models", params={"q": "tiny"})
+
+    assert answer.status_code == 200
+    assert "127.0.0.1 cannot be reached from here." in answer.text
+    assert "On this machine" in answer.text
+
+
+def test_too_few_letters_ask_nobody(online: TestClient, hub: Hub) -> None:
+    assert "Two letters at least." in online.get("/models", params={"q": "t"}).text
+    assert hub.asked == []
+
+
+def test_a_download_is_queued_at_the_commit_of_now(
+    online: TestClient, hub: Hub, engine: Engine
+) -> None:
+    repo = hub.model("tiny/one", {"config.json": b"{}", "model.safetensors": b"x"})
+    answer = online.post("/models/download", data={"repo": "tiny/one"}, follow_redirects=False)
+    with reading(engine) as db:
+        (chore,) = downloads.shown(db)
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/models")
+    assert chore.params == {
+        "repo": "tiny/one",
+        "commit": repo.commit("main"),
+        "name": "tiny/one",
+        "code": False,
+    }
+    assert "Downloading a model" in online.get("/models").text
+
+
+def test_a_download_that_failed_is_asked_for_again_with_what_had_come(
+    online: TestClient, hub: Hub, engine: Engine
+) -> None:
+    hub.model("tiny/one", {"config.json": b"{}", "model.safetensors": b"x"})
+    wish = {"source": {"kind": "hub", "id": "tiny/one"}}
+    first = online.post("/api/v1/models", json=wish)
+    with unit_of_work(engine) as db:
+        task_lifecycle.fail(
+            tasks.get(db, first.json()["id"]), Failed(code="x", message="y", hint="z")
+        )
+    again = online.post("/api/v1/models", json=wish)
+
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert (again.json()["id"], again.json()["status"]) == (first.json()["id"], "queued")
+
+
+@pytest.mark.parametrize(
+    ("repo", "said"),
+    [
+        ("nobody/nothing", "has no nobody/nothing, or not for us."),
+        ("nonsense", "nonsense is not written owner/name."),
+        ("tiny/pickled", "tiny/pickled has no safetensors"),
+        ("tiny/gated", "tiny/gated is gated"),
+    ],
+)
+def test_a_download_that_cannot_be_is_refused_before_it_is_queued(
+    online: TestClient, hub: Hub, engine: Engine, repo: str, said: str
+) -> None:
+    hub.model("tiny/pickled", {"config.json": b"{}", "pytorch_model.bin": b"x"})
+    hub.model("tiny/gated", {"config.json": b"{}", "model.safetensors": b"x"}).gated = "auto"
+    answer = online.post("/models/download", data={"repo": repo})
+    with reading(engine) as db:
+        waiting = downloads.shown(db)
+
+    assert (answer.status_code, said in answer.text, waiting) == (422, True, [])
+
+
+def test_own_code_is_off_until_it_is_allowed_for_one_revision(
+    client: TestClient, tmp_path: Path
+) -> None:
+    path = folder(tmp_path, auto_map=OWN)
+    (path / "own.py").write_text("print('mine')")
+    number = bring(client, path)
+    assert "no run can start from this model" in client.get(f"/models/{number}").text
+    started = {"name": "x", "recipe": {"base_model": "mine", "dataset": "starter"}}
+    refused = client.post("/api/v1/runs", json=started)
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        422,
+        "mine wants to run code that it brings (own.Own), which nobody has allowed.",
+    )
+
+    revision = client.get(f"/api/v1/models/{number}").json()["code"]["revision"]
+    client.post(f"/models/{number}/consent", data={"revision": revision})
+    assert "Allowed by the local user" in client.get(f"/models/{number}").text
+    assert client.post("/api/v1/runs", json=started).status_code == 201
+
+    (path / "own.py").write_text("print('other')")
+    changed = client.post("/api/v1/runs", json=started)
+    assert "it has changed since" in changed.json()["error"]["message"]
+
+
+def test_consent_to_another_revision_is_refused(client: TestClient, tmp_path: Path) -> None:
+    path = folder(tmp_path, auto_map=OWN)
+    (path / "own.py").write_text("1")
+    number = bring(client, path)
+    answer = client.post(f"/api/v1/models/{number}/consent", json={"revision": "f" * 64})
+
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        409,
+        "mine is not at that revision.",
+    )
+
+
+def test_consent_can_be_taken_back(client: TestClient, tmp_path: Path) -> None:
+    path = folder(tmp_path, auto_map=OWN)
+    (path / "own.py").write_text("1")
+    number = bring(client, path)
+    told = client.get(f"/api/v1/models/{number}").json()["code"]
+    client.post(f"/api/v1/models/{number}/consent", json={"revision": told["revision"]})
+    client.post(f"/models/{number}/consent/revoke")
+    after = client.get(f"/api/v1/models/{number}").json()["code"]
+
+    assert (after["consent"], (path / "own.py").exists()) == (None, True)
+
+
+def test_code_of_another_repository_is_never_allowed(client: TestClient, tmp_path: Path) -> None:
+    number = bring(client, folder(tmp_path, auto_map={"AutoConfig": "evil/x--own.Own"}))
+    told = client.get(f"/api/v1/models/{number}").json()["code"]
+    answer = client.post(f"/api/v1/models/{number}/consent", json={"revision": told["revision"]})
+
+    assert (answer.status_code, "from another repository" in answer.text) == (422, True)
+
+
+def test_a_folder_of_yours_is_taken_off_and_its_files_stay(
+    client: TestClient, tmp_path: Path
+) -> None:
+    number = bring(client, folder(tmp_path))
+    client.post(f"/models/{number}/remove")
+
+    assert client.get(f"/models/{number}").status_code == 404
+    assert (tmp_path / "mine" / "model.safetensors").exists()
+
+
+def test_what_was_downloaded_goes_with_its_model(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    path = safetensors_folders.write(settings.models / "tiny--one-0123", {"a": ("F32", [1.0])})
+    with unit_of_work(engine) as db:
+        model = models.add(db, "tiny/one", str(path), kind="hub")
+        model.repo, model.revision = "tiny/one", "0" * 40
+        number = model.id
+    client.post(f"/models/{number}/remove")
+
+    assert list(settings.models.glob("*tiny*")) == []
+
+
+def test_a_model_that_a_run_waits_for_is_not_removed(
+    client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
+    number = bring(client, folder(tmp_path))
+    with unit_of_work(engine) as db:
+        make_run(db, base_model="mine")
+    answer = client.post(f"/models/{number}/remove")
+
+    assert (answer.status_code, "Run 1 needs mine and has not ended." in answer.text) == (409, True)
+
+
+def test_a_tuned_model_tells_what_it_came_from(
+    client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_done(db, "the first", adapter={"kind": "full"})
+        models.add_from_run(db, run, folder(tmp_path))
+        second = make_done(db, "the second", base_model=f"run-{run.id}")
+        model = models.named(db, f"run-{run.id}")
+        assert model is not None
+        number, used = model.id, [one.id for one in models.used_by(db, model)]
+    page = client.get(f"/models/{number}").text
+
+    assert "the first" in page.partition("Lineage")[2]
+    assert (used, "the second" in page) == ([second.id], True)
+
+
+def test_a_model_whose_folder_has_gone_says_so(client: TestClient, tmp_path: Path) -> None:
+    number = bring(client, folder(tmp_path))
+    (tmp_path / "mine").rename(tmp_path / "elsewhere")
+
+    assert "Its folder is gone." in client.get(f"/models/{number}").text
+
+
+def test_one_that_was_never_fetched_can_be(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        db.add(Model(name="old", kind="hub", location="tiny/one"))
+
+    assert "hub, not fetched" in client.get("/models").text
+    assert 'name="repo" value="tiny/one"' in client.get("/models/2").text
+
+
+def test_one_that_cannot_be_read_says_why_on_its_page(
+    client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
+    (folder(tmp_path) / "model.safetensors").write_bytes(b"cut")
+    with unit_of_work(engine) as db:
+        models.add(db, "broken", str(tmp_path / "mine"), kind="run")
+
+    assert "broken" in client.get("/models").text
+    assert "model.safetensors is cut short" in client.get("/models/2").text
+
+
+def test_no_models_at_all_is_no_end(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for model in models.newest(db):
+            db.delete(model)
+
+    assert "No models yet" in client.get("/models").text
+
+
+def test_the_form_begins_with_the_model_that_was_chosen(client: TestClient) -> None:
+    assert 'value="tiny/one"' in client.get("/new", params={"model": "tiny/one"}).text
+    assert 'href="/models"' in client.get("/new").text.partition("<main")[2]
+
+
+def test_how_estimates_have_fared_stands_with_all_models_and_with_each(
+    client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
+    other = bring(client, folder(tmp_path))
+    with unit_of_work(engine) as db:
+        for name, peak in (("near", 98.0), ("far", 60.0)):
+            run = make_done(db, name)
+            run.estimate = {"memory": {"total": 100}}
+            run.resolved = {"peak_memory": "resident"}
+            run.metrics = run.metrics | {"peak_memory_bytes": peak}
+    pages = [client.get(f"/models{which}").text for which in ("", "/1", f"/{other}")]
+
+    assert ["Memory was off by 34" in page for page in pages] == [True, True, False]
+    assert "How estimates have fared" not in pages[2]
+    assert "How estimates have fared" not in client.get("/settings").text

@@ -1,0 +1,144 @@
+"""A base model that cannot be had keeps a run from starting: on the form and by REST alike."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.db.tables import Model
+from studio.services.models import models
+from studio.settings import Settings
+from studio.web.app import create_app
+from tests.fakes.hub_server import Hub
+from tests.support.page_reader import posted, problem_of, read
+from tests.unit.weights import safetensors_folders
+
+HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
+FILES = {"config.json": b"{}", "model.safetensors": b"x"}
+NOWHERE = "http://127.0.0.1:9"
+
+
+def client_at(engine: Engine, settings: Settings, url: str) -> TestClient:
+    return TestClient(create_app(engine, settings.model_copy(update={"hub_endpoint": url})))
+
+
+@pytest.fixture
+def online(engine: Engine, settings: Settings, hub: Hub) -> TestClient:
+    return client_at(engine, settings, hub.url)
+
+
+@pytest.fixture
+def offline(engine: Engine, settings: Settings) -> TestClient:
+    return client_at(engine, settings, NOWHERE)
+
+
+def planned(client: TestClient, model: str) -> list[dict[str, Any]]:
+    recipe = {"base_model": model, "dataset": "starter"}
+    refusals: list[dict[str, Any]] = client.post("/api/v1/plan", json={"recipe": recipe}).json()[
+        "refusals"
+    ]
+    return refusals
+
+
+def submitted(client: TestClient, model: str) -> tuple[int, str]:
+    recipe = {"base_model": model, "dataset": "starter", "precision": "fp32"}
+    answer = client.post("/api/v1/runs", json={"name": "a", "recipe": recipe})
+    return answer.status_code, (answer.json()["error"] or {}).get("message", "")
+
+
+def test_a_hub_that_cannot_be_reached_refuses_the_same_everywhere(offline: TestClient) -> None:
+    (refusal,) = planned(offline, "owner/name")
+    form = dict(posted(read(offline.get("/new").text).one(id="form"))) | {
+        "base_model": "owner/name"
+    }
+    advice = offline.post("/new/advice", data=form, headers=HTMX).text
+    sent = offline.post("/new", data=form)
+
+    assert refusal["message"] == "127.0.0.1 cannot be reached from here."
+    assert "Try again, or choose a model that is on this machine." in refusal["hint"]
+    assert (refusal["param"], refusal["link"]) == ("base_model", "/models")
+    assert submitted(offline, "owner/name") == (422, refusal["message"])
+    assert [one in advice for one in (refusal["message"], "To start, mend", "Memory")] == [
+        True,
+        True,
+        False,
+    ]
+    assert sent.status_code == 422
+    assert refusal["message"] in problem_of(read(sent.text), "base_model")
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "todo"),
+    [
+        ("nobody/nothing", "has no nobody/nothing, or not for us.", "STUDIO_HUB_TOKEN"),
+        ("tiny/gated", "tiny/gated is gated: its owner asks for your consent first.", "Accept"),
+        ("tiny/pickled", "tiny/pickled has no safetensors", ""),
+    ],
+)
+def test_what_the_hub_does_not_hand_out_is_refused_in_its_words(
+    online: TestClient, hub: Hub, name: str, told: str, todo: str
+) -> None:
+    hub.model("tiny/gated", FILES).gated = "auto"
+    hub.model("tiny/pickled", {"config.json": b"{}", "pytorch_model.bin": b"x"})
+    (refusal,) = planned(online, name)
+
+    assert told in refusal["message"]
+    assert todo in refusal["hint"]
+    assert submitted(online, name) == (422, refusal["message"])
+
+
+def test_a_gated_model_starts_with_a_token_that_is_let_in(
+    engine: Engine, settings: Settings, hub: Hub
+) -> None:
+    hub.model("tiny/gated", FILES).gated = "auto"
+    given = settings.model_copy(update={"hub_endpoint": hub.url, "hub_token": hub.token})
+    client = TestClient(create_app(engine, Settings.model_validate(given.model_dump())))
+
+    assert submitted(client, "tiny/gated")[0] == 201
+
+
+def test_a_model_that_the_hub_has_starts_and_is_asked_for_once(
+    online: TestClient, hub: Hub
+) -> None:
+    hub.model("tiny/good", FILES)
+
+    assert [planned(online, "tiny/good") for _ in range(3)] == [[], [], []]
+    assert submitted(online, "tiny/good")[0] == 201
+    assert len([one for one in hub.asked if one.path.startswith("/api/models/")]) == 1
+
+
+def test_trying_again_asks_the_hub_again(engine: Engine, settings: Settings, hub: Hub) -> None:
+    app = create_app(engine, settings.model_copy(update={"hub_endpoint": hub.url}))
+    app.state.hub_answers.bad_seconds = 0.0
+    online = TestClient(app)
+    assert planned(online, "tiny/late") != []
+    hub.model("tiny/late", FILES)
+
+    assert planned(online, "tiny/late") == []
+
+
+def test_one_that_was_named_before_and_never_fetched_is_asked_for_by_its_name(
+    offline: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        db.add(Model(name="far", kind="hub", location="org/far"))
+
+    assert planned(offline, "far")[0]["message"] == "127.0.0.1 cannot be reached from here."
+
+
+def test_a_folder_that_is_gone_or_holds_no_weights_is_refused(
+    client: TestClient, engine: Engine, tmp_path: Path
+) -> None:
+    gone = safetensors_folders.write(tmp_path / "gone", {"a": ("F32", [1.0])})
+    bare = safetensors_folders.write(tmp_path / "bare", {})
+    with unit_of_work(engine) as db:
+        models.add(db, "gone", str(gone), kind="folder")
+    shutil.rmtree(gone)
+
+    assert planned(client, "gone")[0]["message"] == f"The folder of gone is gone: {gone}."
+    assert planned(client, str(bare))[0]["message"] == f"{bare} has a config and no weights."
+    assert submitted(client, "gone") == (422, f"The folder of gone is gone: {gone}.")

@@ -1,0 +1,77 @@
+"""A model that no method can train is refused wherever it is chosen, and named for what it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.services.models import models
+from studio.weights.model_kinds import DESCRIPTIONS, HINT
+from tests.support.page_reader import read
+from tests.unit.weights import safetensors_folders
+from tests.web.experiments.test_plans import advised, planned
+from tests.web.openai.test_jobs import ask
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "encoder_decoder": {"model_type": "t5", "is_encoder_decoder": True},
+    "encoder": {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
+    "classifier": {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]},
+    "multimodal": {"model_type": "qwen2_vl"},
+    "audio": {"model_type": "whisper", "is_encoder_decoder": True},
+    "vision": {"model_type": "vit"},
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(kind: str, tmp_path: Path) -> str:
+    return str(
+        safetensors_folders.write(tmp_path / "other", {"a": ("BF16", [0.5] * 4)}, **CONFIGS[kind])
+    )
+
+
+def test_it_is_not_added_to_the_models(client: TestClient, kind: str, folder: str) -> None:
+    answer = client.post("/api/v1/models", json={"source": {"kind": "folder", "path": folder}})
+
+    told = answer.json()
+    assert answer.status_code == 422, told
+    assert DESCRIPTIONS[kind] in str(told)  # type: ignore[index] # the fixture gives kinds alone
+    assert HINT in str(told)
+    page = client.post("/models/folder", data={"folder": folder})
+    assert page.status_code == 422
+    assert DESCRIPTIONS[kind] in read(page.text).text  # type: ignore[index] # the same
+
+
+def test_a_plan_refuses_it_and_blames_no_precision(
+    client: TestClient, kind: str, folder: str
+) -> None:
+    (refusal,) = planned(client, base_model=folder, precision="fp16")["refusals"]
+
+    assert refusal["message"].startswith(DESCRIPTIONS[kind])  # type: ignore[index] # the same
+    assert (refusal["hint"], refusal["param"], refusal["repair"]) == (HINT, "base_model", {})
+    assert DESCRIPTIONS[kind] in advised(client, base_model=folder)  # type: ignore[index] # the same
+
+
+def test_no_run_of_it_starts(client: TestClient, engine: Engine, tmp_path: Path) -> None:
+    """Also where it came among the models before it would have been refused there."""
+    other = safetensors_folders.write(
+        tmp_path / "t5", {"a": ("F32", [0.5] * 4)}, **CONFIGS["encoder_decoder"]
+    )
+    with unit_of_work(engine) as db:
+        models.add(db, "my t5", str(other), kind="folder")
+
+    recipe = {"base_model": "my t5", "dataset": "starter"}
+    answer = client.post("/api/v1/runs", json={"name": "t5", "recipe": recipe})
+    assert answer.status_code == 422
+    assert DESCRIPTIONS["encoder_decoder"] in str(answer.json())
+
+    job = ask(client, model="my t5")
+    assert job.status_code in {400, 422}, job.json()
+    assert DESCRIPTIONS["encoder_decoder"] in job.json()["error"]["message"]

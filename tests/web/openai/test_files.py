@@ -1,0 +1,216 @@
+"""Files and models of OpenAI's interface, and what is refused before a model is asked."""
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.settings import Settings
+from tests.support import factories
+from tests.web.openai.test_jobs import ROWS, ask, bring, error
+
+ASKED: dict[str, Any] = {
+    "model": "starter",
+    "messages": [{"role": "user", "content": "What is two plus two?"}],
+}
+
+
+def test_a_file_is_a_data_set_and_comes_back_as_it_was(client: TestClient) -> None:
+    told = bring(client)
+
+    assert (told["object"], told["purpose"], told["status"]) == ("file", "fine-tune", "processed")
+    assert (told["bytes"], told["filename"]) == (len(ROWS), "tone.jsonl")
+    assert client.get(f"/v1/files/{told['id']}").json() == told
+    assert client.get(f"/v1/files/{told['id']}/content").content == ROWS
+
+
+def test_two_files_of_one_name_are_both_kept(client: TestClient) -> None:
+    first, second = bring(client), bring(client)
+
+    assert first["id"] != second["id"]
+
+
+def test_a_file_that_is_sent_once_more_is_kept_once(client: TestClient) -> None:
+    first = bring(client)
+
+    assert bring(client, headers={"x-stainless-retry-count": "1"})["id"] == first["id"]
+
+
+def test_a_file_that_teaches_nothing_says_which_rows_are_at_fault(client: TestClient) -> None:
+    told = bring(client, b'{"messages": [{"role": "robot", "content": "Hi"}]}\n')
+
+    assert told["status"] == "error"
+    assert told["status_details"] == client.get(f"/v1/files/{told['id']}").json()["status_details"]
+    assert "Line 1: A turn has a role other than system" in told["status_details"]
+    assert error(ask(client, training_file=told["id"]))[1] == "invalid_training_file"
+
+
+def test_rows_that_were_left_out_are_told(client: TestClient) -> None:
+    told = bring(client, ROWS + b'{"messages": []}\n')
+
+    assert told["status"] == "processed"
+    assert "There are no turns" in told["status_details"]
+    assert "(rows 41)" in told["status_details"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "param"),
+    [({"purpose": "batch"}, "purpose"), ({}, "purpose")],
+    ids=["another purpose", "none"],
+)
+def test_a_file_is_for_fine_tuning(client: TestClient, sent: dict[str, str], param: str) -> None:
+    answer = client.post("/v1/files", files={"file": ("a.jsonl", ROWS)}, data=sent)
+
+    assert error(answer) == (400, "invalid", param)
+
+
+def test_files_are_listed_page_by_page(client: TestClient) -> None:
+    ids = [bring(client)["id"] for _ in range(2)]
+
+    first = client.get("/v1/files", params={"limit": 2}).json()
+    rest = client.get("/v1/files", params={"after": first["last_id"]}).json()
+
+    assert [one["id"] for one in first["data"]] == ids[::-1]
+    assert (first["has_more"], [one["id"] for one in rest["data"]]) == (True, ["file-1"])
+
+
+def test_a_file_is_deleted(client: TestClient) -> None:
+    told = bring(client)
+
+    gone = client.delete(f"/v1/files/{told['id']}").json()
+
+    assert gone == {"id": told["id"], "object": "file", "deleted": True}
+    assert error(client.get(f"/v1/files/{told['id']}")) == (404, "not_found", "id")
+
+
+def test_what_a_run_measured_is_a_table(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+
+    table = client.get("/v1/files/file-results-1/content").text.splitlines()
+    (told,) = client.get("/v1/files", params={"purpose": "fine-tune-results"}).json()["data"]
+
+    assert table[:2] == [
+        "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy",
+        "1,2.9,,,",
+    ]
+    assert (told["id"], told["bytes"]) == ("file-results-1", len("\n".join(table)) + 1)
+
+
+def test_a_tuned_model_is_listed_asked_for_and_put_into_the_trash(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+    name = "ft:starter:local::1"
+
+    assert [one["id"] for one in client.get("/v1/models").json()["data"]] == [name, "starter"]
+    assert client.get(f"/v1/models/{name}").json()["owned_by"] == "local"
+    assert client.delete(f"/v1/models/{name}").json()["deleted"] is True
+    assert error(client.get(f"/v1/models/{name}")) == (404, "model_not_found", "model")
+
+
+def test_a_checkpoint_is_found_while_it_is_kept(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+    kept = settings.runs / "1" / "checkpoints" / "checkpoint-5"
+    kept.mkdir(parents=True)
+    model = "ft:starter:local::1"
+    gone = client.get(f"/v1/models/{model}:ckpt-step-3")
+
+    assert client.get(f"/v1/models/{model}:ckpt-step-5").json()["id"] == f"{model}:ckpt-step-5"
+    assert error(gone) == (404, "model_not_found", "model")
+    assert gone.json()["error"]["message"].endswith(
+        f"No checkpoint of step 3 is kept. Ask {model}, or one of the steps that are: 5."
+    )
+
+
+def test_a_checkpoint_waits_until_its_run_has_succeeded(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_running(db)
+
+    answer = client.get("/v1/models/ft:starter:local::1:ckpt-step-5")
+
+    assert error(answer) == (404, "model_not_found", "model")
+    assert "Its run has not succeeded" in answer.json()["error"]["message"]
+
+
+def test_a_checkpoint_does_not_take_its_run_into_the_trash(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+    model = "ft:starter:local::1"
+
+    assert error(client.delete(f"/v1/models/{model}:ckpt-step-5"))[:2] == (409, "conflict")
+    assert client.get(f"/v1/models/{model}").status_code == 200
+
+
+def test_no_job_starts_from_a_checkpoint(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+    wish = {"model": "ft:starter:local::1:ckpt-step-5", "training_file": "file-1"}
+
+    assert error(client.post("/v1/fine_tuning/jobs", json=wish)) == (400, "invalid", "model")
+
+
+def test_a_base_model_is_not_deleted_from_here(client: TestClient) -> None:
+    assert error(client.delete("/v1/models/starter"))[:2] == (409, "conflict")
+
+
+@pytest.mark.parametrize(
+    ("extra", "refusal"),
+    [
+        ({"model": "gpt-4o"}, (404, "model_not_found", "model")),
+        ({"model": "ft:starter:local::9"}, (404, "model_not_found", "model")),
+        ({"n": 2}, (400, "unsupported_parameter", "n")),
+        ({"logprobs": True}, (400, "unsupported_parameter", "logprobs")),
+        ({"tools": [{"type": "function"}]}, (400, "unsupported_parameter", "tools")),
+        (
+            {"response_format": {"type": "json_object"}},
+            (400, "unsupported_parameter", "response_format"),
+        ),
+        ({"tempreature": 1}, (400, "unknown_parameter", "tempreature")),
+        ({"temperature": 3}, (400, "invalid", "temperature")),
+        ({"messages": []}, (400, "invalid", "messages")),
+        ({"messages": [{"role": "tool", "content": "4"}]}, (400, "invalid", "messages.0.role")),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_would_be_ignored_is_refused(
+    client: TestClient, extra: dict[str, Any], refusal: tuple[int, str, str]
+) -> None:
+    assert error(client.post("/v1/chat/completions", json=ASKED | extra)) == refusal
+
+
+def test_without_a_worker_nobody_answers(client: TestClient) -> None:
+    answer = client.post("/v1/chat/completions", json=ASKED | {"user": "me", "n": 1, "store": True})
+
+    assert error(answer)[:2] == (503, "unavailable")
+    assert answer.headers["retry-after"] == "5"
+
+
+def test_json_that_is_none_is_told_in_the_envelope(client: TestClient) -> None:
+    assert error(client.post("/v1/chat/completions", content=b"{"))[0] == 400
+
+
+def test_a_foreign_host_is_refused_in_the_envelope(client: TestClient) -> None:
+    assert error(client.get("/v1/models", headers={"host": "evil.example"}))[0] == 421
+
+
+def test_rows_with_weights_are_read(client: TestClient) -> None:
+    turns = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "No.", "weight": 0},
+        {"role": "user", "content": "Again?"},
+        {"role": "assistant", "content": "Yes.", "weight": 1},
+    ]
+
+    told = bring(client, (json.dumps({"messages": turns}) + "\n").encode() * 12)
+
+    assert told["status"] == "processed"

@@ -1,0 +1,242 @@
+"""OpenAI's fine-tuning interface: what a job becomes, how it is told, and what is refused."""
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.services.runs import run_commands, runs, states
+from tests.support import factories
+
+ROWS = "".join(json.dumps(row) + "\n" for row in factories.ROWS).encode()
+
+
+def bring(
+    client: TestClient, content: bytes = ROWS, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    answer = client.post(
+        "/v1/files",
+        files={"file": ("tone.jsonl", content)},
+        data={"purpose": "fine-tune"},
+        headers=headers,
+    )
+    told: dict[str, Any] = answer.json()
+    assert answer.status_code == 200, told
+    return told
+
+
+def ask(
+    client: TestClient,
+    headers: dict[str, str] | None = None,
+    **job: Any,  # noqa: ANN401 -- any field of a job
+) -> httpx2.Response:
+    wish = {"model": "starter", "training_file": "file-1", **job}
+    return client.post("/v1/fine_tuning/jobs", json=wish, headers=headers)
+
+
+def error(answer: httpx2.Response) -> tuple[int, str, str | None]:
+    told = answer.json()["error"]
+    assert set(told) == {"message", "type", "param", "code"}
+    return answer.status_code, told["code"], told["param"]
+
+
+def test_a_job_is_a_run_of_the_recipe_it_asks_for(client: TestClient, db: Session) -> None:
+    job = ask(
+        client,
+        method={
+            "type": "supervised",
+            "supervised": {"hyperparameters": {"n_epochs": 2, "batch_size": 4}},
+        },
+        suffix="demo",
+        seed=7,
+        metadata={"team": "a"},
+        x_studio={"precision": "fp32", "adapter": {"kind": "full"}},
+    ).json()
+
+    run = runs.get(db, job["x_studio"]["run"])
+    recipe = run.recipe
+    assert (job["id"], job["status"], run.name) == (f"ftjob-{run.id}", "queued", "demo")
+    assert (recipe.optimisation.num_train_epochs, recipe.optimisation.seed) == (2, 7)
+    assert (recipe.optimisation.per_device_train_batch_size, recipe.adapter.kind) == (4, "full")
+    assert (recipe.precision, job["metadata"], job["suffix"]) == ("fp32", {"team": "a"}, "demo")
+
+
+def test_what_is_left_to_the_studio_is_told_as_it_was_resolved(client: TestClient) -> None:
+    job = ask(client, hyperparameters={"n_epochs": "auto"}).json()
+
+    resolved = {"n_epochs": 3, "batch_size": 8, "learning_rate_multiplier": 1.0}
+    assert job["hyperparameters"] == resolved
+    assert job["method"] == {"type": "supervised", "supervised": {"hyperparameters": resolved}}
+
+
+def test_a_multiplier_is_times_what_the_studio_recommends(client: TestClient) -> None:
+    job = ask(client, hyperparameters={"learning_rate_multiplier": 0.5}).json()
+
+    told = job["x_studio"]
+    assert told["recipe"]["optimisation"]["learning_rate"] == pytest.approx(
+        0.5 * told["recommended_learning_rate"]
+    )
+    assert job["hyperparameters"]["learning_rate_multiplier"] == 0.5
+
+
+def test_the_recipe_may_say_the_rate_itself(client: TestClient) -> None:
+    job = ask(client, x_studio={"optimisation": {"learning_rate": 1e-4, "max_steps": 3}}).json()
+
+    optimisation = job["x_studio"]["recipe"]["optimisation"]
+    assert (optimisation["learning_rate"], optimisation["max_steps"]) == (1e-4, 3)
+
+
+@pytest.mark.parametrize(
+    ("job", "refusal"),
+    [
+        ({"method": {"type": "dpo"}}, (400, "unsupported_method", "method.type")),
+        ({"method": {"type": "reinforcement"}}, (400, "unsupported_method", "method.type")),
+        ({"training_file": "file-99"}, (400, "invalid_training_file", "training_file")),
+        ({"validation_file": "nope"}, (400, "invalid_validation_file", "validation_file")),
+        ({"model": "gpt-4o-mini"}, (400, "model_not_found", "model")),
+        ({"integrations": [{"type": "wandb"}]}, (400, "unsupported_parameter", "integrations")),
+        ({"n_epoch": 3}, (400, "unknown_parameter", "n_epoch")),
+        ({"hyperparameters": {"beta": 1}}, (400, "unknown_parameter", "beta")),
+        ({"metadata": {'a"b': "1"}}, (400, "invalid", 'metadata.a"b')),
+        ({"suffix": "x" * 65}, (400, "invalid", "suffix")),
+        ({"x_studio": {"precisoin": "fp32"}}, (400, "invalid", "x_studio.precisoin")),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_there_is_not_is_refused_in_openais_envelope(
+    client: TestClient, job: dict[str, Any], refusal: tuple[int, str, str]
+) -> None:
+    assert error(ask(client, **job)) == refusal
+
+
+def test_a_job_that_is_not_there_is_a_404(client: TestClient) -> None:
+    found = error(client.get("/v1/fine_tuning/jobs/ftjob-99"))
+
+    assert found == (404, "fine_tune_not_found", "fine_tune_id")
+
+
+def test_a_path_that_is_not_there_is_told_in_the_envelope(client: TestClient) -> None:
+    assert error(client.get("/v1/assistants")) == (404, "not_found", None)
+
+
+def test_a_try_again_makes_no_second_job(client: TestClient) -> None:
+    first = ask(client, {"x-stainless-retry-count": "0"}).json()
+    again = ask(client, {"x-stainless-retry-count": "1"}).json()
+    other = ask(client, {"x-stainless-retry-count": "0"}).json()
+
+    assert (again["id"], other["id"]) == (first["id"], "ftjob-2")
+
+
+def test_a_key_makes_one_job_only(client: TestClient) -> None:
+    first = ask(client, {"Idempotency-Key": "k1"}).json()
+
+    assert ask(client, {"Idempotency-Key": "k1"}).json()["id"] == first["id"]
+    assert error(ask(client, {"Idempotency-Key": "k1"}, seed=3))[0] == 400
+
+
+def test_jobs_are_listed_newest_first_page_by_page(client: TestClient) -> None:
+    for team in ("a", "b", "a"):
+        ask(client, metadata={"team": team})
+
+    first = client.get("/v1/fine_tuning/jobs", params={"limit": 2}).json()
+    rest = client.get("/v1/fine_tuning/jobs", params={"after": first["last_id"]}).json()
+    mine = client.get("/v1/fine_tuning/jobs", params={"metadata[team]": "a"}).json()
+
+    assert [one["id"] for one in first["data"]] == ["ftjob-3", "ftjob-2"]
+    assert (first["has_more"], [one["id"] for one in rest["data"]]) == (True, ["ftjob-1"])
+    assert [one["id"] for one in mine["data"]] == ["ftjob-3", "ftjob-1"]
+
+
+def test_a_run_that_was_started_elsewhere_is_a_job_too(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+
+    job = client.get("/v1/fine_tuning/jobs/ftjob-1").json()
+
+    assert (job["status"], job["fine_tuned_model"]) == ("succeeded", "ft:starter:local::1")
+    assert (job["training_file"], job["result_files"]) == ("file-1", ["file-results-1"])
+    assert job["trained_tokens"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("verb", "status"), [("pause", "pausing"), ("cancel", "cancelled")], ids=["pause", "cancel"]
+)
+def test_a_job_that_trains_is_stopped(
+    client: TestClient, engine: Engine, verb: str, status: str
+) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_running(db)
+
+    assert client.post(f"/v1/fine_tuning/jobs/ftjob-1/{verb}").json()["status"] == status
+
+
+def test_a_paused_job_goes_on(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = factories.make_running(db)
+        run_commands.pause(db, 1)
+        states.move(db, run, RunStatus.PAUSED)
+
+    assert client.get("/v1/fine_tuning/jobs/ftjob-1").json()["status"] == "paused"
+    assert client.post("/v1/fine_tuning/jobs/ftjob-1/resume").json()["status"] == "queued"
+
+
+def test_a_client_is_told_not_to_try_a_conflict_again(client: TestClient) -> None:
+    ask(client)
+
+    answer = client.post("/v1/fine_tuning/jobs/ftjob-1/resume")
+
+    assert error(answer)[:2] == (409, "conflict")
+    assert answer.headers["x-should-retry"] == "false"
+
+
+def test_events_are_told_newest_first_and_none_twice(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+    path = "/v1/fine_tuning/jobs/ftjob-1/events"
+
+    whole = client.get(path, params={"limit": 100}).json()["data"]
+    seen: list[dict[str, Any]] = []
+    while True:
+        after = {"after": seen[-1]["id"]} if seen else {}
+        page = client.get(path, params={"limit": 3, **after}).json()
+        seen += page["data"]
+        if not page["has_more"]:
+            break
+
+    assert seen == whole
+    assert sorted(one["data"]["step"] for one in whole if one["type"] == "metrics") == [
+        *range(1, 11)
+    ]
+    assert {one["message"] for one in whole} >= {"Step 3/10: training loss=2.7000", "Done."}
+
+
+def test_the_model_a_job_ended_with_is_its_last_checkpoint(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        factories.make_done(db)
+
+    told = client.get("/v1/fine_tuning/jobs/ftjob-1/checkpoints").json()
+
+    (last,) = told["data"]
+    assert (last["id"], last["step_number"]) == ("ftckpt_1_10", 10)
+    assert last["fine_tuned_model_checkpoint"] == "ft:starter:local::1"
+    assert last["metrics"] == {"step": 10, "train_loss": 2.0}
+
+
+def test_a_validation_file_is_waited_for(client: TestClient, engine: Engine) -> None:
+    training, validation = bring(client), bring(client, ROWS[:400].rpartition(b"\n")[0])
+
+    job = ask(client, training_file=training["id"], validation_file=validation["id"]).json()
+
+    assert (job["status"], job["validation_file"]) == ("validating_files", validation["id"])
+    with reading(engine) as db:
+        run = db.get_one(Run, job["x_studio"]["run"])
+        assert (run.is_held, run.dataset_version_id) == (True, None)

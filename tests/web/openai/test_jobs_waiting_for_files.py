@@ -1,0 +1,142 @@
+"""Jobs that wait for their files: for a validation file to be measured by, or for a large file."""
+
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import WorkStatus
+from studio.db.tables import DatasetVersion, Run
+from studio.protocols.events import Failed
+from studio.runner.tasks.build_dataset import build
+from studio.services.datasets import dataset_builds
+from studio.services.queue import task_results
+from studio.services.tasks import task_lifecycle, tasks
+from studio.settings import Settings
+from tests.web.openai.test_jobs import ROWS, ask, bring
+
+
+@pytest.fixture
+def files(client: TestClient) -> dict[str, Any]:
+    """Bring two files: 40 rows to train on, 3 to be measured by."""
+    some = b"".join(ROWS.splitlines(keepends=True)[:3])
+    return {"training_file": bring(client)["id"], "validation_file": bring(client, some)["id"]}
+
+
+def read(engine: Engine, settings: Settings, dataset_id: int) -> None:
+    """Read a file as its chore would, and take what it came to."""
+    with reading(engine) as db:
+        chore = dataset_builds.of(db, dataset_id)
+    assert chore is not None
+    folder = tasks.folder(settings.chores, chore)
+    folder.files.mkdir(parents=True, exist_ok=True)
+    result = build(folder, chore.params, lambda _phase, _share: None)
+    with unit_of_work(engine) as db:
+        found = tasks.get(db, chore.id or 0)
+        with task_results.told(db, found):
+            found.result = json.loads(json.dumps(result))
+            task_lifecycle.close(found, WorkStatus.SUCCEEDED)
+
+
+def test_a_job_starts_once_its_rows_are_measured_by_the_other_file(
+    client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
+) -> None:
+    job = ask(client, **files).json()
+    read(engine, settings, 2)
+
+    assert client.get(f"/v1/fine_tuning/jobs/{job['id']}").json()["status"] == "queued"
+    with reading(engine) as db:
+        run = db.get_one(Run, 1)
+        version = db.get_one(DatasetVersion, run.dataset_version_id)
+        assert (run.is_held, run.estimate != {}) == (False, True)
+        assert (version.train_rows, version.validation_rows) == (40, 3)
+
+
+def test_the_same_files_are_not_read_twice(
+    client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
+) -> None:
+    ask(client, **files)
+    read(engine, settings, 2)
+
+    assert ask(client, **files).json()["status"] == "queued"
+
+
+def test_a_job_without_a_validation_file_is_not_measured_by_another_jobs(
+    client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
+) -> None:
+    ask(client, **files)
+    read(engine, settings, 2)
+
+    ask(client, training_file=files["training_file"])
+
+    with reading(engine) as db:
+        run = db.get_one(Run, 2)
+        version = db.get_one(DatasetVersion, run.dataset_version_id)
+        assert (version.train_rows, version.validation_rows) == (40, 0)
+
+
+def test_jobs_that_wait_for_one_file_are_read_for_one_after_the_other(
+    client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
+) -> None:
+    some = b"".join(ROWS.splitlines(keepends=True)[5:10])
+    other = bring(client, some)["id"]
+    ask(client, **files)
+    ask(client, **files | {"validation_file": other})
+
+    read(engine, settings, 2)
+    read(engine, settings, 2)
+
+    with reading(engine) as db:
+        found = [db.get_one(Run, number).dataset_version_id for number in (1, 2)]
+        held = [db.get_one(DatasetVersion, one).validation_rows for one in found]
+    assert held == [3, 5]
+
+
+def test_a_file_that_cannot_be_read_fails_the_job_in_words(
+    client: TestClient, engine: Engine, files: dict[str, Any]
+) -> None:
+    ask(client, **files)
+    with unit_of_work(engine) as db:
+        chore = dataset_builds.of(db, 2)
+        assert chore is not None
+        with task_results.told(db, chore):
+            task_lifecycle.fail(
+                chore, Failed(code="invalid", message="No row is left.", hint="Mend it.")
+            )
+
+    job = client.get("/v1/fine_tuning/jobs/ftjob-1").json()
+
+    assert (job["status"], job["error"]) == (
+        "failed",
+        {
+            "code": "invalid_training_file",
+            "message": "No row is left. Mend it.",
+            "param": "training_file",
+        },
+    )
+
+
+def test_a_job_waits_for_a_large_file(
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_builds, "AT_ONCE_BYTES", 100)
+    told = bring(client)
+    job = ask(client, training_file=told["id"]).json()
+    read(engine, settings, 2)
+
+    assert (told["status"], job["status"]) == ("uploaded", "validating_files")
+    assert client.get(f"/v1/files/{told['id']}").json()["status"] == "processed"
+    assert client.get(f"/v1/fine_tuning/jobs/{job['id']}").json()["status"] == "queued"
+
+
+def test_a_job_that_is_cancelled_while_its_files_are_read_stays_so(
+    client: TestClient, engine: Engine, settings: Settings, files: dict[str, Any]
+) -> None:
+    job = ask(client, **files).json()
+    client.post(f"/v1/fine_tuning/jobs/{job['id']}/cancel")
+    read(engine, settings, 2)
+
+    assert client.get(f"/v1/fine_tuning/jobs/{job['id']}").json()["status"] == "cancelled"

@@ -1,0 +1,128 @@
+"""What runs, what waits, and who does the work."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.column_types import now
+from studio.db.session import unit_of_work
+from studio.db.tables import Worker
+from studio.db.tasks import Loaded
+from studio.services.models import loaded_model
+from studio.services.runs import runs
+from studio.services.workers import workers
+from tests.support.factories import make_run, make_running
+from tests.support.page_reader import Node, read
+
+
+def shown(client: TestClient) -> Node:
+    return read(client.get("/queue").text).one(id="queue")
+
+
+def test_waiting_runs_stand_in_their_order(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db, "first")
+        make_run(db, "second")
+
+    rows = [
+        row.all("td")[0].text + row.one("th").text for row in shown(client).one("tbody").all("tr")
+    ]
+    assert rows == ["1first #1", "2second #2"]
+
+
+def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        workers.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
+        make_running(db)
+
+    told = shown(client).one("p", class_="bar")
+    assert (told.all("span")[0].text, told.one(class_="chip").text) == (
+        "1 of 2 slots in use",
+        "worker box, heard of just now",
+    )
+
+
+def load(engine: Engine, **told: Any) -> None:  # noqa: ANN401 -- any column
+    with unit_of_work(engine) as db:
+        workers.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
+        loaded_model.tell(db, Loaded(worker="box", model="ft:starter:local:tone:7", **told))
+
+
+def test_a_model_that_is_loaded_to_answer_has_a_slot(client: TestClient, engine: Engine) -> None:
+    load(engine, leaves_at=now() + timedelta(seconds=250))
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    told, queue = shown(client), client.get("/api/v1/queue").json()
+    card = told.one(id="loaded")
+    assert told.one("p", class_="bar").all("span")[0].text == "2 of 2 slots in use"
+    assert card.one("h3").text == "ft:starter:local:tone:7"
+    assert "It leaves in 4 min" in card.text
+    assert (queue["used"], queue["loaded"]["model"]) == (2, "ft:starter:local:tone:7")
+    assert 0 < queue["loaded"]["leaves_in_seconds"] <= 250
+
+
+def test_a_model_that_answers_does_not_say_when_it_leaves(
+    client: TestClient, engine: Engine
+) -> None:
+    load(engine)
+
+    assert "It leaves" not in shown(client).one(id="loaded").text
+    assert client.get("/api/v1/queue").json()["loaded"]["leaves_in_seconds"] is None
+
+
+def test_a_model_whose_worker_is_gone_is_not_told(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        loaded_model.tell(db, Loaded(worker="gone", model="starter"))
+
+    told = client.get("/api/v1/queue").json()
+    assert (told["loaded"], told["used"]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("verb", "address"), [("POST", "/queue/loaded/stop"), ("DELETE", "/api/v1/queue/loaded")]
+)
+def test_a_model_that_is_loaded_is_had_to_leave(
+    client: TestClient, engine: Engine, verb: str, address: str
+) -> None:
+    load(engine)
+
+    answer = client.request(verb, address)
+
+    card = shown(client).one(id="loaded")
+    assert answer.status_code == 200
+    assert (card.all("button"), "It leaves once its answer is whole" in card.text) == ([], True)
+    with unit_of_work(engine) as db:
+        assert loaded_model.is_to_leave(db, "box")
+
+
+def test_what_is_not_loaded_cannot_be_stopped(client: TestClient) -> None:
+    assert client.delete("/api/v1/queue/loaded").status_code == 409
+
+
+def test_without_a_worker_there_is_a_warning(client: TestClient) -> None:
+    assert shown(client).one(role="alert").one("strong").text == (
+        "No worker is heard of, so nothing will start."
+    )
+
+
+def test_an_empty_queue_offers_the_next_step(client: TestClient) -> None:
+    empty = shown(client).one(class_="empty")
+
+    assert (empty.one("h2").text, empty.one("a").attributes["href"]) == (
+        "Nothing runs and nothing waits",
+        "/new",
+    )
+
+
+def test_a_waiting_run_can_be_cancelled(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+
+    answer = client.post("/queue/1/cancel")
+    with unit_of_work(engine) as db:
+        assert (answer.url.path, runs.get(db, 1).status) == ("/queue", "cancelled")

@@ -1,0 +1,147 @@
+"""Chores, as pages and programs see them."""
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.db.tasks import Export
+from studio.protocols.events import Failed, Phase
+from studio.services.queue import background_overview
+from studio.services.tasks import task_lifecycle, tasks
+from tests.support.factories import make_done
+from tests.support.page_reader import read
+
+
+@pytest.fixture
+def chore(engine: Engine) -> int:
+    """Ask for a chore that is half done."""
+    with unit_of_work(engine) as db:
+        chore = tasks.ask(db, "fetch", "dataset:3", {"source": {}})
+        task_lifecycle.begin(chore)
+        task_lifecycle.follow(chore, [Phase(name="copying", share=0.5)], 1, "fetch")
+        return chore.id or 0
+
+
+def fail(engine: Engine, chore: int) -> None:
+    with unit_of_work(engine) as db:
+        why = Failed(code="invalid", message="It cannot be read.", hint="Mend it.")
+        task_lifecycle.fail(tasks.get(db, chore), why)
+
+
+def test_asking_again_returns_the_one_that_waits(engine: Engine, chore: int) -> None:
+    with unit_of_work(engine) as db:
+        again = tasks.ask(db, "fetch", "dataset:3", {})
+        other = tasks.ask(db, "fetch", "dataset:4", {})
+        assert (again.id, other.id) == (chore, chore + 1)
+
+
+def test_a_program_sees_how_far_it_is(client: TestClient, chore: int) -> None:
+    told = client.get(f"/api/v1/chores/{chore}").json()
+
+    assert (told["status"], told["phase"], told["progress"], told["title"], told["error"]) == (
+        "running",
+        "copying",
+        0.5,
+        "Fetching a file",
+        None,
+    )
+
+
+def test_a_program_calls_it_off_once(client: TestClient, chore: int) -> None:
+    first = client.delete(f"/api/v1/chores/{chore}")
+    second = client.delete(f"/api/v1/chores/{chore}")
+
+    assert (first.json()["status"], second.status_code, second.json()["error"]["message"]) == (
+        "cancelled",
+        409,
+        "Fetching a file has ended already: cancelled.",
+    )
+
+
+def test_a_failure_is_told_with_its_hint(client: TestClient, engine: Engine, chore: int) -> None:
+    fail(engine, chore)
+
+    assert client.get(f"/api/v1/chores/{chore}").json()["error"] == {
+        "code": "invalid",
+        "message": "It cannot be read.",
+        "hint": "Mend it.",
+    }
+    drawn = read(client.get(f"/chores/{chore}").text).one(role="alert")
+    assert drawn.text == "It cannot be read. Mend it."
+
+
+def test_only_what_has_failed_is_tried_again(
+    client: TestClient, engine: Engine, chore: int
+) -> None:
+    early = client.post(f"/api/v1/chores/{chore}/again")
+    fail(engine, chore)
+    again = client.post(f"/api/v1/chores/{chore}/again")
+
+    assert (early.status_code, again.json()["status"], again.json()["error"]) == (
+        409,
+        "queued",
+        None,
+    )
+
+
+def test_a_page_asks_until_it_has_ended(client: TestClient, engine: Engine, chore: int) -> None:
+    shown = {"HX-Request-Type": "partial"}
+    going = read(client.get(f"/chores/{chore}?then=/datasets", headers=shown).text)
+    fail(engine, chore)
+    ended = read(client.get(f"/chores/{chore}?then=/datasets", headers=shown).text)
+
+    asks = [page.all("div", **{"hx-trigger": "every 1s"}) for page in (going, ended)]
+    assert [[one.attributes["hx-get"] for one in some] for some in asks] == [
+        [f"/chores/{chore}?then=/datasets"],
+        [],
+    ]
+
+
+def test_only_pages_of_ours_follow(client: TestClient, chore: int) -> None:
+    refused = [
+        client.get(f"/chores/{chore}", params={"then": there}).status_code
+        for there in ("//evil.example/", "https://evil.example/", "/\\evil.example")
+    ]
+    assert refused == [422, 422, 422]
+
+
+def test_cancelling_leads_back_to_where_one_was(client: TestClient, chore: int) -> None:
+    came = {"Referer": "http://testserver//datasets"}
+    answer = client.post(f"/chores/{chore}/cancel", headers=came, follow_redirects=False)
+
+    assert answer.headers["location"] == "/datasets"
+
+
+def test_the_queue_shows_what_is_done_besides_runs(
+    client: TestClient, engine: Engine, chore: int
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_done(db).id or 0
+        db.add(Export(run_id=run, kind="merged", dtype="bfloat16"))
+    rows = read(client.get("/queue").text).one(id="others").one("tbody").all("tr")
+
+    # Behind why it waits stands for how long, once that is a second.
+    assert [(row.one("th").text, row.all("td")[1].text.partition(",")[0]) for row in rows] == [
+        ("Fetching a file data set 3", "copying"),
+        ("Export of first try #1, merged in bfloat16", "Waits for a worker: none is running"),
+    ]
+    assert chore == 1
+
+
+def test_what_has_ended_is_no_longer_in_the_queue(
+    client: TestClient, engine: Engine, chore: int
+) -> None:
+    fail(engine, chore)
+
+    assert read(client.get("/queue/others").text).one(id="others").text == ""
+
+
+def test_only_what_goes_on_takes_a_slot(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        chore = tasks.ask(db, "calibrate", "x", {})
+        waiting = background_overview.listed(db)[0].takes_slot
+        task_lifecycle.begin(chore)
+        running = background_overview.listed(db)[0].takes_slot
+
+    assert (waiting, running) == (False, True)

@@ -1,0 +1,82 @@
+"""Why something waits, on its page, on the queue's, and in the API."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.db.tasks import Export
+from studio.services.queue import queue
+from studio.services.runs import runs
+from studio.services.workers import worker_process
+from studio.services.workers.worker_process import Death
+from studio.settings import Settings
+from tests.support.factories import connect_worker, make_done, make_run
+from tests.support.page_reader import read
+
+
+@pytest.fixture
+def waiting(engine: Engine) -> list[int]:
+    """Let one run be trained while two wait."""
+    with unit_of_work(engine) as db:
+        connect_worker(db, "plain")
+        made = [make_run(db, name).id or 0 for name in ("trains", "next", "last")]
+        assert queue.claim(db, "plain", 1)
+    return made
+
+
+def test_a_run_says_behind_which_it_waits(client: TestClient, waiting: list[int]) -> None:
+    trains, following, last = waiting
+    told = client.get("/api/v1/queue").json()["waiting"]
+    page = read(client.get(f"/runs/{last}").text).one(id="wait").text
+
+    assert [(run["id"], run["reason"]) for run in told] == [
+        (following, f"waits for run {trains} to end"),
+        (last, f"waits behind run {following}"),
+    ]
+    assert page.startswith(f"Waits behind run {following}")
+    why = client.get(f"/api/v1/runs/{following}").json()["waiting"]
+    assert (why["reason"], why["starts_in_seconds"]) == (told[0]["reason"], None)
+    assert client.get(f"/api/v1/runs/{trains}").json()["waiting"] is None
+
+
+def test_how_long_it_has_waited_is_shown(
+    client: TestClient, engine: Engine, waiting: list[int]
+) -> None:
+    with unit_of_work(engine) as db:
+        runs.get(db, waiting[1]).created_at = datetime.now(UTC) - timedelta(minutes=9)
+
+    shown = read(client.get(f"/runs/{waiting[1]}/wait").text).one(id="wait").text
+    assert shown.startswith(f"Waits for run {waiting[0]} to end, for 9 min")
+    assert read(client.get(f"/runs/{waiting[0]}/wait").text).one(id="wait").text == ""
+
+
+def test_an_export_that_needs_a_slot_says_that_training_goes_first(
+    client: TestClient, engine: Engine, waiting: list[int]
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_done(db).id or 0
+        db.add(Export(run_id=run, kind="merged", dtype="bfloat16"))
+    told = client.get(f"/api/v1/runs/{run}/exports/1").json()["waiting"]
+
+    assert told["reason"] == f"waits for run {waiting[1]} to start and end: training goes first"
+    page = client.get(f"/runs/{run}/exports").text
+    assert "Waits for run" in page
+
+
+def test_what_waits_for_a_worker_that_restarts_says_so(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+    reasons = [client.get("/api/v1/queue").json()["waiting"][0]["reason"]]
+    next_at = datetime.now(UTC) + timedelta(minutes=1)
+    worker_process.write(settings, Death(reason="The worker died.", next_at=next_at))
+    reasons.append(client.get("/api/v1/queue").json()["waiting"][0]["reason"])
+
+    assert reasons == [
+        "waits for a worker: none is running",
+        "waits for the worker, which is starting again",
+    ]

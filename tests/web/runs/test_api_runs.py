@@ -1,0 +1,272 @@
+"""Runs over REST."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.services.runs import attempts
+from studio.settings import Settings
+from studio.web.api.runs import event_streams
+from tests.support.factories import make_done, make_run, make_running, progressed
+
+NEW = {"name": "first try", "recipe": {"base_model": "starter", "dataset": "starter"}}
+
+
+def refused(client: TestClient, body: Any) -> dict[str, Any]:  # noqa: ANN401 -- any JSON
+    answer = client.post("/api/v1/runs", json=body)
+    assert answer.status_code == 422
+    error: dict[str, Any] = answer.json()["error"]
+    return error
+
+
+def with_recipe(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 -- any field of a recipe
+    return {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"} | changes}
+
+
+def test_one_call_makes_an_experiment_and_a_queued_run(client: TestClient) -> None:
+    run = client.post("/api/v1/runs", json=NEW).json()
+
+    assert (run["id"], run["experiment_id"], run["status"], run["queue_position"]) == (
+        1,
+        1,
+        "queued",
+        1,
+    )
+    assert run["recipe"]["optimisation"]["learning_rate"] == 2e-4
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"optimisation": {"learning_rate": -1}}, "recipe.optimisation.learning_rate"),
+        ({"optimisation": {"learning_rate": "1e-4"}}, "recipe.optimisation.learning_rate"),
+        ({"optimisation": {"max_steps": True}}, "recipe.optimisation.max_steps"),
+        ({"trust_remote_code": True}, "recipe.trust_remote_code"),
+        ({"adapter": {"kind": "lora", "rank": 8}}, "recipe.adapter.rank"),
+    ],
+)
+def test_a_wrong_field_is_named(client: TestClient, changes: dict[str, Any], param: str) -> None:
+    error = refused(client, with_recipe(**changes))
+
+    assert (error["code"], error["param"]) == ("invalid", param)
+
+
+def test_an_unknown_model_is_refused(client: TestClient) -> None:
+    error = refused(client, with_recipe(base_model="startr"))
+
+    assert (error["param"], error["message"]) == (
+        "base_model",
+        "There is no model called startr.",
+    )
+
+
+def test_a_refused_run_leaves_no_experiment(client: TestClient) -> None:
+    refused(client, with_recipe(base_model="startr"))
+
+    assert client.get("/api/v1/experiments").json()["data"] == []
+
+
+@pytest.mark.parametrize("body", ["NaN", '{"name": 1e400}', '{"name": "\\ud800"}', "[" * 10000])
+def test_what_json_cannot_say_is_no_crash(client: TestClient, body: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/api/v1/runs", content=body, headers=headers)
+
+    assert (answer.status_code // 100, "error" in answer.json()) == (4, True)
+
+
+def test_lists_go_on_after_the_last(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        for name in "abc":
+            make_run(db, name)
+    first = client.get("/api/v1/runs", params={"limit": 2}).json()
+    rest = client.get("/api/v1/runs", params={"limit": 2, "after": first["next_after"]}).json()
+
+    assert [run["name"] for run in first["data"] + rest["data"]] == ["c", "b", "a"]
+    assert (first["has_more"], rest["has_more"], rest["next_after"]) == (True, False, None)
+
+
+def test_lists_filter_by_status(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db, "waiting")
+        make_done(db, "done")
+    found = client.get("/api/v1/runs", params={"status": "succeeded"}).json()
+
+    assert [run["name"] for run in found["data"]] == ["done"]
+
+
+def test_a_running_run_tells_its_progress(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        attempts.follow(db, run, [progressed(4, loss=float("nan"))], 1)
+    told = client.get("/api/v1/runs/1").json()
+
+    assert (told["progress"], told["step"], told["metrics"]) == (0.4, 4, {"loss": "NaN"})
+
+
+def test_cancelling_twice_conflicts(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+
+    assert client.post("/api/v1/runs/1/cancel").json()["status"] == "cancelled"
+    answer = client.post("/api/v1/runs/1/cancel")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        409,
+        "Run 1 is already cancelled.",
+    )
+
+
+def test_curves_are_aligned_and_bad_numbers_marked(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        told = [progressed(1, loss=3.0), progressed(2, loss=float("inf"), eval_loss=2.5)]
+        attempts.follow(db, run, told, 1)
+    curves = client.get("/api/v1/runs/1/metrics").json()
+
+    assert curves["x"] == [1, 2]
+    assert curves["series"]["loss"]["mean"] == [3.0, None]
+    assert curves["series"]["loss"]["non_finite"] == [2]
+    assert curves["series"]["eval_loss"]["mean"] == [None, 2.5]
+
+
+def test_events_tell_the_story(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+    events = client.get("/api/v1/runs/1/events").json()["data"]
+
+    assert [event["kind"] for event in events] == ["queued", "starting", "running", "succeeded"]
+
+
+def test_the_log_comes_in_whole_lines(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+    folder = settings.runs / "1"
+    folder.mkdir()
+    (folder / "log.txt").write_bytes(b"loading\n10 %\r90 %\r100 %\n\x1b[31mred\x1b[0m\nhalf a li")
+    log = client.get("/api/v1/runs/1/log").json()
+    with (folder / "log.txt").open("ab") as file:
+        file.write(b"ne\n")
+    more = client.get("/api/v1/runs/1/log", params={"after": log["next_offset"]}).json()
+
+    assert log["lines"] == ["loading", "100 %", "[31mred[0m"]
+    assert more["lines"] == ["half a line"]
+
+
+def test_artifacts_are_listed_and_fetched(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+    folder = settings.runs / "1" / "artifacts"
+    folder.mkdir(parents=True)
+    (folder / "README.md").write_text("# Card")
+    listed = client.get("/api/v1/runs/1/artifacts").json()["data"]
+    fetched = client.get("/api/v1/runs/1/artifacts/README.md")
+
+    assert listed == [{"name": "README.md", "bytes": 6}]
+    assert (fetched.text, fetched.headers["content-disposition"]) == (
+        "# Card",
+        'attachment; filename="README.md"',
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["../log.txt", "..%2flog.txt", "%2e%2e/log.txt", "/etc/passwd", "nope", "a%00b"]
+)
+def test_no_other_file_can_be_named(
+    client: TestClient, engine: Engine, settings: Settings, name: str
+) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+    folder = settings.runs / "1" / "artifacts"
+    folder.mkdir(parents=True)
+    (settings.runs / "1" / "log.txt").write_text("secret")
+
+    assert client.get(f"/api/v1/runs/1/artifacts/{name}").status_code == 404
+
+
+def test_a_deleted_run_is_gone(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+
+    assert client.delete("/api/v1/runs/1").status_code == 204
+    assert client.get("/api/v1/runs/1").json() == {
+        "error": {
+            "code": "not_found",
+            "message": "There is no run 1.",
+            "hint": "It may have been deleted.",
+            "param": None,
+        }
+    }
+
+
+def told_by_stream(client: TestClient, headers: dict[str, str] | None = None) -> list[Any]:
+    """Read the stream of run 1 to its end: (event, data) pairs, without the heartbeats."""
+    with client.stream("GET", "/api/v1/runs/1/stream", headers=headers or {}) as answer:
+        blocks = answer.read().decode().strip().split("\n\n")
+    fields = [dict(line.split(": ", 1) for line in block.splitlines()) for block in blocks]
+    return [(f["event"], json.loads(f["data"]), f.get("id")) for f in fields if "event" in f]
+
+
+def test_a_stream_tells_all_and_ends_with_the_run(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+    with client:
+        told = told_by_stream(client)
+
+    assert [event for event, _data, _id in told] == ["metrics", "event", "status", "end"]
+    assert [row["step"] for row in told[0][1]] == list(range(1, 11))
+
+
+def test_a_stream_goes_on_where_it_was_cut(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+    with client:
+        told = told_by_stream(client, {"Last-Event-ID": "7.0"})
+
+    assert [row["step"] for row in told[0][1]] == [8, 9, 10]
+    assert told[-1][2] == "10.0.4"
+
+
+def test_no_stream_for_no_run(client: TestClient) -> None:
+    assert client.get("/api/v1/runs/9/stream").status_code == 404
+
+
+def test_time_alone_is_no_news(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        attempts.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0)], 1)
+        run_id = run.id or 0
+    settings = Settings(home=Path("nowhere"))
+    first, told = event_streams.news(
+        engine, settings, event_streams.Viewer(run_id, event_streams.Place())
+    )
+    _second, again = event_streams.news(engine, settings, first)
+
+    assert [event.event for event in told] == ["metrics", "event", "status"]
+    assert again == []
+
+
+def test_a_line_cut_between_two_events_loses_nothing(engine: Engine, settings: Settings) -> None:
+    with unit_of_work(engine) as db:
+        run_id = make_done(db).id or 0
+    folder = settings.runs / str(run_id)
+    folder.mkdir()
+    (folder / "log.txt").write_text("one\ntwo\n")
+    _viewer, told = event_streams.news(
+        engine, settings, event_streams.Viewer(run_id, event_streams.Place())
+    )
+
+    def heard_in_all(cut: int) -> set[str | None]:
+        place = event_streams.place_of(told[cut - 1].id or "") if cut else event_streams.Place()
+        _viewer, rest = event_streams.news(engine, settings, event_streams.Viewer(run_id, place))
+        return {event.raw_data for event in (*told[:cut], *rest)}
+
+    whole = heard_in_all(0)
+    assert [heard_in_all(cut) for cut in range(len(told) + 1)] == [whole] * (len(told) + 1)

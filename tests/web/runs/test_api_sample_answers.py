@@ -1,0 +1,81 @@
+"""Answers as JSON, and rating them."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.protocols.events import Sampled, Stage
+from studio.services.runs import attempts
+from tests.support.factories import make_done
+
+RATING = "/api/v1/runs/1/samples/0/rating"
+
+
+@pytest.fixture(autouse=True)
+def answered(engine: Engine) -> None:
+    stages: tuple[tuple[Stage, int], ...] = (("before", 0), ("during", 5), ("after", 9))
+    told = [
+        Sampled(
+            stage=stage,
+            step=step,
+            position=0,
+            prompt="Q?",
+            reference="R",
+            answer=stage,
+            computed_in="" if stage == "before" else "bfloat16 (nf4)",
+        )
+        for stage, step in stages
+    ]
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_done(db), told, 2000)
+
+
+def samples(client: TestClient) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = client.get("/api/v1/runs/1/samples").json()["data"]
+    return told
+
+
+def test_answers_are_told_in_the_order_they_were_written(client: TestClient) -> None:
+    assert [(one["stage"], one["step"], one["rating"]) for one in samples(client)] == [
+        ("before", 0, None),
+        ("during", 5, None),
+        ("after", 9, None),
+    ]
+
+
+def test_an_answer_names_the_format_it_was_computed_in(client: TestClient) -> None:
+    formats = [one["computed_in"] for one in samples(client)]
+
+    assert formats == ["", "bfloat16 (nf4)", "bfloat16 (nf4)"]
+    page = client.get("/runs/1").text
+    assert page.count("computed in bfloat16 (nf4)") == 2
+
+
+def test_a_rating_is_put_and_becomes_a_metric(client: TestClient) -> None:
+    answer = client.put(RATING, json={"score": 4})
+
+    assert (answer.status_code, answer.json()["rating"], answer.json()["answer"]) == (
+        *(200, 4),
+        "after",
+    )
+    assert samples(client)[-1]["rating"] == 4
+    assert client.get("/api/v1/runs/1").json()["metrics"]["rating"] == 4.0
+
+
+def test_a_rating_is_deleted(client: TestClient) -> None:
+    client.put(RATING, json={"score": 4})
+
+    assert client.delete(RATING).status_code == 204
+    assert "rating" not in client.get("/api/v1/runs/1").json()["metrics"]
+
+
+@pytest.mark.parametrize("score", [0, 6, "4", 4.5, None])
+def test_no_other_score_is_taken(client: TestClient, score: object) -> None:
+    assert client.put(RATING, json={"score": score}).status_code == 422
+
+
+def test_a_prompt_that_is_not_there_is_told(client: TestClient) -> None:
+    assert client.put(RATING.replace("/0/", "/7/"), json={"score": 4}).status_code == 404

@@ -1,0 +1,289 @@
+"""Exports by REST and on a run's page."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.db.tasks import Export
+from studio.protocols.events import Failed, Finished, Phase
+from studio.protocols.run_dir import ExportDir, RunDir
+from studio.services.exports import exports
+from studio.services.models import models
+from studio.services.runs import runs
+from studio.services.tasks import task_lifecycle
+from studio.settings import Settings
+from tests.fakes.exporter import MEASURED
+from tests.support.factories import make_done, make_running
+from tests.support.page_reader import Node, read
+
+API = "/api/v1/runs/1/exports"
+
+
+@pytest.fixture
+def lora(engine: Engine, settings: Settings) -> int:
+    return done(engine, settings, "lora")
+
+
+@pytest.fixture
+def full(engine: Engine, settings: Settings) -> int:
+    return done(engine, settings, "full")
+
+
+def done(engine: Engine, settings: Settings, kind: str) -> int:
+    """Make a run that has succeeded, with files."""
+    with unit_of_work(engine) as db:
+        run = make_done(db, "Tönung 2", adapter={"kind": kind})
+        run.resolved = {"parameters": 1_001_000, "trainable_parameters": 1000, "weights": "float32"}
+        RunDir(settings.runs / str(run.id)).artifacts.mkdir(parents=True)
+        return run.id or 0
+
+
+def finish(engine: Engine, settings: Settings, export_id: int = 1) -> ExportDir:
+    """Let an export be as a worker leaves it that has made it."""
+    folder = RunDir(settings.runs / "1").export(export_id)
+    folder.files.mkdir(parents=True)
+    (folder.files / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    (folder.files / "model.safetensors").write_bytes(b"w" * 3_000_000)
+    with unit_of_work(engine) as db:
+        export = exports.get(db, 1, export_id)
+        task_lifecycle.begin(export)
+        exports.follow(export, [Finished(metrics=MEASURED)], 10)
+    return folder
+
+
+def ask(client: TestClient, **body: Any) -> dict[str, Any]:  # noqa: ANN401 -- any JSON
+    answer = client.post(API, json=body)
+    told: dict[str, Any] = answer.json()
+    return told if answer.is_success else told["error"] | {"status": answer.status_code}
+
+
+def section(client: TestClient) -> Node:
+    return read(client.get("/runs/1").text).one(id="exports")
+
+
+def cells(client: TestClient) -> list[str]:
+    (row,) = section(client).one("tbody").all("tr")
+    return [cell.text for cell in row.parts if isinstance(cell, Node)]
+
+
+@pytest.mark.usefixtures("lora")
+def test_a_whole_model_is_exported_unless_said_otherwise(client: TestClient) -> None:
+    told = ask(client, dtype="bfloat16")
+
+    assert (told["kind"], told["dtype"], told["status"]) == ("merged", "bfloat16", "queued")
+    assert client.get(f"{API}/1").json() == told == client.get(API).json()["data"][0]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"dtype": "int8"}, 422, "dtype: Must be 'float32', 'bfloat16' or 'float16'."),
+        ({"dtype": "float16", "kind": "full"}, 422, "Run 1 has nothing of the kind full."),
+    ],
+)
+@pytest.mark.usefixtures("lora")
+def test_what_cannot_be_is_refused(
+    client: TestClient, body: dict[str, Any], status: int, message: str
+) -> None:
+    told = ask(client, **body)
+
+    assert (told["status"], told["message"]) == (status, message)
+
+
+def test_a_run_that_trains_has_nothing_to_export(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    assert ask(client, dtype="float32")["message"] == "Run 1 is running and has no model to export."
+
+
+@pytest.mark.usefixtures("lora")
+def test_one_export_is_not_made_twice(client: TestClient, engine: Engine) -> None:
+    ask(client, dtype="float32")
+    assert ask(client, dtype="float32")["status"] == 409
+
+    with unit_of_work(engine) as db:
+        task_lifecycle.fail(exports.get(db, 1, 1), Failed(code="x", message="It broke."))
+    assert ask(client, dtype="float32")["id"] == 2
+
+
+def test_weights_beyond_float16_are_refused_before_the_start(
+    client: TestClient, full: int, settings: Settings
+) -> None:
+    folder = RunDir(settings.runs / str(full)).artifacts
+    (folder / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
+    write_weight(folder / "model.safetensors", b"\x00\x70\x89\x47")  # 70368 in float32
+
+    told = ask(client, dtype="float16")
+    assert (told["status"], told["param"]) == (422, "dtype")
+    assert told["message"].startswith("1 of 1 weights looked at lie beyond 65,504")
+    choice = read(client.get("/runs/1").text).one("input", value="full float16")
+    assert "disabled" in choice.attributes
+
+
+def write_weight(path: Path, raw: bytes) -> None:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + raw)
+
+
+def test_an_export_that_does_not_fit_on_the_disk_is_refused(
+    client: TestClient, lora: int, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        run = runs.get(db, lora)
+        run.resolved = {"parameters": 10**15}
+
+    told = ask(client, dtype="bfloat16")
+    assert (told["status"], told["code"]) == (507, "disk_full")
+    assert told["message"].startswith("This export needs about 6,000,000.0 GB, and ")
+
+
+@pytest.mark.usefixtures("lora")
+def test_measures_are_told_with_numbers_that_are_none(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    ask(client, dtype="float16")
+    finish(engine, settings)
+
+    told = client.get(f"{API}/1").json()
+    assert (told["status"], told["measured"]["mean_relative_change"]) == ("succeeded", 0.0014)
+    assert told["measured"]["perplexity_after"] == "NaN"
+    assert [file["name"] for file in told["files"]] == ["config.json", "model.safetensors"]
+
+
+@pytest.mark.usefixtures("lora")
+def test_files_come_singly_and_as_one_zip(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    ask(client, dtype="float16")
+    assert client.get(f"{API}/1/zip").status_code == 409
+    folder = finish(engine, settings)
+
+    one = client.get(f"{API}/1/files/model.safetensors").content
+    whole = client.get(f"{API}/1/zip")
+    packed = zipfile.ZipFile(io.BytesIO(whole.content))
+    name = "t-nung-2-1-merged-float16"
+    assert one == (folder.files / "model.safetensors").read_bytes()
+    assert whole.headers["content-disposition"] == f'attachment; filename="{name}.zip"'
+    assert packed.testzip() is None
+    assert packed.read(f"{name}/model.safetensors") == one
+    assert client.get(f"{API}/1/files/..%2Fjob.json").status_code == 404
+
+
+@pytest.mark.usefixtures("lora")
+def test_an_export_of_another_run_is_not_found(client: TestClient) -> None:
+    ask(client, dtype="float16")
+
+    assert client.get("/api/v1/runs/2/exports/1").status_code == 404
+
+
+@pytest.mark.usefixtures("lora")
+def test_a_deleted_export_is_gone_with_its_files_and_as_a_base(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    ask(client, dtype="float16")
+    folder = finish(engine, settings)
+    offered = client.post(f"{API}/1/model").json()
+    assert (offered["name"], offered["run_id"]) == ("run-1-float16", 1)
+    assert client.post(f"{API}/1/model").status_code == 409
+    assert client.delete(f"{API}/1").status_code == 204
+
+    with unit_of_work(engine) as db:
+        assert db.get(Export, 1) is None
+        assert [model.name for model in models.newest(db)] == ["starter"]
+    assert not folder.root.exists()
+
+
+@pytest.mark.usefixtures("lora")
+def test_an_adapter_alone_is_no_base(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    ask(client, dtype="float16", kind="adapter")
+    finish(engine, settings)
+
+    assert client.post(f"{API}/1/model").status_code == 409
+
+
+@pytest.mark.usefixtures("lora")
+def test_a_run_without_exports_says_what_they_are(client: TestClient) -> None:
+    assert section(client).text.startswith("Nothing is exported yet.")
+
+
+def test_a_run_without_a_model_offers_none(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    assert read(client.get("/runs/1").text).all(id="exports") == []
+
+
+@pytest.mark.usefixtures("lora")
+def test_each_format_says_what_it_costs(client: TestClient) -> None:
+    dialog = read(client.get("/runs/1").text).one(id="export")
+
+    told = {label.one("input").attributes["value"]: label.text for label in dialog.all("label")}
+    assert told == {
+        "merged float32": "float32 about 4 MB No weight changes.",
+        "merged bfloat16": "bfloat16 about 2 MB A weight changes by up to 0.39 %; "
+        "the range is that of float32, so none overflows.",
+        "merged float16": "float16 about 2 MB A weight changes by up to 0.049 %, or by more if it "
+        "is smaller than 0.00006; one beyond 65,504 becomes infinite.",
+        "adapter float32": "float32 about 4 KB No weight changes.",
+        "adapter bfloat16": "bfloat16 about 2 KB A weight changes by up to 0.39 %; "
+        "the range is that of float32, so none overflows.",
+        "adapter float16": "float16 about 2 KB A weight changes by up to 0.049 %, or by more if it "
+        "is smaller than 0.00006; one beyond 65,504 becomes infinite.",
+    }
+
+
+@pytest.mark.usefixtures("lora")
+def test_the_page_asks_follows_and_shows_the_figures(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    answer = client.post("/runs/1/exports", data={"model": "merged float16"})
+    assert str(answer.url).endswith("/runs/1#exports")
+    with unit_of_work(engine) as db:
+        task_lifecycle.begin(exports.get(db, 1, 1))
+        exports.follow(exports.get(db, 1, 1), [Phase(name="converting", share=0.5)], 1)
+    assert section(client).all("div", **{"hx-trigger": "every 1s"}) != []
+    assert cells(client)[:2] == ["float16 Merged with its base", "● running converting"]
+    assert section(client).one("progress").attributes["value"] == "0.5000"
+    finish(engine, settings)
+
+    assert section(client).all("div", **{"hx-trigger": "every 1s"}) == []
+    assert cells(client)[1:7] == [
+        "200 B",
+        "100 %",
+        "0.14 %",
+        "1",
+        "2",
+        "12.3456 → NaN",
+    ]
+
+
+@pytest.mark.usefixtures("lora")
+def test_a_form_without_a_format_is_refused_in_words(client: TestClient) -> None:
+    answer = client.post("/runs/1/exports", data={"model": "merged int8"})
+
+    assert (answer.status_code, "Choose a format to export in." in answer.text) == (422, True)
+
+
+@pytest.mark.usefixtures("lora")
+def test_a_failed_export_says_why(client: TestClient, engine: Engine, settings: Settings) -> None:
+    ask(client, dtype="float32")
+    folder = RunDir(settings.runs / "1").export(1)
+    folder.root.mkdir(parents=True)
+    folder.log.write_text("loading\nbang\n", encoding="utf-8")
+    with unit_of_work(engine) as db:
+        why = Failed(code="disk_full", message="The disk is full.", hint="Free some space.")
+        task_lifecycle.fail(exports.get(db, 1, 1), why)
+
+    assert cells(client)[1] == "✕ failed The disk is full. Free some space."
+    link = section(client).one("a", target="_blank")
+    assert client.get(link.attributes["href"]).text == "loading\nbang"

@@ -1,0 +1,169 @@
+"""How a failure is told: on the run's page and over REST."""
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.db.tables import Attempt
+from studio.failure_codes import KINDS
+from studio.protocols.events import Event, Failed, Phase
+from studio.protocols.run_dir import RunDir
+from studio.services.runs import attempts
+from studio.services.tasks.exit_diagnosis import End
+from studio.settings import Settings
+from tests.support.factories import make_running, progressed
+from tests.support.page_reader import Node, read
+
+BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+
+
+@pytest.fixture
+def panel(client: TestClient, engine: Engine, settings: Settings) -> Node:
+    """Return what is shown of a run that saved when its memory ended."""
+    fail(engine, settings)
+    return read(client.get("/runs/1").text).one(id="failure")
+
+
+def fail(engine: Engine, settings: Settings, code: str = "out_of_memory") -> None:
+    folder = RunDir(settings.runs / "1")
+    folder.root.mkdir(parents=True)
+    folder.log.write_text("almost\nbang ```\n", encoding="utf-8")
+    with unit_of_work(engine) as db:
+        run = make_running(db, optimisation=BATCH)
+        run.attempt = 1
+        db.add(Attempt(run_id=1, number=1, worker="w"))
+        told: list[Event] = [
+            progressed(4, loss=2.0),
+            Phase(name="saving"),
+            Failed(code=code, message="Bang."),
+        ]
+        attempts.follow(db, run, told, 1)
+        attempts.settle(db, run, End(exit_code=1))
+
+
+def test_a_failure_tells_its_cause_first(panel: Node) -> None:
+    told = [part.text for part in panel.parts if isinstance(part, Node)]
+
+    assert told[:2] == ["Out of memory", "Bang."]
+
+
+def test_a_failure_tells_where_it_was(panel: Node) -> None:
+    facts = {row.one("dt").text: row.one("dd").text for row in panel.one("dl").all("div")}
+
+    assert facts == {
+        "Failed while": "saving",
+        "After step": "4",
+        "Process ended with": "exit code 1",
+        "Attempt": "1",
+        "Code": "out_of_memory",
+    }
+
+
+def test_a_code_is_explained_a_click_away(client: TestClient, panel: Node) -> None:
+    address = panel.one("dl").one("a").attributes["href"]
+    page, _, row = address.partition("#")
+
+    shown = read(client.get(page).text).one("article", id=row)
+    assert KINDS["out_of_memory"].meaning in shown.text
+
+
+def test_a_bug_report_has_all_that_is_needed(panel: Node) -> None:
+    report = panel.one("textarea").text
+
+    for part in ("## Bang.", "- Code: `out_of_memory`", "attempt 1", "- Phase: saving, step 4"):
+        assert part in report
+    assert "per_device_train_batch_size: 8" in report
+    assert "````text almost bang ``` ````" in report
+
+
+def test_a_failure_over_rest_is_whole(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    fail(engine, settings)
+
+    assert client.get("/api/v1/runs/1").json()["error"] == {
+        "code": "out_of_memory",
+        "message": "Bang.",
+        "hint": "",
+        "phase": "saving",
+        "step": 4,
+        "attempt": 1,
+        "exit_code": 1,
+        "signal": "",
+        "log": ["almost", "bang ```"],
+        "repairs": [
+            {
+                "title": "with batches of 4, 2 to an update",
+                "change": {
+                    "optimisation": {
+                        "per_device_train_batch_size": 4,
+                        "gradient_accumulation_steps": 2,
+                    }
+                },
+            }
+        ],
+    }
+
+
+def test_a_repair_over_rest_is_one_call(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    fail(engine, settings)
+    (repair,) = client.get("/api/v1/runs/1").json()["error"]["repairs"]
+
+    answer = client.post("/api/v1/runs/1/again", json={"overrides": repair["change"]})
+    made = answer.json()
+    assert (answer.status_code, made["id"], made["status"], made["error"]) == (
+        201,
+        2,
+        "queued",
+        None,
+    )
+    assert made["recipe"]["optimisation"]["gradient_accumulation_steps"] == 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "param"),
+    [
+        ({"optimisation": {"learning_rate": "fast"}}, "optimisation.learning_rate"),
+        ({"base_model": "startr"}, "base_model"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_change_that_cannot_be_is_named(
+    client: TestClient, engine: Engine, overrides: dict[str, Any], param: str
+) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    answer = client.post("/api/v1/runs/1/again", json={"overrides": overrides})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+
+
+def test_a_failed_model_can_be_replaced_in_place(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, base_model="owner/gone")
+        attempts.fail(db, run, Failed(code="model_not_found", message="It is gone."))
+
+    form = read(client.get("/runs/1").text).one(id="failure").one("form", class_="swap")
+    sent = {"base_model": form.one("option").text}
+    assert client.post(form.attributes["action"], data=sent).url.path == "/runs/2"
+    assert client.get("/api/v1/runs/2").json()["recipe"]["base_model"] == "starter"
+
+
+def test_a_run_that_shrank_says_so(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, optimisation=BATCH, recovery={"smaller_batches": True})
+        attempts.follow(db, run, [Failed(code="out_of_memory", message="It did not fit.")], 1)
+        attempts.settle(db, run, End(exit_code=1))
+
+    page = read(client.get("/runs/1").text)
+    told = client.get("/api/v1/runs/1").json()
+    assert (
+        "Attempt 0 ran out of memory. Since then its batches are of 4 instead of 8, 2 to an update."
+    ) in [note.text for note in page.all("p", class_="note")]
+    assert (told["status"], told["error"]) == ("queued", None)
+    assert told["recipe"]["optimisation"]["per_device_train_batch_size"] == 4

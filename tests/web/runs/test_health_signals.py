@@ -1,0 +1,140 @@
+"""A run's numerics on its page: signals and their meaning, alarms, and a repair one click away."""
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.protocols.events import Alarmed, Failed
+from studio.recipe.dotted_keys import flatten
+from studio.services.runs import attempts, runs
+from tests.support.factories import make_running, progressed
+from tests.support.page_reader import Node, read
+
+ALARM = Alarmed(
+    code="activations_overflow",
+    message="The first output that is no number came from layers.1.mlp.",
+    hint="Choose bfloat16.",
+    step=3,
+    module="layers.1.mlp",
+)
+
+
+SLOWER = "Run again with a learning rate of 2e-05"
+
+
+def section(client: TestClient, path: str = "/runs/1") -> Node:
+    return read(client.get(path).text).one(id="numerics")
+
+
+def repairs(client: TestClient) -> list[str]:
+    panel = read(client.get("/runs/1").text).one(id="failure")
+    return [button.text for form in panel.all("form") for button in form.all("button")]
+
+
+def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db), [ALARM], 10)
+
+    alarms = section(client).one("ul", **{"aria-label": "Alarms"}).all("li")
+    assert [alarm.one("span").text for alarm in alarms] == ["Step 3, layers.1.mlp"]
+    assert alarms[0].one("strong").text == ALARM.message
+
+
+def test_a_signal_tells_its_value_and_what_it_means(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(
+            db, make_running(db), [progressed(1, loss=2.0, grad_underflow_share=0.25)], 10
+        )
+
+    row = section(client).one("tbody").one("tr")
+    assert [row.one("th").text, row.all("td")[0].text] == ["Gradients rounded to zero", "25 %"]
+    assert row.all("td")[1].text.startswith("Gradients of linear layers that are exactly zero")
+
+
+def test_the_section_can_be_drawn_anew_alone(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    whole, alone = section(client), section(client, "/runs/1/numerics")
+    assert (alone.text, alone.text) == (whole.text, "Numerics Known from the first step on.")
+
+
+@pytest.mark.parametrize(
+    ("precision", "offered"),
+    [
+        ("fp16", ["Run again in bfloat16 mixed", "Run again in float32", SLOWER]),
+        ("bf16", ["Run again in float32", SLOWER]),
+        ("fp32", [SLOWER]),
+    ],
+)
+def test_a_failure_of_numbers_offers_a_wider_format(
+    client: TestClient, engine: Engine, precision: str, offered: list[str]
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, precision=precision)
+        attempts.fail(db, run, Failed(code="non_finite", message="No number."))
+
+    assert repairs(client) == offered
+
+
+def test_a_repair_is_the_same_run_with_one_change(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, "tone", precision="fp32", optimisation={"seed": 7})
+        attempts.fail(db, run, Failed(code="non_finite", message="No number."))
+
+    form = read(client.get("/runs/1").text).one(id="failure").one("form")
+    change = {one.attributes["name"]: one.attributes["value"] for one in form.all("input")}
+    answer = client.post(form.attributes["action"], data=change)
+
+    with unit_of_work(engine) as db:
+        old, new = runs.get(db, 1), runs.get(db, 2)
+        told = flatten(new.recipe.model_dump()), flatten(old.recipe.model_dump())
+    assert (answer.url.path, new.name) == ("/runs/2", "tone")
+    assert {name: told[0][name] for name in told[0] if told[0][name] != told[1][name]} == {
+        "optimisation.learning_rate": 2e-5
+    }
+
+
+def test_an_alarm_of_a_run_that_goes_on_offers_its_repair(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db, precision="fp16"), [ALARM], 10)
+
+    assert [button.text for button in section(client).all("button")] == [
+        "Run again in bfloat16 mixed",
+        "Run again in float32",
+        SLOWER,
+    ]
+
+
+def test_a_repair_is_offered_in_one_place(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, precision="fp16")
+        attempts.follow(db, run, [ALARM], 10)
+        attempts.fail(db, run, Failed(code="non_finite", message="No number."))
+
+    assert section(client).all("button") == []
+
+
+def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db, precision="fp16")
+        attempts.fail(db, run, Failed(code="orphans", message="Weights were left out."))
+
+    assert repairs(client) == []
+
+
+def test_steps_left_out_are_counted_against_all(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_running(db)
+        attempts.follow(db, run, [progressed(10, loss=2.0, skipped_steps=4)], 10)
+
+    told = "6 of 10 steps updated the weights"
+    assert section(client).one("p").text == told
+    with unit_of_work(engine) as db:
+        failed = Failed(code="steps_left_out", message="Only 6 of 10 steps updated the weights.")
+        attempts.follow(db, runs.get(db, 1), [failed], 20)
+    assert told in read(client.get("/runs/1").text).one(id="head").text
+    assert SLOWER in repairs(client)

@@ -1,0 +1,239 @@
+"""The history of a run: typed over REST, in words on its page, live on its stream."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.commands import docs
+from studio.db.session import unit_of_work
+from studio.db.tables import Run
+from studio.protocols.events import (
+    Alarmed,
+    Checkpointed,
+    Failed,
+    Finished,
+    Paused,
+    Resumed,
+    Started,
+)
+from studio.services.queue import queue
+from studio.services.runs import attempts, run_commands, run_events, states
+from studio.services.runs.attempts import Owner
+from studio.services.tasks.exit_diagnosis import End
+from studio.settings import Settings
+from studio.web.api.runs import event_streams
+from tests.support.factories import make_run, make_running
+from tests.support.page_reader import read
+
+HERE = Settings(home=Path("nowhere"))
+ALARM = Alarmed(code="zero_loss", message="The loss is exactly zero.", hint="Look.", step=4)
+
+
+def taken(db: Session, run: Run) -> Owner:
+    """Have a worker take the run and begin to train it."""
+    assert queue.claim(db, "worker-1", 1) is run
+    attempts.follow(db, run, [Started(total_steps=10, resolved={})], 1)
+    return Owner("worker-1", run.attempt)
+
+
+def lived_through(db: Session) -> Run:
+    """Make a run that all befell that can befall a run."""
+    run = make_run(db)
+    number = run.id or 0
+    queue.hold(db, number, held=True)
+    queue.hold(db, number, held=False)
+    queue.prioritise(db, number, 5)
+    queue.move(db, number, 1)
+    taken(db, run)
+    run_commands.pause(db, number)
+    attempts.follow(db, run, [Checkpointed(step=2, bytes=9, seconds=1), Paused(step=2)], 2)
+    attempts.settle(db, run, End(exit_code=0))
+    run_commands.resume(db, number)
+    taken(db, run)
+    attempts.follow(db, run, [Resumed(step=2, attempt=2), ALARM], 3)
+    attempts.fail(db, run, Failed(code="killed", message="It was killed.", hint="Look."))
+    attempts.settle(db, run, End(exit_code=-9))
+    run_commands.retry(db, number)
+    taken(db, run)
+    attempts.follow(db, run, [Finished(metrics={})], 4)
+    attempts.settle(db, run, End(exit_code=0))
+    return run
+
+
+STORY = [
+    ("queued", "Put into the queue."),
+    ("held", "Held: it waits until it is released."),
+    ("released", "Released."),
+    ("prioritised", "Given priority 5."),
+    ("moved", "Moved to place 1 of those that wait."),
+    ("starting", "Taken by a worker, attempt 1."),
+    ("running", "Began to train."),
+    ("stopping", "Asked to pause."),
+    ("checkpointed", "Wrote a checkpoint at step 2."),
+    ("paused", "Paused at step 2."),
+    ("queued", "Put into the queue."),
+    ("starting", "Taken by a worker, attempt 2."),
+    ("running", "Began to train."),
+    ("resumed", "Went on from step 2."),
+    ("alarm", "The loss is exactly zero. Seen at step 4."),
+    ("failed", "It was killed."),
+    ("queued", "Put into the queue."),
+    ("starting", "Taken by a worker, attempt 3."),
+    ("running", "Began to train."),
+    ("succeeded", "Done."),
+]
+
+
+def events(client: TestClient) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = client.get("/api/v1/runs/1/events").json()["data"]
+    return told
+
+
+def test_a_run_is_told_from_its_queue_to_its_end(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        lived_through(db)
+
+    assert [(event["kind"], event["words"]) for event in events(client)] == STORY
+
+
+def test_each_kind_tells_its_own_facts(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        lived_through(db)
+
+    facts = {event["kind"]: event["data"] for event in events(client)}
+    assert facts["failed"] == {"code": "killed", "message": "It was killed.", "hint": "Look."}
+    assert facts["alarm"] == {
+        "code": "zero_loss",
+        "message": "The loss is exactly zero.",
+        "hint": "Look.",
+        "step": 4,
+        "module": "",
+    }
+    assert facts["resumed"] == {"step": 2, "attempt": 2}
+
+
+def test_a_run_put_back_by_itself_says_why(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run = make_run(db)
+        taken(db, run)
+        attempts.settle(db, run, End(exit_code=-9))
+
+    assert events(client)[-1]["words"] == (
+        "Back in the queue. The training process was killed from outside (SIGKILL)."
+    )
+
+
+def test_what_a_later_studio_wrote_is_told_as_other(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        states.note(db, make_run(db), "sent_to_the_moon", {"speed": 3})
+
+    assert {name: events(client)[-1][name] for name in ("kind", "data", "words")} == {
+        "kind": "sent_to_the_moon",
+        "data": {"speed": 3},
+        "words": "Sent to the moon.",
+    }
+
+
+def test_the_kinds_are_in_the_description_of_the_api() -> None:
+    schemas = json.loads(docs.openapi())["components"]["schemas"]
+    known = {kind for kind, _words in STORY} | {"cancelled"}
+    told = {
+        schema["properties"]["kind"]["const"]
+        for schema in schemas.values()
+        if "const" in schema.get("properties", {}).get("kind", {})
+    }
+
+    assert known <= told
+
+
+def test_the_page_tells_it_newest_first(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        lived_through(db)
+
+    story = read(client.get("/runs/1").text).one("ol", class_="story")
+    assert [line.all("span")[1].text for line in story.all("li")] == [
+        words for _kind, words in reversed(STORY)
+    ]
+
+
+def test_the_page_tells_each_attempt(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        lived_through(db)
+
+    rows = read(client.get("/runs/1/history").text).one("tbody").all("tr")
+    told = [[cell.text for cell in row.all("td")] for row in rows]
+    assert [(row[0], row[1], row[4]) for row in told] == [
+        ("paused", "0", "worker-1"),
+        ("failed", "2", "worker-1"),
+        ("succeeded", "0", "worker-1"),
+    ]
+
+
+def test_an_attempt_without_a_last_word_says_how_it_ended(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        run = make_run(db)
+        taken(db, run)
+        attempts.settle(db, run, End(exit_code=-9))
+
+    [row] = read(client.get("/runs/1/history").text).one("tbody").all("tr")
+    assert row.all("td")[0].text == "lost: ended by SIGKILL"
+
+
+def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engine) -> None:
+    """The process of the first was still leaving when the second began, so nobody closed it."""
+    with unit_of_work(engine) as db:
+        run = make_run(db)
+        taken(db, run)
+        run_commands.pause(db, run.id or 0)
+        attempts.follow(db, run, [Paused(step=2)], 2)
+        run_commands.resume(db, run.id or 0)
+        taken(db, run)
+
+    rows = read(client.get("/runs/1/history").text).one("tbody").all("tr")
+    assert [row.all("td")[0].text for row in rows] == ["its end was not written down", "goes on"]
+
+
+def test_checkpoints_in_a_row_are_one_line(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        made = [Checkpointed(step=step, bytes=9, seconds=1) for step in (1, 2, 3)]
+        attempts.follow(db, make_running(db), made, 1)
+
+    story = read(client.get("/runs/1/history").text).one("ol", class_="story")
+    assert story.all("li")[0].all("span")[1].text == (
+        "Wrote a checkpoint at step 3. The last of 3 in a row."
+    )
+
+
+def test_the_stream_tells_what_happens_once(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        run_id = make_run(db).id or 0
+    viewer, first = event_streams.news(
+        engine, HERE, event_streams.Viewer(run_id, event_streams.Place())
+    )
+    with unit_of_work(engine) as db:
+        queue.prioritise(db, run_id, 5)
+    _viewer, then = event_streams.news(engine, HERE, viewer)
+
+    def kinds(told: list[Any]) -> list[str]:
+        return [
+            one["kind"]
+            for event in told
+            if event.event == "event"
+            for one in json.loads(event.raw_data)
+        ]
+
+    assert (kinds(first), kinds(then)) == (["queued"], ["prioritised"])
+
+
+def test_an_id_of_an_older_page_is_still_understood() -> None:
+    assert event_streams.place_of("7.20") == event_streams.Place(metric=7, log=20)
+
+
+def test_every_word_of_the_states_has_a_type() -> None:
+    assert set(run_events._WORDS) >= {status.value for status in states.MOVES}

@@ -1,0 +1,261 @@
+"""One run's page, and what may be done on it."""
+
+from collections.abc import Callable
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.db.tables import Run
+from studio.protocols.events import Failed, Sampled, Started
+from studio.protocols.run_dir import RunDir
+from studio.recipe.precision import PRECISIONS
+from studio.services.runs import attempts, runs
+from studio.settings import Settings
+from studio.web.i18n import formatting
+from studio.web.rendering import live_figures
+from tests.support.factories import make_done, make_run, make_running, progressed
+from tests.support.page_reader import Node, read
+
+
+def shown(client: TestClient, run_id: int = 1) -> Node:
+    return read(client.get(f"/runs/{run_id}").text)
+
+
+def stored(engine: Engine, run_id: int) -> Run:
+    with unit_of_work(engine) as db:
+        return runs.get(db, run_id)
+
+
+def rows(page: Node, label: str) -> list[list[str]]:
+    body = page.one("div", **{"aria-label": label}).one("tbody")
+    return [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in body.all("tr")]
+
+
+def test_a_queued_run_tells_its_place(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+        make_run(db)
+
+    assert "number 2 in the queue" in shown(client, 2).one(id="head").text
+
+
+def test_a_running_run_tells_its_step(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db), [progressed(4, loss=2.5)], 10)
+
+    head = shown(client).one(id="head")
+    assert (head.one("progress").attributes["value"], "step 4 of 10" in head.text) == (
+        "0.4000",
+        True,
+    )
+
+
+def test_tiles_stand_before_there_is_a_metric(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+    tiles = shown(client).one("dl", class_="figures").all("div")
+
+    assert [tile.text for tile in tiles if "hidden" not in tile.attributes][:4] == [
+        f"{formatting.metric(name)} {formatting.NOTHING}" for name in live_figures.TILES
+    ]
+
+
+def test_what_is_asked_for_stands_beside_what_ran(client: TestClient, engine: Engine) -> None:
+    found = {"compute": "float32", "weights": "float32", "seed": 42, "versions": {"torch": "2.13"}}
+    with unit_of_work(engine) as db:
+        run = make_running(db, precision="bf16")
+        attempts.follow(db, run, [Started(total_steps=10, resolved=found)], 10)
+
+    assert rows(shown(client), "What was asked for and what really ran") == [
+        ["Compute", "bfloat16", "float32 (differs)"],
+        ["Weights", "float32", "float32"],
+        ["Seed", "42", "42"],
+        ["torch", "\N{EN DASH}", "2.13"],
+    ]
+
+
+def test_a_packed_run_tells_what_its_rows_became(client: TestClient, engine: Engine) -> None:
+    found = {"train_rows": 1470, "train_examples": 384}
+    with unit_of_work(engine) as db:
+        for packing in (True, False):
+            run = make_running(db, data={"packing": packing})
+            attempts.follow(db, run, [Started(total_steps=10, resolved=found)], 10)
+
+    told = "rows to learn from share 384 examples."
+    assert [told in shown(client, run).one(id="head").text for run in (1, 2)] == [True, False]
+
+
+@pytest.mark.parametrize("make", [make_run, make_running], ids=["waits", "begins"])
+def test_a_packed_run_that_has_read_nothing_yet_is_shown(
+    client: TestClient, engine: Engine, make: Callable[..., Run]
+) -> None:
+    with unit_of_work(engine) as db:
+        make(db, data={"packing": True})
+
+    assert "rows to learn from" not in shown(client).one(id="head").text
+
+
+def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
+    told = [
+        Sampled(stage=stage, step=0, position=0, prompt="Q?", reference="R", answer=answer)
+        for stage, answer in (("before", "blah"), ("after", "<b>A</b>"))
+    ]
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db), told, 10)
+
+    row = shown(client).one("div", **{"aria-label": "Answers along the steps"}).one("tbody")
+    assert [one.text for one in row.all(class_="words")] == ["Q?", "Expected R", "blah", "<b>A</b>"]
+
+
+def test_a_failure_tells_what_to_do(client: TestClient, engine: Engine, settings: Settings) -> None:
+    folder = RunDir(settings.runs / "1")
+    folder.root.mkdir(parents=True)
+    folder.log.write_text("almost\nbang\n", encoding="utf-8")
+    with unit_of_work(engine) as db:
+        why = Failed(code="out_of_memory", message="Memory ran out.", hint="Lower the batch size.")
+        attempts.fail(db, make_running(db), why)
+
+    panel = shown(client).one(id="failure")
+    assert [panel.one("h2").text, panel.one("code").text, panel.one("pre").text] == [
+        "Memory ran out.",
+        "out_of_memory",
+        "almost bang",
+    ]
+
+
+def test_files_can_be_fetched(client: TestClient, engine: Engine, settings: Settings) -> None:
+    folder = RunDir(settings.runs / "1").artifacts / "nested"
+    folder.mkdir(parents=True)
+    (folder / "model card.md").write_text("hello", encoding="utf-8")
+    with unit_of_work(engine) as db:
+        make_done(db)
+
+    link = shown(client).one("a", download="")
+    assert (link.text, client.get(link.attributes["href"]).text) == (
+        "nested/model card.md",
+        "hello",
+    )
+
+
+def test_charts_of_rare_numbers_hide_until_they_are_told(
+    client: TestClient, engine: Engine
+) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db), [progressed(1, loss=2.0, loss_scale=65536.0)], 10)
+
+    charts = shown(client).all("section", class_="chart")
+    hidden = [chart.one("h3").text for chart in charts if "hidden" in chart.attributes]
+    assert hidden == [
+        "Token accuracy",
+        "Skipped steps",
+        "Gradients rounded to zero",
+        "Updates lost to rounding",
+        "Size of an update",
+        "Largest activation",
+        "Largest score of a token",
+    ]
+
+
+def test_a_number_nobody_foresaw_gets_a_chart(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db), [progressed(1, margin=2.0)], 10)
+
+    keys = [plot.attributes["data-keys"] for plot in shown(client).all("div", class_="plot")]
+    assert keys[-1] == "margin"
+
+
+def test_a_run_can_be_stopped(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_running(db)
+
+    answer = client.post("/runs/1/cancel")
+    assert (answer.url.path, stored(engine, 1).status) == ("/runs/1", "stopping")
+
+
+def test_a_run_that_is_over_cannot_be_stopped(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+
+    answer = client.post("/runs/1/cancel")
+    assert (answer.status_code, read(answer.text).one(class_="problem").text) == (
+        409,
+        "Run 1 is already succeeded.",
+    )
+
+
+def test_a_run_can_be_repeated(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db, "tone", optimisation={"seed": 7})
+
+    answer = client.post("/runs/1/again")
+    first, second = stored(engine, 1), stored(engine, 2)
+    assert (answer.url.path, second.recipe, second.experiment_id) == (
+        "/runs/2",
+        first.recipe,
+        first.experiment_id,
+    )
+
+
+def test_a_run_can_be_repeated_in_another_precision(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db, precision="bf16")
+
+    client.post("/runs/1/again", data={"precision": "fp32"})
+    assert stored(engine, 2).recipe.precision == "fp32"
+
+
+def test_a_precision_nobody_knows_is_refused(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+
+    assert client.post("/runs/1/again", data={"precision": "fp3"}).status_code == 422
+
+
+def test_every_other_precision_is_offered(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db, precision="fp16")
+
+    radios = shown(client).one(id="other-precision").all("input", type="radio")
+    assert [radio.attributes["value"] for radio in radios] == [
+        name for name in PRECISIONS if name != "fp16"
+    ]
+
+
+def test_a_run_can_be_renamed(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+
+    client.post("/runs/1/words", data={"name": "  better name "})
+    assert stored(engine, 1).name == "better name"
+
+
+def test_a_run_can_be_deleted(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_done(db)
+
+    answer = client.post("/runs/1/delete")
+    assert (answer.url.path, client.get("/runs/1").status_code) == ("/", 404)
+
+
+def test_a_missing_run_is_told_in_words(client: TestClient) -> None:
+    answer = client.get("/runs/9")
+
+    assert (answer.status_code, read(answer.text).one("strong").text) == (
+        404,
+        "There is no run 9.",
+    )
+
+
+def test_a_run_is_written_on_where_it_is_shown(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+    form = shown(client).one("form", id="writing")
+    sent = {one.attributes["name"]: one.attributes["value"] for one in form.all("input")}
+    notes = "It learns.\r\nSlowly."
+    client.post(form.attributes["action"], data=sent | {"tags": "good", "notes": notes})
+    page = shown(client)
+
+    assert page.one("a", class_="chip").text == "good"
+    assert page.one("textarea", id="words-notes").text == "It learns. Slowly."

@@ -1,0 +1,318 @@
+"""The table of runs on screen and over REST: searched, sorted, grouped, written on, exported."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine
+
+from studio.db.session import unit_of_work
+from studio.services.runs import attempts, tags_notes
+from tests.support.factories import make_done, make_run, make_running, progressed
+from tests.support.page_reader import Node, read
+
+PARTIAL = {"HX-Request-Type": "partial"}
+
+
+@pytest.fixture
+def three(engine: Engine) -> None:
+    """Make alpha and beta, which have trained, and gamma, which waits."""
+    with unit_of_work(engine) as db:
+        for name, loss, mode in (("alpha", 0.5, "fp32"), ("beta", 0.25, "bf16")):
+            run = make_done(db, name, precision=mode)
+            attempts.follow(db, run, [progressed(11, eval_loss=loss)], 2000)
+        make_run(db, "gamma")
+
+
+def names(page: Node) -> list[str]:
+    return [row.all("a")[0].text for row in page.one(id="rows").all("th", scope="row")]
+
+
+def rows(client: TestClient, path: str) -> list[str]:
+    return names(read(client.get(path).text))
+
+
+@pytest.mark.usefixtures("three")
+def test_a_search_is_shown_part_by_part(client: TestClient) -> None:
+    page = read(client.get("/?q=status:succeeded eval_loss<0.4&sort=name").text)
+    chips = page.one(class_="table-tools").all("span", class_="chip")
+
+    assert names(page) == ["beta"]
+    assert [(one.text, one.one("a").attributes["href"]) for one in chips] == [
+        ("status:succeeded ✕", "/?q=eval_loss<0.4&sort=name"),
+        ("eval_loss<0.4 ✕", "/?q=status:succeeded&sort=name"),
+    ]
+
+
+@pytest.mark.usefixtures("three")
+def test_a_wrong_search_is_told_with_its_place(client: TestClient) -> None:
+    page = read(client.get("/?q=alpha stauts:failed").text)
+    told = page.one(id="wrong")
+
+    assert told.one("mark").text == "stauts:failed"
+    assert told.one(class_="error").text.startswith(
+        "There is no field called stauts. Did you mean status?"
+    )
+    assert page.one(id="q").attributes["value"] == "alpha stauts:failed"
+
+
+@pytest.mark.usefixtures("three")
+def test_while_a_search_is_wrong_the_table_stays(client: TestClient) -> None:
+    answer = client.get("/?q=alpha stauts:", headers={"HX-Request": "true"})
+
+    assert (answer.status_code, answer.headers["HX-Reswap"]) == (200, "none")
+
+
+@pytest.mark.usefixtures("three")
+def test_a_column_is_sorted_by_its_head(client: TestClient) -> None:
+    page = read(client.get("/?sort=eval_loss").text)
+    head = next(one for one in page.all("th") if "aria-sort" in one.attributes)
+
+    assert (head.attributes["aria-sort"], names(page)) == ("ascending", ["beta", "alpha", "gamma"])
+    assert rows(client, head.one("a").attributes["href"]) == ["alpha", "beta", "gamma"]
+
+
+@pytest.mark.usefixtures("three")
+def test_columns_are_added_moved_and_left_out(client: TestClient) -> None:
+    page = read(client.get("/?cols=status,eval_loss&add=adapter.r").text)
+    heads = [one.text for one in page.one("thead").all("th")][1:]
+    menu = page.one(id="columns").all("li")
+
+    assert heads == ["Name", "Status", "Validation loss", "LoRA rank"]
+    left, without = (one.attributes["href"] for one in menu[3].all("a"))
+    assert left == "/?cols=name,status,adapter.r,eval_loss"
+    assert without == "/?cols=name,status,eval_loss"
+
+
+@pytest.mark.usefixtures("three")
+def test_a_baseline_is_pinned_and_measured_against(client: TestClient) -> None:
+    page = read(client.get("/?base=1&cols=precision,eval_loss&sort=name").text)
+    deltas = [one.text for one in page.all("span", class_="delta")]
+    differing = [one.text for one in page.all("td", class_="differs")]
+
+    assert names(page) == ["alpha", "beta", "gamma"]
+    assert (deltas, differing) == (["\N{MINUS SIGN}0.25"], ["bf16", "bf16"])
+
+
+@pytest.mark.usefixtures("three")
+def test_groups_open_to_their_runs(client: TestClient) -> None:
+    page = read(client.get("/?group=precision&cols=eval_loss&sort=eval_loss").text)
+    folds = page.all("a", class_="fold")
+    opened = read(client.get(folds[0].attributes["href"]).text)
+
+    assert [one.text for one in page.all("tr", class_="bunch")] == [
+        "▸ bf16 2 runs 0.25",
+        "▸ fp32 1 run 0.5",
+    ]
+    assert names(opened) == ["▾ bf16", "beta", "gamma", "▸ fp32"]
+
+
+@pytest.mark.usefixtures("three")
+def test_a_small_curve_tells_where_it_goes(client: TestClient) -> None:
+    spark = read(client.get("/?q=alpha").text).one("svg", class_="spark")
+
+    assert spark.attributes["aria-label"] == "Training loss: from 2.9 to 2"
+    assert len(spark.one("polyline").attributes["points"].split()) == 10
+
+
+@pytest.mark.usefixtures("three")
+def test_a_row_is_written_on_in_place(client: TestClient) -> None:
+    editor = read(client.get("/runs/1/words?cols=tag", headers=PARTIAL).text)
+    form = editor.one("form").attributes["hx-post"]
+    written = {"name": "omega", "tags": "good, to show", "notes": "Calm.\r\nLouder at the end."}
+    answer = read(client.post(form, data=written, headers=PARTIAL).text)
+
+    assert answer.one("th").one("a").text == "omega"
+    assert [one.text for one in answer.all("span", class_="chip")] == ["good", "to show"]
+    assert client.get("/api/v1/runs/1").json()["notes"] == "Calm.\nLouder at the end."
+
+
+@pytest.mark.usefixtures("three")
+def test_what_cannot_be_kept_stays_in_the_row(client: TestClient) -> None:
+    written = {"name": "omega", "tags": 'a"b', "notes": ""}
+    answer = client.post("/runs/1/words", data=written, headers=PARTIAL)
+
+    page = read(answer.text)
+    assert (answer.status_code, page.one("input", name="name").attributes["value"]) == (
+        422,
+        "omega",
+    )
+    assert client.get("/api/v1/runs/1").json()["name"] == "alpha"
+
+
+@pytest.mark.usefixtures("three")
+def test_many_runs_are_thrown_away_and_taken_back(client: TestClient) -> None:
+    data = {"act": "trash", "run": ["1", "2"]}
+    answer = client.post("/runs/bulk", data=data, headers=PARTIAL)
+    undo = read(answer.text).one("form")
+    sent = [one.attributes["value"] for one in undo.all("input", name="run")]
+
+    assert answer.headers["HX-Trigger"] == "table-changed"
+    assert (rows(client, "/"), rows(client, "/?q=is:trashed")) == (["gamma"], ["beta", "alpha"])
+    act = undo.one("button").attributes["value"]
+    client.post("/runs/bulk", data={"act": act, "run": sent}, headers=PARTIAL)
+    assert rows(client, "/") == ["gamma", "beta", "alpha"]
+
+
+@pytest.mark.usefixtures("three")
+def test_all_that_match_are_changed_and_changed_back(client: TestClient) -> None:
+    data = {"act": "tag", "tag": "seen", "matching": "2", "q": "status:succeeded", "run": "3"}
+    undo = read(client.post("/runs/bulk", data=data, headers=PARTIAL).text).one("form")
+    left = rows(client, "/?q=-tag:seen")
+    sent = {one.attributes["name"]: one.attributes["value"] for one in undo.all("input")}
+    act = undo.one("button").attributes["value"]
+    client.post("/runs/bulk", data=sent | {"act": act}, headers=PARTIAL)
+
+    assert (left, sent["run"]) == (["gamma"], "1,2")
+    assert rows(client, "/?q=-tag:seen") == ["gamma", "beta", "alpha"]
+
+
+@pytest.mark.usefixtures("three")
+def test_when_other_runs_match_by_now_none_is_changed(client: TestClient) -> None:
+    data = {"act": "trash", "matching": "1", "q": "status:succeeded"}
+    answer = client.post("/runs/bulk", data=data, headers=PARTIAL)
+
+    assert (answer.status_code, len(rows(client, "/"))) == (409, 3)
+    assert "2 runs match by now, not 1." in answer.text
+
+
+@pytest.mark.usefixtures("three")
+def test_of_many_runs_all_or_none_are_thrown_away(client: TestClient) -> None:
+    answer = client.post("/runs/bulk", data={"act": "trash", "run": ["1", "3"]}, headers=PARTIAL)
+
+    assert (answer.status_code, len(rows(client, "/"))) == (409, 3)
+
+
+@pytest.mark.parametrize(
+    ("act", "place"),
+    [("compare", "/compare?runs=1,2"), ("base", "/?q=a&base=1"), ("archive", "/?q=a")],
+)
+@pytest.mark.usefixtures("three")
+def test_what_is_done_to_many_leads_on(client: TestClient, act: str, place: str) -> None:
+    answer = client.post(
+        "/runs/bulk",
+        data={"act": act, "run": ["1", "2"]},
+        headers={"Referer": "http://testserver/?q=a"},
+        follow_redirects=False,
+    )
+
+    assert (answer.status_code, answer.headers["Location"]) == (303, place)
+
+
+@pytest.mark.usefixtures("three")
+def test_a_run_in_the_trash_says_so_and_can_be_taken_back(client: TestClient) -> None:
+    page = client.post("/runs/1/trash")
+    again = client.post("/runs/1/restore")
+
+    assert ("In the trash since" in page.text, "In the trash since" in again.text) == (True, False)
+
+
+@pytest.mark.usefixtures("three")
+def test_a_view_is_saved_found_and_deleted(client: TestClient) -> None:
+    saved = client.post(
+        "/views", data={"name": "best", "query": "sort=eval_loss&q=status:succeeded"}
+    )
+    (link,) = read(saved.text).one(id="views").all("a")
+
+    assert (link.text, rows(client, link.attributes["href"])) == ("best", ["beta", "alpha"])
+    client.post("/views/1/delete")
+    assert client.get("/api/v1/views").json()["data"] == []
+
+
+VIEW = "sort=eval_loss&cols=status,eval_loss,loss.curve,tag&q=status:succeeded"
+
+
+@pytest.mark.usefixtures("three")
+def test_exports_are_the_table_shown(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        tags_notes.rewrite(db, 1, name="=al_pha & co", tags=["a|b"])
+    page = client.get(f"/?{VIEW}")
+    assert names(read(page.text)) == ["beta", "=al_pha & co"]
+
+    table = list(csv.reader(io.StringIO(client.get(f"/runs.csv?{VIEW}").text)))
+    told: list[dict[str, Any]] = json.loads(client.get(f"/runs.json?{VIEW}").text)
+    markdown = client.get(f"/runs.md?{VIEW}").text.splitlines()
+    latex = client.get(f"/runs.tex?{VIEW}").text.splitlines()
+    assert [row[:4] for row in table] == [
+        ["id", "name", "status", "eval_loss"],
+        ["2", "beta", "succeeded", "0.25"],
+        ["1", "'=al_pha & co", "succeeded", "0.5"],
+    ]
+    assert [(row["id"], row["eval_loss"], row["tag"]) for row in told] == [
+        (2, 0.25, []),
+        (1, 0.5, ["a|b"]),
+    ]
+    assert told[0]["loss.curve"] == [2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.2, 2.1, 2.0]
+    assert markdown[0] == "| Run | Name | Status | Validation loss | Training loss, curve | Tags |"
+    assert markdown[3] == "| #1 | =al\\_pha & co | succeeded | 0.5 | █▇▆▆▅▄▃▃▂▁ | a\\|b |"
+    assert latex[0] == r"\begin{tabular}{rllrl}"
+    assert latex[5] == r"\#1 & =al\_pha \& co & succeeded & 0.5 & a|b \\"
+
+
+@pytest.mark.usefixtures("three")
+def test_an_export_of_groups_has_mean_spread_and_number(client: TestClient) -> None:
+    table = client.get("/runs.csv?group=status&cols=eval_loss&q=status:succeeded").text
+
+    assert table.splitlines()[0] == "status,runs,eval_loss,eval_loss_sd,eval_loss_n"
+    assert table.splitlines()[1].startswith("succeeded,2,0.375,0.1767766")
+
+
+def test_an_unknown_format_is_told_in_words(client: TestClient) -> None:
+    assert client.get("/runs.xlsx").status_code == 404
+
+
+@pytest.mark.usefixtures("three")
+def test_rest_finds_sorts_and_pages(client: TestClient) -> None:
+    first = client.get("/api/v1/runs?q=status:succeeded&sort=eval_loss&limit=1").json()
+    after = first["next_after"]
+    second = client.get(f"/api/v1/runs?q=status:succeeded&sort=eval_loss&after={after}").json()
+
+    assert [one["name"] for one in (*first["data"], *second["data"])] == ["beta", "alpha"]
+    assert (first["has_more"], second["has_more"]) == (True, False)
+
+
+def test_rest_refuses_a_wrong_query_in_words(client: TestClient) -> None:
+    answer = client.get("/api/v1/runs?q=stauts:failed")
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "q")
+
+
+@pytest.mark.usefixtures("three")
+def test_rest_writes_on_runs_and_puts_them_away(client: TestClient) -> None:
+    changes = {"notes": "n", "tags": ["t"], "is_archived": True, "is_trashed": True}
+    told = client.patch("/api/v1/runs/1", json=changes).json()
+    bulk = {"runs": [1, 2], "act": "restore"}
+
+    assert (told["notes"], told["tags"]) == ("n", ["t"])
+    assert None not in (told["archived_at"], told["deleted_at"])
+    assert client.post("/api/v1/bulk", json=bulk).json() == {"changed": [1]}
+
+
+def test_rest_lists_all_fields(client: TestClient, engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        attempts.follow(db, make_running(db), [progressed(1, luck=1.0)], 1)
+    told = {one["name"]: one for one in client.get("/api/v1/fields").json()["data"]}
+
+    assert told["precision"] == {"name": "precision", "title": "Precision", "kind": "choice"}
+    assert {"luck", "luck.max", "eval_loss.best", "optimisation.learning_rate"} <= set(told)
+    assert "luck.best" not in told
+
+
+def test_rest_keeps_views(client: TestClient) -> None:
+    made = client.post("/api/v1/views", json={"name": "mine", "query": "q=a"})
+
+    assert (made.status_code, made.json()["query"]) == (201, "q=a")
+    assert client.delete("/api/v1/views/1").status_code == 204
+    assert client.delete("/api/v1/views/1").status_code == 404
+
+
+@pytest.mark.usefixtures("three")
+def test_what_can_be_searched_for_is_offered(client: TestClient) -> None:
+    found = read(client.get("/completions", params={"q": "alpha status:can", "at": 16}).text)
+    box, offer = found.one(role="listbox"), found.one(role="option")
+
+    assert (box.attributes["data-start"], box.attributes["data-end"]) == ("13", "16")
+    assert (offer.attributes["data-text"], offer.text) == ("cancelled ", "cancelled")

@@ -1,0 +1,205 @@
+"""Secrets: set on a page, locked in the database, shown to nobody, used at once."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+from sqlalchemy import Engine
+
+from studio.db.accounts import Role, Scope
+from studio.db.session import reading
+from studio.errors import UnavailableError
+from studio.services.accounts import secrets
+from studio.services.operations import backups
+from studio.services.operations.backups import Choice
+from studio.services.operations.home import open_home
+from studio.settings import SECRETS, Settings
+from studio.web.app import create_app
+from tests.fakes.hub_server import Hub
+from tests.support.page_reader import read
+from tests.support.visitors import house
+
+TOKEN = "hf_letmein"  # noqa: S105 -- opens nothing but the hub of these tests
+
+
+def put(client: TestClient, name: str = "hub_token", value: str = TOKEN) -> None:
+    assert client.put(f"/api/v1/secrets/{name}", json={"value": value}).status_code == 204
+
+
+def used(engine: Engine, settings: Settings, name: str = "hub_token") -> str:
+    with reading(engine) as db:
+        return secrets.laid_under(db, settings).value(name)
+
+
+def test_every_secret_setting_can_be_given_on_the_page(client: TestClient) -> None:
+    assert set(secrets.TITLES) == set(SECRETS)
+    names = [one["name"] for one in client.get("/api/v1/secrets").json()["data"]]
+    assert names == list(SECRETS)
+
+
+def test_one_that_is_set_on_the_page_is_used_and_not_shown(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    answer = client.post("/settings/secrets/hub_token", data={"value": f" {TOKEN}\n"})
+
+    assert used(engine, settings) == TOKEN
+    assert "by the local user" in " ".join(read(answer.text).one(id="hub_token").text.split())
+    for path in ("/settings/secrets", "/settings", "/api/v1/secrets", "/openapi.json"):
+        assert TOKEN not in client.get(path).text
+
+
+def test_the_hub_is_asked_with_the_token_of_this_moment(
+    engine: Engine, settings: Settings, hub: Hub
+) -> None:
+    hub.model("org/private", {"config.json": b"{}"}, private=True)
+    there = settings.model_copy(update={"hub_endpoint": hub.url})
+    client = TestClient(create_app(engine, there))
+
+    client.get("/api/v1/models/search?q=private")
+    put(client)
+    client.get("/api/v1/models/search?q=private")
+
+    assert [one.token for one in hub.asked] == ["", TOKEN]
+
+
+def test_the_environment_wins(client: TestClient, engine: Engine, settings: Settings) -> None:
+    put(client)
+    told = settings.model_copy(update={"hub_token": SecretStr("hf_of_the_environment")})
+
+    page = read(TestClient(create_app(engine, told)).get("/settings/secrets").text)
+
+    assert used(engine, told) == "hf_of_the_environment"
+    assert "from the environment" in page.one(id="hub_token").text
+
+
+def test_one_that_is_forgotten_is_not_used(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    put(client)
+
+    client.post("/settings/secrets/hub_token/forget")
+
+    assert used(engine, settings) == ""
+    assert client.delete("/api/v1/secrets/hub_token").status_code == 404
+
+
+@pytest.mark.parametrize("value", ["", " ", "two\nlines", "x" * 5000])
+def test_what_is_no_value_is_refused_and_not_repeated(client: TestClient, value: str) -> None:
+    answer = client.post("/settings/secrets/hub_token", data={"value": value})
+
+    assert answer.status_code == 422
+    assert "xxxxx" not in answer.text
+    assert "xxxxx" not in client.put("/api/v1/secrets/s3_key", json={"value": value}).text
+
+
+def test_no_other_name_is_taken(client: TestClient) -> None:
+    assert client.post("/settings/secrets/home", data={"value": "/"}).status_code == 404
+    assert client.put("/api/v1/secrets/home", json={"value": "/"}).status_code == 422
+
+
+def test_the_database_alone_does_not_tell_it(
+    client: TestClient, engine: Engine, settings: Settings, tmp_path: Path
+) -> None:
+    put(client)
+    engine.dispose()
+    files = [path for path in settings.home.rglob("*") if path.is_file()]
+
+    backups.make(settings, tmp_path / "backup", Choice(packed=False), lambda _bytes: None)
+
+    kept = [path for path in (tmp_path / "backup").rglob("*") if path.is_file()]
+    assert [path.name for path in [*files, *kept] if TOKEN.encode() in path.read_bytes()] == []
+    assert "secret_key" not in {path.name for path in kept}
+
+
+def test_no_two_installs_have_the_same_key(tmp_path: Path) -> None:
+    keys = set()
+    for name in ("one", "two"):
+        settings = Settings(home=tmp_path / name, allowed_hosts="testserver", sign_in="none")
+        engine = open_home(settings)
+        put(TestClient(create_app(engine, settings)))
+        engine.dispose()
+        keys.add(settings.secret_file.read_bytes())
+        assert stat.S_IMODE(settings.secret_file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(settings.home.stat().st_mode) & 0o077 == 0
+
+    assert len(keys) == 2
+
+
+def test_a_key_that_is_missing_is_told_and_never_made_anew(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    put(client)
+    key = settings.secret_file.read_bytes()
+    settings.secret_file.unlink()
+
+    shown = read(client.get("/settings/secrets").text).one(id="hub_token").text
+    refused = client.put("/api/v1/secrets/s3_key", json={"value": "another"})
+
+    assert "is missing. Put the file back, or forget this secret" in shown
+    assert used(engine, settings) == ""
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+    settings.secret_file.write_bytes(key)
+    assert used(engine, settings) == TOKEN
+
+
+def test_another_key_is_told_and_ends_nothing(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    put(client)
+    other = settings.model_copy(update={"secret_key": SecretStr("k" * 32)})
+
+    listed = TestClient(create_app(engine, other)).get("/api/v1/secrets").json()["data"]
+
+    trouble = {one["name"]: one["trouble"] for one in listed}["hub_token"]
+    assert "locked with another key" in trouble
+    assert used(engine, other) == ""
+    with reading(engine) as db, pytest.raises(UnavailableError, match="another key"):
+        secrets.given(db, other, ["hub_token"])
+
+
+def test_one_that_was_copied_to_another_name_is_none(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    """Whoever writes the database cannot have one service shown what belongs to another."""
+    put(client, "smtp_url", "smtp://studio:hush@mail.example.org")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE secret SET name = 'webhook_url'")
+
+    assert used(engine, settings, "webhook_url") == ""
+
+
+def test_only_administrators_come_near(engine: Engine, settings: Settings) -> None:
+    home = house(engine, settings, "accounts")
+    form = {"value": TOKEN}
+
+    asked = {
+        role: home.person(role, role).post("/settings/secrets/hub_token", data=form).status_code
+        for role in Role
+    }
+    by_token = home.program(Scope.MANAGE, "ann").get("/api/v1/secrets").status_code
+
+    assert asked == {Role.VIEWER: 403, Role.MEMBER: 403, Role.ADMINISTRATOR: 303}
+    assert by_token == 403
+
+
+def test_what_is_sent_twice_under_a_key_is_kept_nowhere_else(
+    client: TestClient, engine: Engine
+) -> None:
+    client.put(
+        "/api/v1/secrets/hub_token",
+        json={"value": TOKEN},
+        headers={"Idempotency-Key": "once"},
+    )
+
+    with engine.connect() as connection:
+        dump = json.dumps(
+            [
+                [str(cell) for cell in row]
+                for table in ("receipt", "deed", "secret")
+                for row in connection.exec_driver_sql(f"SELECT * FROM {table}")  # noqa: S608 -- our own names
+            ]
+        )
+    assert TOKEN not in dump

@@ -1,0 +1,89 @@
+"""What the settings page tells of machine, precisions and places."""
+
+import os
+import re
+
+from fastapi.testclient import TestClient
+
+from studio.hardware import detect, versions
+from studio.processes.start_time import born
+from studio.recipe.precision import PRECISIONS
+from studio.services.operations import health_checks
+from studio.services.workers import launcher_status
+from studio.settings import Settings
+from tests.support.page_reader import Node, read
+
+
+def facts(client: TestClient) -> dict[str, str]:
+    pairs = read(client.get("/settings").text).all("dl", class_="facts")
+    names = [name.text for pair in pairs for name in pair.all("dt")]
+    values = [value.text for pair in pairs for value in pair.all("dd")]
+    return dict(zip(names, values, strict=True))
+
+
+def precisions(client: TestClient) -> list[Node]:
+    return read(client.get("/settings").text).one("tbody").all("tr")
+
+
+def test_the_machine_is_told(client: TestClient) -> None:
+    assert facts(client)["Processor"] == detect().processor
+
+
+def test_the_training_packages_are_told(client: TestClient) -> None:
+    told = facts(client)
+
+    assert {name: told[name] for name in versions()} == versions()
+
+
+def test_the_places_are_told(client: TestClient, settings: Settings) -> None:
+    assert facts(client)["Database"] == str(settings.database)
+
+
+def test_each_precision_is_judged(client: TestClient) -> None:
+    expected = [
+        (mode.title, f"No: {refused}" if refused else mode.caution(detect()) or "✓ yes")
+        for mode in PRECISIONS.values()
+        for refused in (mode.refusal(detect()),)
+    ]
+
+    rows = [(row.one("th").text, row.all("td")[1].text) for row in precisions(client)]
+    assert rows == expected
+
+
+def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings) -> None:
+    (told,) = read(client.get("/settings").text).all("ul", class_="findings")
+
+    assert [one.text for one in told.all("li")] == [
+        f"{'✓' if finding.good else '✗'} {finding.text}"
+        for finding in health_checks.of_home(settings)
+    ]
+
+
+def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
+    assert facts(client)["Quick start"] == "off"
+
+
+def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
+    pid = os.getpid()
+    launcher_status.write(
+        settings, launcher_status.Launcher(state="ready", pid=pid, started=born(pid))
+    )
+
+    told = facts(client)["Quick start"]
+    assert re.fullmatch(r"ready, holds [1-9]\d* MB", told)
+
+
+def test_a_launcher_that_is_gone_is_not_told_as_ready(
+    client: TestClient, settings: Settings
+) -> None:
+    launcher_status.write(
+        settings, launcher_status.Launcher(state="ready", pid=os.getpid(), started=1)
+    )
+
+    assert facts(client)["Quick start"] == "off"
+
+
+def test_a_launcher_that_cannot_work_says_why(client: TestClient, settings: Settings) -> None:
+    launcher_status.write(settings, launcher_status.Launcher(state="broken", why="It has threads."))
+
+    assert facts(client)["Quick start"] == "not usable now. It has threads."

@@ -1,0 +1,204 @@
+"""Training processes that end without a word, and what their runs are told to have died of."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import RunStatus
+from studio.db.tables import Run
+from studio.protocols.run_dir import JobSpec, RunDir
+from studio.runner.run_lock import held
+from studio.services.runs import attempts, run_commands, runs
+from studio.settings import Settings
+from studio.worker.loop import Loop
+from studio.worker.processes import cgroups, process
+from studio.worker.processes.local_launcher import Local
+from tests.support.factories import make_run
+from tests.support.waiting import until
+
+FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
+LIMIT = 200 * 2**20
+GROUPS = cgroups.find()
+
+needs_groups = pytest.mark.skipif(
+    GROUPS is None, reason="This system lets nobody here make control groups that count memory."
+)
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+
+
+def played(engine: Engine, settings: Settings, launcher: Local, **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+    """Run a part to its end."""
+    loop = Loop(engine, settings, launcher)
+    with unit_of_work(engine) as db:
+        run_id = make_run(db, **changes).id or 0
+
+    def is_over() -> bool:
+        loop.tick()
+        with reading(engine) as db:
+            return runs.get(db, run_id).status.is_final and not loop.followed
+
+    until(is_over)
+    with reading(engine) as db:
+        return runs.get(db, run_id)
+
+
+def acts(part: str) -> tuple[str, ...]:
+    return (sys.executable, FAKE, part)
+
+
+def test_a_crash_in_compiled_code_names_its_signal(engine: Engine, settings: Settings) -> None:
+    run = played(engine, settings, Local(command=acts("segfault")))
+
+    assert (run.error_code, run.error_message) == (
+        "crashed",
+        "A crash in compiled code ended the training process (SIGSEGV).",
+    )
+
+
+@needs_groups
+def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Settings) -> None:
+    launcher = Local(command=acts("eat"), groups=GROUPS, memory_limit=LIMIT)
+    run = played(engine, settings, launcher)
+
+    with reading(engine) as db:
+        (attempt,) = attempts.of(db, run.id or 0)
+    assert (run.status, run.error_code, run.error_message, attempt.exit_code) == (
+        RunStatus.FAILED,
+        "out_of_memory",
+        "The system ended the training process because this machine ran out of memory.",
+        -9,
+    )
+
+
+def test_without_groups_memory_has_a_limit_too(engine: Engine, settings: Settings) -> None:
+    run = played(engine, settings, Local(command=acts("eat"), memory_limit=LIMIT))
+
+    assert (run.status, run.error_code) == (RunStatus.FAILED, "out_of_memory")
+
+
+@needs_groups
+def test_a_group_ends_with_its_run(engine: Engine, settings: Settings) -> None:
+    launcher = Local(command=acts("segfault"), groups=GROUPS)
+    played(engine, settings, launcher)
+
+    assert launcher.groups is not None
+    assert [
+        launcher.groups.of(child.pid).path.exists() for child in launcher._children.values()
+    ] == [False]
+
+
+@needs_groups
+def test_a_group_ends_whatever_has_left_the_session() -> None:
+    """The helpers of a run may have gone where signals to its session reach them no more."""
+    assert GROUPS is not None
+    starter = "import subprocess, sys; subprocess.run(['sleep', '60'], start_new_session=True)"
+    with subprocess.Popen([sys.executable, "-c", starter]) as child:
+        group = GROUPS.make(child.pid, None)
+        assert group is not None
+        members = group.path / "cgroup.procs"
+        until(lambda: len(members.read_text(encoding="ascii").split()) == 2)
+        group.kill()
+        until(lambda: child.poll() is not None and not members.read_text(encoding="ascii"))
+    group.remove()
+
+    assert (child.returncode, group.path.exists()) == (-9, False)
+
+
+def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Settings) -> None:
+    launcher = Local(command=acts("fail"))
+    run = played(engine, settings, launcher)
+    folder = RunDir(settings.runs / str(run.id))
+    folder.artifacts.mkdir()
+    with unit_of_work(engine) as db:
+        run_commands.restart(db, run.id or 0)
+    loop = Loop(engine, settings, launcher)
+
+    def is_over() -> bool:
+        loop.tick()
+        with reading(engine) as db:
+            return runs.get(db, 1).status.is_final and not loop.followed
+
+    until(is_over)
+    with reading(engine) as db:
+        tried = [(one.number, one.from_step) for one in attempts.of(db, 1)]
+    spec = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    assert (tried, spec.attempt, spec.resume) == ([(1, 0), (2, 0)], 2, False)
+    assert not folder.artifacts.exists()
+
+
+def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -> None:
+    """A helper that was forked holds the lock on; the next attempt must not wait for it."""
+    folder = RunDir(tmp_path)
+    forker = (
+        "import os, sys, time; from pathlib import Path;"
+        "from studio.protocols.run_dir import RunDir; from studio.runner.run_lock import held\n"
+        "with held(RunDir(Path(sys.argv[1]))):\n"
+        "    child = os.fork()\n"
+        "    if child: print(child, flush=True)\n"
+        "    time.sleep(60)"
+    )
+    command = [sys.executable, "-c", forker, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        helper = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+        assert (process.training(folder), helper.is_running()) == (None, True)
+        process.clear(folder)
+        until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE)
+
+    with held(folder):
+        assert folder.lock.read_text(encoding="ascii").startswith(f"{os.getpid()} ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="Only root can make a disk of a few kilobytes.")
+def test_a_process_that_cannot_even_say_that_the_disk_is_full(
+    engine: Engine, settings: Settings
+) -> None:
+    settings.runs.mkdir(exist_ok=True)
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(settings.runs)]
+    if subprocess.run(mounted, capture_output=True, check=False).returncode:
+        pytest.skip("This machine lets nobody mount a small disk.")
+    try:
+        run = played(engine, settings, Local(command=acts("fill")))
+    finally:
+        subprocess.run(["umount", settings.runs], check=True)  # noqa: S607 -- where a system keeps it
+
+    assert (run.status, run.error_code) == (RunStatus.FAILED, "disk_full")
+
+
+def test_a_run_goes_on_with_smaller_batches_where_it_may(
+    engine: Engine, settings: Settings
+) -> None:
+    batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
+    run = played(
+        engine,
+        settings,
+        Local(command=acts("fail")),
+        optimisation=batches,
+        recovery={"smaller_batches": True},
+    )
+
+    with reading(engine) as db:
+        told = [one.data for one in runs.happenings(db, run.id or 0) if one.kind == "shrunk"]
+        ended = [one.outcome for one in attempts.of(db, run.id or 0)]
+    assert [(one["from"], one["to"], one["accumulation"]) for one in told] == [
+        (4, 2, 6),
+        (2, 1, 12),
+    ]
+    assert (run.status, run.error_code, ended) == (
+        RunStatus.FAILED,
+        "out_of_memory",
+        ["failed"] * 3,
+    )

@@ -1,0 +1,360 @@
+"""Each step of a worker is made to fail for one run, task or service: the others go on."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import RunStatus, WorkStatus
+from studio.db.tables import Run, Worker
+from studio.db.tasks import Chore, Export
+from studio.protocols.run_dir import RunDir, WorkDir
+from studio.services.exports import exports
+from studio.services.runs import run_commands, runs
+from studio.services.tasks import tasks
+from studio.services.tasks.exit_diagnosis import End
+from studio.services.workers import workers
+from studio.settings import Settings
+from studio.worker.loop import Loop
+from studio.worker.processes.launcher import LaunchSpec
+from studio.worker.processes.local_launcher import Local
+from studio.worker.tasks.scheduler import Commands
+from tests.support import waiting
+from tests.support.factories import make_done, make_run
+from tests.support.worker_processes import dismiss
+
+HERE = Path(__file__).parents[1]
+
+Break = Callable[[WorkDir], None]
+
+
+@dataclass(slots=True)
+class Faulty(Local):
+    """A launcher one of whose methods raises for one run."""
+
+    fails_in: str = ""
+    run_id: int = 1
+    _victims: tuple[str, ...] = ()
+
+    def submit(self, spec: LaunchSpec) -> str:
+        if spec.run_id == self.run_id:
+            self._fail("submit")
+        handle = Local.submit(self, spec)
+        if spec.run_id == self.run_id:
+            self._victims += (handle,)
+        return handle
+
+    def adopt(self, spec: LaunchSpec, handle: str) -> str:
+        if spec.run_id == self.run_id:
+            self._victims += (handle,)
+            self._fail("adopt")
+        return Local.adopt(self, spec, handle)
+
+    def observe(self, handle: str) -> End | None:
+        if handle in self._victims:
+            self._fail("observe")
+        return Local.observe(self, handle)
+
+    def stop(self, handle: str) -> None:
+        if handle in self._victims:
+            self._fail("stop")
+        Local.stop(self, handle)
+
+    def tend(self) -> None:
+        self._fail("tend")
+
+    def _fail(self, method: str) -> None:
+        if method == self.fails_in:
+            raise RuntimeError(method)
+
+
+Start = Callable[..., Loop]
+
+
+@pytest.fixture
+def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Make workers with two slots whose runs and tasks wait; none is left running."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    loops: list[Loop] = []
+
+    def begin(fails_in: str = "") -> Loop:
+        command = (sys.executable, str(HERE / "fakes" / "runner.py"), "wait")
+        commands = Commands(
+            export=(sys.executable, str(HERE / "fakes" / "exporter.py"), "wait"),
+            chore=(sys.executable, str(HERE / "fakes" / "task.py"), "wait"),
+        )
+        launcher = Faulty(command=command, wanted_slots=2, fails_in=fails_in)
+        loops.append(Loop(engine, settings, launcher, commands=commands))
+        loops[-1].adopt(alone=True)
+        return loops[-1]
+
+    yield begin
+    for loop in loops:
+        dismiss(loop)
+        for handle, child in loop.launcher._children.items():  # type: ignore[attr-defined] # Local's own
+            Local.kill(loop.launcher, handle)  # type: ignore[arg-type] # as above
+            _ = child.child and child.child.wait()
+
+
+def submit(engine: Engine, *names: str) -> None:
+    with unit_of_work(engine) as db:
+        for name in names:
+            make_run(db, name)
+
+
+def run_of(loop: Loop, run_id: int) -> Run:
+    with reading(loop.engine) as db:
+        return runs.get(db, run_id)
+
+
+def tick_until(loop: Loop, is_so: Callable[[], bool]) -> None:
+    def is_so_now() -> bool:
+        loop.tick()
+        return is_so()
+
+    waiting.until(is_so_now)
+
+
+def folder_of(loop: Loop, run_id: int) -> RunDir:
+    return RunDir(loop.settings.runs / str(run_id))
+
+
+def finish(loop: Loop, run_id: int) -> None:
+    """Let a run that waits go on to its end."""
+    for step in range(1, 6):
+        (folder_of(loop, run_id).root / f"go-{step}").touch()
+    tick_until(loop, lambda: run_of(loop, run_id).status is RunStatus.SUCCEEDED)
+
+
+def both_train(loop: Loop) -> None:
+    tick_until(loop, lambda: run_of(loop, 1).step == 1 and run_of(loop, 2).step == 1)
+
+
+def deleted(folder: WorkDir) -> None:
+    shutil.rmtree(folder.root)
+
+
+def replaced_by_a_file(folder: WorkDir) -> None:
+    shutil.rmtree(folder.root)
+    folder.root.touch()
+
+
+def without_events(folder: WorkDir) -> None:
+    folder.events.path.unlink()
+
+
+def with_cut_events(folder: WorkDir) -> None:
+    folder.events.path.write_bytes(b"")
+
+
+def with_a_folder_for_events(folder: WorkDir) -> None:
+    folder.events.path.unlink()
+    folder.events.path.mkdir()
+    for number in range(1000):  # to be larger than what was read
+        (folder.events.path / f"{number:0200}").touch()
+
+
+def with_unreadable_events(folder: WorkDir) -> None:
+    """Put a link to itself in their place: not even root, who may run tests, can read that."""
+    folder.events.path.unlink()
+    folder.events.path.symlink_to(folder.events.path.name)
+
+
+BREAKS = [
+    (deleted, "files_lost"),
+    (replaced_by_a_file, "files_lost"),
+    (without_events, "files_lost"),
+    (with_cut_events, "files_lost"),
+    (with_a_folder_for_events, "not_followed"),
+    (with_unreadable_events, "files_lost"),
+]
+
+
+@pytest.mark.parametrize(
+    ("broken", "code", "when"),
+    [(*one, "running") for one in BREAKS]
+    + [(*BREAKS[0], when) for when in ("stopping", "restarted", "stopping, restarted")],
+)
+def test_a_run_with_broken_files_fails_and_the_others_go_on(
+    engine: Engine, start: Start, broken: Break, code: str, when: str
+) -> None:
+    submit(engine, "broken", "sound", "waits")
+    loop = start()
+    both_train(loop)
+    handle = run_of(loop, 1).handle
+    broken(folder_of(loop, 1))
+    if "stopping" in when:
+        with unit_of_work(engine) as db:
+            run_commands.pause(db, 1)
+    if "restarted" in when:
+        children = loop.launcher._children  # type: ignore[attr-defined] # Local's own
+        loop.followed.clear()
+        loop = start()
+        loop.launcher._children = children  # type: ignore[attr-defined] # so that none is a zombie
+    tick_until(loop, lambda: run_of(loop, 1).status.is_final)
+
+    run = run_of(loop, 1)
+    assert (run.status, run.error_code, run.worker, run.handle) == (RunStatus.FAILED, code, "", "")
+    assert loop.launcher.observe(handle) is not None
+    assert 1 not in loop.followed
+    tick_until(loop, lambda: run_of(loop, 3).step == 1)
+    finish(loop, 2)
+    assert loop.isolation.failing() == []
+
+
+def test_the_folder_of_all_runs_may_go_and_the_queue_goes_on(engine: Engine, start: Start) -> None:
+    submit(engine, "first", "second", "third")
+    loop = start()
+    both_train(loop)
+    shutil.rmtree(loop.settings.runs)
+    tick_until(loop, lambda: run_of(loop, 3).step == 1)
+
+    assert [run_of(loop, number).error_code for number in (1, 2)] == ["files_lost"] * 2
+    assert run_of(loop, 1).error_message == (
+        "Its folder was deleted or moved while it ran, so it was ended."
+    )
+    finish(loop, 3)
+
+
+def test_a_run_whose_folder_was_deleted_can_be_started_again(engine: Engine, start: Start) -> None:
+    submit(engine, "first")
+    loop = start()
+    tick_until(loop, lambda: run_of(loop, 1).step == 1)
+    deleted(folder_of(loop, 1))
+    tick_until(loop, lambda: run_of(loop, 1).status.is_final)
+    with unit_of_work(engine) as db:
+        run_commands.restart(db, 1)
+    tick_until(loop, lambda: run_of(loop, 1).step == 1)
+
+    finish(loop, 1)
+
+
+@pytest.mark.parametrize("method", ["observe", "stop"])
+def test_a_run_that_its_launcher_cannot_look_after_fails(
+    engine: Engine, start: Start, method: str
+) -> None:
+    submit(engine, "broken", "sound", "waits")
+    loop = start()
+    both_train(loop)
+    loop.launcher.fails_in = method  # type: ignore[attr-defined] # of `Faulty`
+    with unit_of_work(engine) as db:
+        run_commands.pause(db, 1)
+    tick_until(loop, lambda: run_of(loop, 1).status.is_final)
+
+    run = run_of(loop, 1)
+    assert (run.error_code, run.error_message) == (
+        "not_followed",
+        "The worker could not follow this run, so it was ended: RuntimeError.",
+    )
+    tick_until(loop, lambda: run_of(loop, 3).step == 1)
+    finish(loop, 2)
+
+
+def test_a_run_that_cannot_be_adopted_fails_and_the_others_are(
+    engine: Engine, start: Start
+) -> None:
+    submit(engine, "broken", "sound")
+    first = start()
+    both_train(first)
+    first.followed.clear()
+    loop = start("adopt")
+    tick_until(loop, lambda: run_of(loop, 1).status.is_final)
+
+    assert run_of(loop, 1).error_code == "not_followed"
+    assert Local.observe(first.launcher, run_of(loop, 2).handle) is None  # type: ignore[arg-type] # a Local
+    finish(loop, 2)
+
+
+def test_a_run_that_cannot_be_started_fails_and_the_next_starts(
+    engine: Engine, start: Start
+) -> None:
+    submit(engine, "broken", "sound")
+    loop = start("submit")
+    tick_until(loop, lambda: run_of(loop, 2).step == 1)
+
+    run = run_of(loop, 1)
+    assert (run.status, run.error_message) == (
+        RunStatus.FAILED,
+        "The training process could not be started: RuntimeError.",
+    )
+
+
+def test_what_a_worker_cannot_do_is_reported_and_ceases(engine: Engine, start: Start) -> None:
+    submit(engine, "sound")
+    loop = start("tend")
+    tick_until(loop, lambda: run_of(loop, 1).step == 1)
+
+    def told() -> list[str]:
+        with reading(engine) as db:
+            return workers.failing(db)
+
+    tick_until(loop, lambda: told() == ["The worker cannot keep its launcher (RuntimeError)"])
+    loop.launcher.fails_in = ""  # type: ignore[attr-defined] # of `Faulty`
+    tick_until(loop, lambda: told() == [])
+    with reading(engine) as db:
+        (worker,) = workers.heard_of(db)
+    assert worker.failures >= 1
+
+
+@pytest.mark.parametrize(("broken", "code"), BREAKS)
+def test_a_task_with_broken_files_fails_and_the_other_goes_on(
+    engine: Engine, start: Start, broken: Break, code: str
+) -> None:
+    with unit_of_work(engine) as db:
+        db.add_all([Chore(kind="stats", subject=f"dataset:{number}") for number in (1, 2, 3)])
+    loop = start()
+    tick_until(loop, lambda: all(task(loop, number).share for number in (1, 2)))
+    watched = loop.trades.chores.followed[1].process
+    broken(tasks.folder(loop.settings.chores, task(loop, 1)))
+    tick_until(loop, lambda: task(loop, 1).status.is_final)
+
+    assert (task(loop, 1).status, task(loop, 1).error_code) == (WorkStatus.FAILED, code)
+    assert not watched.is_alive
+    tick_until(loop, lambda: task(loop, 3).share > 0)
+    (tasks.folder(loop.settings.chores, task(loop, 2)).root / "go").touch()
+    tick_until(loop, lambda: task(loop, 2).status is WorkStatus.SUCCEEDED)
+
+
+def task(loop: Loop, number: int) -> Chore:
+    with reading(loop.engine) as db:
+        return tasks.get(db, number)
+
+
+def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -> None:
+    loop = start()
+    folder = folder_of(loop, 1)
+    folder.artifacts.mkdir(parents=True)
+    with unit_of_work(engine) as db:
+        exports.request(db, make_done(db).id or 0, "bfloat16", None, loop.settings.runs)
+
+    def export() -> Export:
+        with reading(engine) as db:
+            return exports.get(db, 1, 1)
+
+    tick_until(loop, lambda: export().share > 0)
+    deleted(folder.export(1))
+    tick_until(loop, lambda: export().status.is_final)
+
+    assert (export().error_code, loop.trades.slots) == ("files_lost", 0)
+
+
+def test_a_task_of_no_known_kind_fails_and_the_next_starts(engine: Engine, start: Start) -> None:
+    with unit_of_work(engine) as db:
+        db.add_all([Chore(kind=kind, subject="dataset:1") for kind in ("unheard of", "stats")])
+    loop = start()
+    tick_until(loop, lambda: task(loop, 2).share > 0)
+
+    assert task(loop, 1).status is WorkStatus.FAILED
+
+
+def test_a_silent_worker_reports_nothing(engine: Engine) -> None:
+    with unit_of_work(engine) as db:
+        db.add(Worker(name="w", pid=1, slots=1))
+        db.flush()
+        assert workers.failing(db) == []

@@ -1,0 +1,245 @@
+"""The speaker as a real process: what models answer, and whom it makes room for."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import select
+from transformers import AutoTokenizer
+
+from studio.db.column_types import now
+from studio.db.session import reading, unit_of_work
+from studio.db.tables import Worker
+from studio.db.tasks import Loaded
+from studio.errors import ConflictError, InvalidError, UnavailableError
+from studio.protocols import inference_service as line
+from studio.protocols import tokenizer_service as desk_line
+from studio.protocols.inference_service import Asked, End
+from studio.protocols.tokenizer_service import Asked as Row
+from studio.protocols.tokenizer_service import Prompt
+from studio.services.models import inference_client, loaded_model, tokenizer_client
+from studio.services.operations.home import open_home
+from studio.services.queue.wait_reasons import Obstacle
+from studio.services.workers import workers
+from studio.settings import Settings
+from studio.worker.socket_services.inference import Speaker
+from studio.worker.socket_services.socket_activation import Post
+from tests.support import live_studio
+from tests.support.waiting import until
+
+TAKEN = Obstacle("waits for run 7 to end", 130)
+TURN = {"messages": [{"role": "user", "content": "What is two plus two?"}]}
+
+
+class Room:
+    """How many slots are free; a test takes them."""
+
+    def __init__(self) -> None:
+        self.slots = 1
+
+    def free(self) -> int:
+        return self.slots
+
+
+@pytest.fixture(scope="module")
+def room() -> Room:
+    return Room()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(home=tmp_path_factory.mktemp("speaker"))
+
+
+@pytest.fixture(scope="module")
+def engine(home: Settings) -> Iterator[Engine]:
+    engine = open_home(home)
+    with unit_of_work(engine) as db:
+        workers.beat(db, Worker(name="w", pid=1, slots=1, beat_at=now() + timedelta(hours=1)))
+    yield engine
+    engine.dispose()
+
+
+def told(engine: Engine) -> Loaded | None:
+    with reading(engine) as db:
+        return loaded_model.now(db)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[Speaker]:
+    """Tend a desk and a speaker as a worker does, until the tests are through with them."""
+    here, stop = Speaker(home), threading.Event()
+    shown = Post(desk_line.path(home.home), desk_line.MODULE)
+    here.tend(room.free, lambda: None, lambda: TAKEN)
+    shown.tend()
+
+    def tick() -> None:
+        while not stop.wait(0.02):
+            here.tend(room.free, lambda: None, lambda: TAKEN)
+            here.notice.tend(engine, "w")
+            shown.tend()
+
+    ticks = threading.Thread(target=tick)
+    ticks.start()
+    yield here
+    stop.set()
+    ticks.join()
+    here.end()
+    shown.end()
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    return live_studio.starter_model()
+
+
+@pytest.fixture(scope="module")
+def prompt(home: Settings, model: Path) -> Prompt:
+    return tokenizer_client.prompt(home, Row(kind="prompt", model=str(model), row=TURN))
+
+
+@pytest.fixture(scope="module")
+def question(model: Path, prompt: Prompt) -> Asked:
+    """Ask for the likeliest words, which are the same each time."""
+    return Asked(model=str(model), ids=prompt.ids, stops=prompt.stops, most=12, temperature=0)
+
+
+async def heard(home: Settings, asked: Asked) -> tuple[list[str], End]:
+    voice = await inference_client.ask(home, asked)
+    try:
+        *parts, end = [one async for one in voice.said()]
+    finally:
+        await voice.close()
+    assert isinstance(end, End)
+    return [str(one) for one in parts], end
+
+
+def answer(home: Settings, asked: Asked) -> tuple[str, End]:
+    parts, end = asyncio.run(heard(home, asked))
+    return "".join(parts), end
+
+
+def test_an_answer_comes_bit_by_bit(home: Settings, question: Asked) -> None:
+    parts, end = asyncio.run(heard(home, question))
+
+    assert len(parts) > 1
+    assert end.tokens <= 12
+
+
+def test_the_likeliest_words_are_the_same_each_time(home: Settings, question: Asked) -> None:
+    assert answer(home, question) == answer(home, question)
+
+
+def test_a_seed_draws_the_same_words_again(home: Settings, question: Asked) -> None:
+    drawn = question.model_copy(update={"temperature": 1.0, "seed": 7})
+
+    assert answer(home, drawn) == answer(home, drawn)
+    assert answer(home, drawn) != answer(home, drawn.model_copy(update={"seed": 8}))
+
+
+def test_an_answer_is_cut_where_it_is_told_to(home: Settings, question: Asked) -> None:
+    text, _ = answer(home, question)
+    short, end = answer(home, question.model_copy(update={"most": 2}))
+
+    assert (end, text.startswith(short)) == (
+        End(reason="length", tokens=2, computed_in="float32"),
+        True,
+    )
+
+
+def test_a_stop_ends_an_answer_and_is_not_said(home: Settings, question: Asked) -> None:
+    text, _ = answer(home, question)
+    mark = text[3:6]
+
+    found, end = answer(home, question.model_copy(update={"stop": [mark]}))
+
+    assert (found, end.reason) == (text[: text.index(mark)], "stop")
+
+
+def test_a_prompt_beyond_what_a_model_sees_is_refused(home: Settings, question: Asked) -> None:
+    with pytest.raises(InvalidError, match="The prompt has 5,000 tokens; this model sees"):
+        answer(home, question.model_copy(update={"ids": [5] * 5000}))
+
+
+def test_a_model_that_is_gone_is_an_error_in_words(home: Settings, question: Asked) -> None:
+    with pytest.raises(InvalidError, match="The base model's folder is gone"):
+        answer(home, question.model_copy(update={"model": "/nowhere/at/all"}))
+
+
+def test_whoever_hangs_up_stops_the_answer(home: Settings, question: Asked) -> None:
+    async def leave() -> None:
+        endless = question.model_copy(update={"most": None, "stops": [-1], "temperature": 1.0})
+        voice = await inference_client.ask(home, endless)
+        await voice.close()
+
+    asyncio.run(leave())
+
+    assert answer(home, question)[1].tokens <= 12
+
+
+def test_no_slot_is_told_at_once(
+    home: Settings, speaking: Speaker, room: Room, question: Asked
+) -> None:
+    answer(home, question)
+    assert speaking.slots == 1
+    speaking.make_room()
+    until(lambda: speaking.slots == 0)
+    room.slots = 0
+    try:
+        with pytest.raises(UnavailableError) as caught:
+            answer(home, question)
+    finally:
+        room.slots = 1
+
+    assert (caught.value.code, caught.value.message) == (
+        "no_free_slot",
+        "No slot is free for a model that answers: it waits for run 7 to end, in about 3 min.",
+    )
+
+
+def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
+    home: Settings, engine: Engine, question: Asked
+) -> None:
+    def has_answered() -> bool:
+        row = told(engine)
+        return row is not None and row.model == "ft:one" and row.leaves_at is not None
+
+    for _ in range(2):  # What left because somebody wanted it is loaded again for who asks.
+        answer(home, question.model_copy(update={"name": "ft:one"}))
+        until(has_answered)
+        with unit_of_work(engine) as db:
+            stays = loaded_model.left(db.exec(select(Loaded)).one())
+            loaded_model.stop(db)
+        until(lambda: told(engine) is None)
+        assert stays is not None
+        assert timedelta() < stays <= timedelta(seconds=home.answer_idle_seconds)
+
+
+def test_nothing_is_stopped_where_nothing_is_loaded(engine: Engine) -> None:
+    until(lambda: told(engine) is None)
+
+    with unit_of_work(engine) as db, pytest.raises(ConflictError, match="No model is loaded"):
+        loaded_model.stop(db)
+
+
+def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:
+    text = tokenizer_client.prompt(
+        home, Row(kind="prompt", model=str(model), row={"text": "Once upon"})
+    )
+
+    known = AutoTokenizer.from_pretrained(model)
+
+    assert known.decode(text.ids, skip_special_tokens=True) == "Once upon"
+
+
+def test_a_home_without_a_worker_says_so(tmp_path: Path, question: Asked) -> None:
+    with pytest.raises(UnavailableError, match="There is no worker to have a model answer"):
+        answer(Settings(home=tmp_path), question)
+
+
+def test_only_its_owner_may_ask(home: Settings) -> None:
+    assert line.path(home.home).stat().st_mode & 0o777 == 0o600

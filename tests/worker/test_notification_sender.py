@@ -1,0 +1,252 @@
+"""Messages, sent to real servers on this machine."""
+
+import base64
+import hashlib
+import hmac
+import json
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import Engine
+
+from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
+from studio.db.session import reading, unit_of_work
+from studio.db.states import RunStatus
+from studio.protocols.events import Failed
+from studio.services.notifications import channels, deliveries
+from studio.services.runs import attempts, states
+from studio.settings import Settings
+from studio.worker.notifications.sender import Messenger, send_next
+from tests.fakes.message_receivers import Hook, Post
+from tests.support.factories import make_done, make_running
+from tests.support.waiting import until
+
+KEY = b"0123456789abcdef01234567"
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+SOON = timedelta(minutes=1)
+
+Set = Callable[..., Settings]
+
+
+@pytest.fixture
+def given(settings: Settings) -> Set:
+    """Set the studio up to tell people."""
+
+    def make(**values: Any) -> Settings:  # noqa: ANN401 -- any setting
+        usual = {"allow_internal_addresses": True, "public_url": "https://studio.example.org/"}
+        secret = {
+            name: SecretStr(value)
+            if name in ("webhook_url", "webhook_secret", "smtp_url")
+            else value
+            for name, value in values.items()
+        }
+        return settings.model_copy(update=usual | secret)
+
+    return make
+
+
+def send_all(engine: Engine, settings: Settings, now: datetime) -> None:
+    while send_next(engine, settings, now, channels.wanted(settings)):
+        pass
+
+
+def send_done(engine: Engine, settings: Settings, name: str = "first try") -> datetime:
+    """Let a run succeed, and send what is due. Return when that was."""
+    with unit_of_work(engine) as db:
+        make_done(db, name)
+    now = datetime.now(UTC)
+    send_all(engine, settings, now)
+    return now
+
+
+def outcome(engine: Engine) -> tuple[Delivery, list[Try]]:
+    """Return the only message there is, and its tries."""
+    with reading(engine) as db:
+        [one] = deliveries.newest(db, limit=2)
+        return one, deliveries.tries(db, [one])[one.id or 0]
+
+
+def words(engine: Engine) -> list[str]:
+    return [one.words for one in outcome(engine)[1]]
+
+
+def test_a_webhook_tells_what_became_of_a_run(engine: Engine, given: Set, hook: Hook) -> None:
+    send_done(engine, given(webhook_url=f"{hook.url}/in?team=a"))
+
+    [posted] = hook.posted
+    told = json.loads(posted.content)
+    assert (posted.path, told["type"]) == ("/in?team=a", "run.succeeded")
+    assert {name: told["data"][name] for name in ("id", "name", "status", "error", "url")} == {
+        "id": 1,
+        "name": "first try",
+        "status": "succeeded",
+        "error": None,
+        "url": "https://studio.example.org/runs/1",
+    }
+    assert told["data"]["metrics"] == {"loss": 2.0}
+    assert (outcome(engine)[0].status, words(engine)) == (
+        DeliveryStatus.DELIVERED,
+        ["It answered 204 No Content."],
+    )
+
+
+def test_a_webhook_is_signed_as_standard_webhooks_are(
+    engine: Engine, given: Set, hook: Hook
+) -> None:
+    now = send_done(engine, given(webhook_url=hook.url, webhook_secret=SECRET))
+
+    [posted] = hook.posted
+    key, at = posted.headers["webhook-id"], posted.headers["webhook-timestamp"]
+    signed = hmac.new(KEY, f"{key}.{at}.".encode() + posted.content, hashlib.sha256).digest()
+    assert posted.headers["webhook-signature"] == f"v1,{base64.b64encode(signed).decode()}"
+    assert int(at) == int(now.timestamp())
+
+
+def test_a_secret_that_is_none_is_told(engine: Engine, given: Set, hook: Hook) -> None:
+    send_done(engine, given(webhook_url=hook.url, webhook_secret=SECRET + "!"))
+
+    assert words(engine) == [
+        "STUDIO_WEBHOOK_SECRET is not base64. Make one: openssl rand -base64 32"
+    ]
+
+
+def test_a_failed_try_is_made_again_under_the_same_key(
+    engine: Engine, given: Set, hook: Hook
+) -> None:
+    hook.answers = [500, 302]
+    settings = given(webhook_url=hook.url)
+    now = send_done(engine, settings)
+    for _ in range(2):
+        now += SOON
+        send_all(engine, settings, now)
+
+    assert words(engine) == [
+        "It answered 500 Internal Server Error.",
+        "It answered 302 Found; redirects are not followed.",
+        "It answered 204 No Content.",
+    ]
+    assert len({one.headers["webhook-id"] for one in hook.posted}) == 1
+    assert len({one.content for one in hook.posted}) == 1
+
+
+def test_what_was_acknowledged_is_never_sent_again(engine: Engine, given: Set, hook: Hook) -> None:
+    settings = given(webhook_url=hook.url)
+    now = send_done(engine, settings)
+    send_all(engine, settings, now + timedelta(days=2))
+
+    assert len(hook.posted) == 1
+
+
+def test_an_internal_address_is_not_asked(engine: Engine, given: Set, hook: Hook) -> None:
+    send_done(engine, given(webhook_url=hook.url, allow_internal_addresses=False))
+
+    assert hook.posted == []
+    [said] = words(engine)
+    assert said.startswith("127.0.0.1 is an internal address, which is not asked. ")
+
+
+def test_without_a_channel_nothing_is_kept(engine: Engine, given: Set) -> None:
+    send_done(engine, given())
+
+    with reading(engine) as db:
+        assert deliveries.newest(db, limit=1) == []
+
+
+def test_a_mail_is_a_sentence_and_a_link(engine: Engine, given: Set, post: Post) -> None:
+    send_done(engine, given(smtp_url=post.url, notify_email="ann@example.org, bob@example.org"))
+
+    [mail] = post.mails
+    assert mail["Subject"] == "Run 1, first try, has succeeded."
+    assert mail.get_content().splitlines() == [
+        "Run 1, first try, has succeeded.",
+        "",
+        "https://studio.example.org/runs/1",
+    ]
+    assert post.recipients == ["ann@example.org", "bob@example.org"]
+    assert words(engine) == ["The server took the mail."]
+
+
+def test_a_mail_says_why_a_run_failed(engine: Engine, given: Set, post: Post) -> None:
+    with unit_of_work(engine) as db:
+        why = Failed(code="killed", message="It was killed.", hint="Try again.")
+        attempts.fail(db, make_running(db), why)
+    send_all(engine, given(smtp_url=post.url, notify_email="a@example.org"), datetime.now(UTC))
+
+    assert post.mails[0].get_content().splitlines()[2] == "It was killed. Try again."
+
+
+def test_a_name_cannot_add_a_line_to_the_head_of_a_mail(
+    engine: Engine, given: Set, post: Post
+) -> None:
+    with unit_of_work(engine) as db:
+        # As a program might name it that writes the database itself.
+        run = make_running(db)
+        run.name = "x\r\nBcc: eve@example.org"
+        states.move(db, run, RunStatus.SUCCEEDED)
+    send_all(engine, given(smtp_url=post.url, notify_email="a@example.org"), datetime.now(UTC))
+
+    assert post.recipients == ["a@example.org"]
+    assert post.mails[0]["Subject"] == "Run 1, x Bcc: eve@example.org, has succeeded."
+
+
+def test_a_mail_that_is_refused_is_sent_again_as_the_same(
+    engine: Engine, given: Set, post: Post
+) -> None:
+    post.answers = ["451 Come back later."]
+    settings = given(smtp_url=post.url, notify_email="a@example.org")
+    now = send_done(engine, settings)
+    send_all(engine, settings, now + SOON)
+
+    assert words(engine) == [
+        "The server answered 451: Come back later.",
+        "The server took the mail.",
+    ]
+    assert post.mails[0]["Message-ID"] == f"<{outcome(engine)[0].key}@example.org>"
+
+
+def test_a_wrong_password_is_told(engine: Engine, given: Set, post: Post) -> None:
+    url = post.url.replace("hush%20hush", "guess")
+    send_done(engine, given(smtp_url=url, notify_email="a@example.org"))
+
+    assert words(engine) == ["The server answered 535: Wrong password."]
+
+
+def test_a_mail_server_that_is_away_is_told(engine: Engine, given: Set) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"smtp://127.0.0.1:{taken.getsockname()[1]}"
+        send_done(engine, given(smtp_url=url, notify_email="a@example.org"))
+
+    assert words(engine) == ["The server could not be reached: Connection refused."]
+
+
+def test_each_channel_is_tried_by_itself(
+    engine: Engine, given: Set, hook: Hook, post: Post
+) -> None:
+    hook.answers = [500]
+    send_done(engine, given(webhook_url=hook.url, smtp_url=post.url, notify_email="a@example.org"))
+
+    with reading(engine) as db:
+        told = {one.channel: one.status for one in deliveries.newest(db, limit=9)}
+    assert told == {Channel.EMAIL: "delivered", Channel.WEBHOOK: "waiting"}
+
+
+def test_a_thread_sends_what_comes(engine: Engine, given: Set, hook: Hook) -> None:
+    stop = threading.Event()
+    messenger = Messenger(engine, given(webhook_url=hook.url))
+    messenger.tend(stop)
+    try:
+        with unit_of_work(engine) as db:
+            deliveries.send_test(db, Channel.WEBHOOK)
+        until(lambda: outcome(engine)[0].status == DeliveryStatus.DELIVERED)
+    finally:
+        stop.set()
+        assert messenger._thread is not None
+        messenger._thread.join()
+
+    assert json.loads(hook.posted[0].content)["type"] == "test"

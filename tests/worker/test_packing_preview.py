@@ -1,0 +1,137 @@
+"""The desk on rows that are packed: who shares an example with whom, and how much is shown."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from studio.protocols import tokenizer_service as line
+from studio.protocols.tokenizer_service import PACKED, Asked, Pack, Tokens, Window, window_of
+from studio.services.models import tokenizer_client
+from studio.settings import Settings
+from tests.support import tokenizer_services
+
+TEXTS = ("one two", "three", "four five six", "a")
+LIMIT = 24
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(home=tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def desked(home: Settings) -> Iterator[None]:
+    with tokenizer_services.tended(home):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tokenizer_services.write_model(tmp_path_factory.mktemp("desk") / "model", template="")
+
+
+def asked(model: Path, path: Path, number: int, limit: int = LIMIT) -> Asked:
+    """Ask of a text; a token is a letter, and one more ends it."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    first = window_of(number).start - 1
+    return Asked(
+        kind="tokens",
+        model=str(model),
+        row=json.loads(lines[number - 1]),
+        number=number,
+        max_length=limit,
+        window=Window(path=str(path), start=sum(map(len, lines[:first])), rows=len(lines)),
+    )
+
+
+def written(path: Path, *texts: str) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def pack(found: Tokens) -> Pack:
+    assert found.pack is not None
+    return found.pack
+
+
+def test_a_row_is_told_with_those_it_shares_an_example_with(
+    home: Settings, model: Path, tmp_path: Path
+) -> None:
+    found = pack(tokenizer_client.tokens(home, asked(model, written(tmp_path / "rows", *TEXTS), 3)))
+
+    assert [(one.number, one.size) for one in found.rows] == [(1, 8), (3, 14), (4, 2)]
+    assert (found.size, found.limit) == (24, LIMIT)
+    shown = ["".join(token.text for token in one.tokens) for one in found.rows]
+    assert shown == ["one two<|im_end|>", "", "a<|im_end|>"]
+
+
+def test_of_the_row_before_the_end_is_told(home: Settings, model: Path, tmp_path: Path) -> None:
+    path = written(tmp_path / "rows", "x" * 100 + "end", "behind")
+
+    before, _ = pack(tokenizer_client.tokens(home, asked(model, path, 2, 200))).rows
+
+    assert (before.size, len(before.tokens)) == (104, 40)
+    assert "".join(token.text for token in before.tokens) == "x" * 36 + "end<|im_end|>"
+
+
+def test_rows_are_shown_no_longer_than_one_alone(
+    home: Settings, model: Path, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rows", *["x" * 899] * 5)
+
+    found = tokenizer_client.tokens(home, asked(model, path, 1, 9000))
+
+    told = [len(found.tokens), *(len(one.tokens) for one in pack(found).rows[1:])]
+    assert told == [900, 900, line.SHOWN_TOKENS - 1800, 0, 0]
+
+
+def test_a_row_that_is_alone_is_told_alone(home: Settings, model: Path, tmp_path: Path) -> None:
+    path = written(tmp_path / "rows", "x" * 20, "y" * 20)
+
+    assert [
+        one.number for one in pack(tokenizer_client.tokens(home, asked(model, path, 2))).rows
+    ] == [2]
+
+
+def test_rows_of_another_window_are_strangers(home: Settings, model: Path, tmp_path: Path) -> None:
+    path = written(tmp_path / "rows", *["x"] * (PACKED + 2))
+
+    found = pack(tokenizer_client.tokens(home, asked(model, path, PACKED + 1)))
+
+    assert [one.number for one in found.rows] == [PACKED + 1, PACKED + 2]
+
+
+def test_how_long_rows_are_is_found_out_once(home: Settings, model: Path, tmp_path: Path) -> None:
+    path = written(tmp_path / "rows", *TEXTS)
+    question = asked(model, path, 1)
+    tokenizer_client.tokens(home, question)
+    written(path, *(text * 2 for text in TEXTS))
+
+    found = pack(tokenizer_client.tokens(home, question.model_copy(update={"max_length": 16})))
+
+    assert [(one.number, one.size) for one in found.rows] == [(1, 8), (2, 6)]
+
+
+def test_a_neighbour_that_cannot_be_written_hides_no_row(home: Settings, tmp_path: Path) -> None:
+    template = "{% for m in messages %}{% if m.content == 'no' %}{{ raise_exception('no') }}"
+    picky = tokenizer_services.write_model(
+        tmp_path / "picky",
+        template
+        + "{% endif %}"
+        + tokenizer_services.CHATML.removeprefix("{% for message in messages %}").replace(
+            "message.", "m."
+        ),
+    )
+    talks = [
+        [{"role": "user", "content": word}, {"role": "assistant", "content": "."}]
+        for word in ("yes", "no")
+    ]
+    path = tmp_path / "rows"
+    path.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+
+    found = tokenizer_client.tokens(home, asked(picky, path, 1, 200))
+
+    assert (found.learnt > 0, found.pack) == (True, None)
+    assert "Row 2 of the training data is refused" in found.sentences[0]

@@ -1,0 +1,328 @@
+"""Chores, done by real processes; some of them play a part."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session
+
+from studio.data_sources import Errand, Folder, Limits
+from studio.db.session import reading, unit_of_work
+from studio.db.states import RunStatus, WorkStatus
+from studio.db.tasks import Chore
+from studio.errors import ConflictError
+from studio.protocols.tasks import KINDS, ChoreDir, Kind
+from studio.services.queue import concurrent_exports, task_results
+from studio.services.runs import runs
+from studio.services.tasks import task_lifecycle, tasks
+from studio.settings import Settings
+from studio.worker.loop import Loop
+from studio.worker.processes.local_launcher import Local
+from studio.worker.tasks.scheduler import Commands
+from tests.support.factories import make_run
+from tests.support.waiting import until as wait_until
+from tests.support.worker_processes import dismiss, settled, until
+
+HERE = Path(__file__).parents[1]
+PATIENCE_SECONDS = 30
+
+Start = Callable[[str], Loop]
+
+
+@pytest.fixture
+def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Make worker loops whose chores play a part, or do what they are for; none is left running."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    loops: list[Loop] = []
+
+    def begin(part: str) -> Loop:
+        runner = (sys.executable, str(HERE / "fakes" / "runner.py"), "succeed")
+        chore = (sys.executable, str(HERE / "fakes" / "task.py"), part)
+        commands = Commands(chore=chore) if part != "real" else Commands()
+        loop = Loop(engine, settings, Local(command=runner), commands=commands)
+        loops.append(loop)
+        loop.adopt(alone=True)
+        return loop
+
+    yield begin
+    for loop in loops:
+        dismiss(loop)
+
+
+@pytest.fixture
+def settings(settings: Settings, tmp_path: Path) -> Settings:
+    return settings.model_copy(update={"import_folders": (tmp_path,)})
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"text": "a row"}\n' * 100_000)
+    return path
+
+
+@pytest.fixture
+def chore(engine: Engine, source: Path) -> int:
+    return ask(engine, "import:1", source)
+
+
+@pytest.fixture(autouse=True)
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
+    """Listen to how chores end, in the place of who would make a data set of it."""
+    told: list[tuple[str, object]] = []
+
+    def listen(_db: Session, chore: Chore, result: dict[str, object]) -> None:
+        told.append((chore.status.value, result.get("rows")))
+
+    monkeypatch.setitem(task_results.ENDED, "fetch", listen)
+    return told
+
+
+def ask(engine: Engine, subject: str, source: Path) -> int:
+    with unit_of_work(engine) as db:
+        errand = Errand(
+            source=Folder(path=str(source)),
+            home=source.parent / "home" / "datasets",
+            limits=Limits(bytes=10**7, row_bytes=1000),
+        )
+        return tasks.ask(db, "fetch", subject, errand.model_dump(mode="json")).id or 0
+
+
+def folder(settings: Settings, chore_id: int) -> ChoreDir:
+    return ChoreDir(settings.chores / str(chore_id))
+
+
+def begun(chore: Chore) -> bool:
+    return chore.share > 0
+
+
+def abandon(loop: Loop, chore_id: int = 1) -> subprocess.Popen[bytes]:
+    """Take a chore's process away from a worker, as if that had been killed."""
+    left = loop.trades.chores.followed.pop(chore_id).process
+    return left.child or pytest.fail("It was our child.")
+
+
+def test_a_file_is_fetched_by_a_process_of_its_own(
+    settings: Settings, start: Start, chore: int, source: Path
+) -> None:
+    made = settled(start("real"))
+
+    arrival = made.result.pop("arrival")
+    assert (made.status, arrival["format"], made.result) == (
+        WorkStatus.SUCCEEDED,
+        "jsonl",
+        {
+            "file": "fetched",
+            "filename": "rows.jsonl",
+            "bytes": 1_800_000,
+            "sha256": hashlib.sha256(source.read_bytes()).hexdigest(),
+            "facts": {},
+        },
+    )
+    assert (folder(settings, chore).files / "fetched").read_bytes() == source.read_bytes()
+
+
+@pytest.mark.usefixtures("chore")
+def test_a_refusal_is_told_in_its_own_words(start: Start, source: Path) -> None:
+    source.unlink()
+    made = settled(start("real"))
+
+    assert (made.status, made.error_code, made.error_message, made.error_hint) == (
+        WorkStatus.FAILED,
+        "invalid",
+        "There is nothing of that name in the folders that may be read.",
+        "The operator opens folders with STUDIO_IMPORT_FOLDERS.",
+    )
+
+
+@pytest.mark.usefixtures("chore")
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ("fail", "It cannot be read."),
+        ("die", "The fetch process was killed from outside (SIGKILL)."),
+        (
+            "break",
+            "The fetch process ended itself with exit code 3; "  # noqa: ISC004 -- one sentence
+            "the last it printed was: RuntimeError: the reader broke.",
+        ),
+    ],
+)
+def test_however_it_ends_it_says_why(
+    start: Start, part: str, says: str, heard: list[tuple[str, object]]
+) -> None:
+    made = settled(start(part))
+
+    assert (made.status, made.error_message) == (WorkStatus.FAILED, says)
+    assert heard == [("failed", None)]
+
+
+@pytest.mark.usefixtures("chore")
+def test_who_asked_is_told_of_the_result_once(
+    start: Start, heard: list[tuple[str, object]]
+) -> None:
+    loop = start("succeed")
+    settled(loop)
+    loop.tick()
+
+    assert heard == [("succeeded", 3)]
+
+
+@pytest.mark.usefixtures("chore")
+def test_what_is_refused_at_its_end_has_failed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_db: Session, _chore: Chore, result: dict[str, object]) -> None:
+        if result:
+            raise ConflictError("The name is taken.", hint="Choose another.")
+
+    monkeypatch.setitem(task_results.ENDED, "fetch", refuse)
+    made = settled(start("succeed"))
+
+    assert (made.status, made.error_message) == (WorkStatus.FAILED, "The name is taken.")
+
+
+def test_another_worker_adopts_what_goes_on(settings: Settings, start: Start, chore: int) -> None:
+    first = start("wait")
+    until(first, begun)
+    left = abandon(first)
+    second = start("wait")
+    (folder(settings, chore).root / "go").touch()
+    left.wait()
+
+    made = settled(second)
+    assert (made.status, made.attempt) == (WorkStatus.SUCCEEDED, 1)
+
+
+@pytest.mark.usefixtures("chore")
+def test_what_died_with_its_worker_goes_on_with_its_files(start: Start) -> None:
+    first = start("wait")
+    until(first, begun)
+    left = abandon(first)
+    left.kill()
+    left.wait()
+
+    second = start("wait")
+    made = until(second, begun)
+    assert (made.attempt, made.phase) == (2, "found 1 files")
+
+
+def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore: int) -> None:
+    for _ in range(task_lifecycle.MOST_ATTEMPTS):
+        loop = start("wait")
+        until(loop, begun)
+        left = abandon(loop)
+        left.kill()
+        left.wait()
+    start("succeed")
+
+    with reading(engine) as db:
+        made = tasks.get(db, chore)
+    assert (made.status, made.error_code) == (WorkStatus.FAILED, "lost_worker")
+
+
+def test_one_that_is_cancelled_leaves_no_process_and_no_files(
+    engine: Engine, settings: Settings, start: Start, chore: int, heard: list[tuple[str, object]]
+) -> None:
+    loop = start("parent")
+    child = folder(settings, chore).root / "child"
+    until(loop, lambda _one: child.exists() and child.read_text() != "")
+    process, its_own = loop.trades.chores.followed[chore].process, int(child.read_text())
+    with unit_of_work(engine) as db:
+        task_results.cancel(db, chore)
+
+    made = settled(loop)
+    assert (made.status, heard) == (WorkStatus.CANCELLED, [("cancelled", None)])
+    assert not process.is_alive
+    wait_until(lambda: not psutil.pid_exists(its_own) or _is_dead(its_own), seconds=30)
+    assert list(settings.chores.iterdir()) == []
+
+
+def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
+    engine: Engine, start: Start, chore: int
+) -> None:
+    first = start("wait")
+    until(first, begun)
+    left = abandon(first)
+    with unit_of_work(engine) as db:
+        task_results.cancel(db, chore)
+    second = start("wait")
+    second.tick()
+    left.wait()
+
+    assert settled(second).status is WorkStatus.CANCELLED
+
+
+def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, chore: int) -> None:
+    settled(start("fail"))
+    with unit_of_work(engine) as db:
+        tasks.again(tasks.get(db, chore))
+
+    made = settled(start("succeed"))
+    assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
+
+
+def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) -> None:
+    for number in range(concurrent_exports.TASKS + 1):
+        ask(engine, f"import:{number}", source)
+    loop = start("wait")
+    loop.tick()
+
+    with reading(engine) as db:
+        assert [one.subject for one in task_lifecycle.waiting(db, Chore)] == [
+            f"import:{concurrent_exports.TASKS}"
+        ]
+
+
+def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -> None:
+    with unit_of_work(engine) as db:
+        make_run(db)
+    ask(engine, "import:1", source)
+    loop = start("wait")
+    loop.tick()
+
+    with reading(engine) as db:
+        assert (len(runs.live(db)), len(task_lifecycle.live(db, Chore))) == (1, 1)
+    until(loop, lambda _one: not loop.followed)
+
+
+def test_one_for_the_device_waits_until_no_run_holds_it(
+    engine: Engine, start: Start, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "fetch", Kind("", "Measuring", needs_device=True))
+    with unit_of_work(engine) as db:
+        run = make_run(db).id or 0
+    ask(engine, "import:1", source)
+    loop = start("succeed")
+    loop.tick()
+    with reading(engine) as db:
+        assert (len(runs.live(db)), len(task_lifecycle.waiting(db, Chore))) == (1, 1)
+    settled(loop)
+
+    with reading(engine) as db:
+        assert runs.get(db, run).status is RunStatus.SUCCEEDED
+
+
+def test_a_run_waits_for_one_that_holds_the_device(
+    engine: Engine, start: Start, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "fetch", Kind("", "Measuring", needs_device=True))
+    ask(engine, "import:1", source)
+    loop = start("wait")
+    until(loop, begun)
+    with unit_of_work(engine) as db:
+        run = make_run(db).id or 0
+    loop.tick()
+
+    with reading(engine) as db:
+        assert runs.get(db, run).status is RunStatus.QUEUED
+
+
+def _is_dead(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,128 @@
+"""Tokens counted by a chore: asked for, done by a real process, kept, and forgotten."""
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import select
+
+from studio.db.session import reading, unit_of_work
+from studio.db.states import WorkStatus
+from studio.db.tables import DatasetVersion
+from studio.db.tasks import Chore
+from studio.intake.quality.length_stats import Stats
+from studio.services.datasets import datasets, token_stats, versions
+from studio.services.datasets.token_stats import Which
+from studio.services.models import models
+from studio.services.tasks import tasks
+from studio.settings import Settings
+from studio.worker.loop import Loop
+from studio.worker.processes.local_launcher import Local
+from tests.support import tokenizer_services
+from tests.support.worker_processes import dismiss, settled
+
+
+@pytest.fixture
+def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    loop = Loop(engine, settings, Local())
+    yield loop
+    dismiss(loop)
+
+
+@pytest.fixture
+def model(engine: Engine, tmp_path: Path) -> Path:
+    with unit_of_work(engine) as db:
+        models.add(
+            db, "spoken", str(tokenizer_services.write_model(tmp_path / "spoken")), kind="folder"
+        )
+    return tmp_path / "spoken"
+
+
+def counted(loop: Loop) -> Chore:
+    """Have the tokens counted, and wait for what comes of it."""
+    with unit_of_work(loop.engine) as db:
+        asked = token_stats.ask(db, loop.settings, which(loop)).id or 0
+    return settled(loop, asked)
+
+
+def which(loop: Loop) -> Which:
+    with reading(loop.engine) as db:
+        version = versions.current(db, datasets.get(db, 1))
+        assert version is not None
+        return token_stats.which(db, version, "spoken", "model")
+
+
+def known(loop: Loop) -> Stats | None:
+    wanted = which(loop)
+    with reading(loop.engine) as db:
+        return token_stats.known(db, wanted)
+
+
+@pytest.mark.usefixtures("model")
+def test_a_chore_counts_what_training_would_read(loop: Loop) -> None:
+    chore = counted(loop)
+
+    found = token_stats.told(chore)
+    assert (chore.status, chore.share) == (WorkStatus.SUCCEEDED, 1.0)
+    assert found is not None
+    assert found == known(loop)
+    assert (found.train.rows, found.train.tokens, found.train.learnt) == (40, 1701, 151)
+    assert found.train.lengths.times == {41: 9, 42: 1, 43: 30}
+
+
+@pytest.mark.usefixtures("model")
+def test_the_same_rows_are_counted_once(loop: Loop) -> None:
+    chore = counted(loop)
+
+    assert counted(loop).id == chore.id
+
+
+def test_a_changed_tokenizer_takes_the_place_of_what_was_counted(loop: Loop, model: Path) -> None:
+    first = counted(loop)
+    tokenizer_services.write_model(
+        model, template="{{ messages[0].content }}" + tokenizer_services.CHATML
+    )
+    second = counted(loop)
+
+    with reading(loop.engine) as db:
+        assert [chore.id for chore in db.exec(select(Chore))] == [second.id]
+    assert first.id != second.id
+
+
+def test_a_model_without_a_template_is_told_what_to_choose(loop: Loop, model: Path) -> None:
+    tokenizer_services.write_model(model, template="")
+    chore = counted(loop)
+
+    assert (chore.status, chore.error_code) == (WorkStatus.FAILED, "invalid")
+    assert chore.error_message.startswith("This model has no chat template")
+    assert chore.error_hint == "Choose one for it: chatml or plain."
+
+
+def test_a_template_that_takes_all_memory_is_refused(loop: Loop, model: Path) -> None:
+    greedy = "{% if '7' in messages[0].content %}{{ 'a' * 10 ** 11 }}{% endif %}"
+    tokenizer_services.write_model(model, template=greedy + tokenizer_services.CHATML)
+    found = token_stats.told(counted(loop))
+
+    assert found is not None
+    assert [one.numbers for one in found.train.refused.values()] == [[8, 18, 28, 38]]
+
+
+@pytest.mark.usefixtures("model")
+def test_what_was_counted_outlives_other_chores_but_not_its_rows(loop: Loop) -> None:
+    chore = counted(loop)
+    with unit_of_work(loop.engine) as db:
+        tasks.get(db, chore.id or 0).finished_at = datetime.now(UTC) - timedelta(days=400)
+    loop.adopt(alone=True)
+    assert known(loop) is not None
+
+    with unit_of_work(loop.engine) as db:
+        db.exec(select(DatasetVersion)).one().sha256 = "2" * 64
+    loop.adopt(alone=True)
+
+    with reading(loop.engine) as db:
+        assert db.exec(select(Chore)).all() == []

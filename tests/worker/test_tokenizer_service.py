@@ -1,0 +1,301 @@
+"""The desk as a real process: what it answers, and what it survives."""
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from studio.errors import InvalidError, StudioError, UnavailableError
+from studio.protocols import tokenizer_service as line
+from studio.protocols.tokenizer_service import Asked
+from studio.services.models import tokenizer_client
+from studio.settings import Settings
+from studio.worker.socket_services.socket_activation import Post
+from tests.support import tokenizer_services
+from tests.support.waiting import until
+
+ROW: dict[str, Any] = {
+    "messages": [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yo"},
+    ]
+}
+ENDLESS = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}"
+    "{% endfor %}{% endfor %}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return Settings(home=tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def desked(home: Settings) -> Iterator[Post]:
+    with tokenizer_services.tended(home) as here:
+        yield here
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return tokenizer_services.write_model(tmp_path / "model")
+
+
+def asked(model: Path | str, row: dict[str, Any] = ROW, max_length: int = 1024) -> Asked:
+    return Asked(kind="tokens", model=str(model), row=row, max_length=max_length)
+
+
+def learnt(home: Settings, question: Asked) -> str:
+    return "".join(one.text for one in tokenizer_client.tokens(home, question).tokens if one.learnt)
+
+
+def test_a_row_is_told_token_by_token(home: Settings, model: Path) -> None:
+    found = tokenizer_client.tokens(home, asked(model))
+
+    assert "".join(one.text for one in found.tokens) == (
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"
+    )
+    assert [one.text for one in found.tokens if one.learnt] == ["Y", "o", "<|im_end|>"]
+    assert [one.text for one in found.tokens if one.special] == [
+        *tokenizer_services.SPECIAL,
+        *tokenizer_services.SPECIAL,
+    ]
+    assert {one.turn for one in found.tokens if one.learnt} == {1}
+    assert (found.learnt, found.cut, found.cut_at) == (3, 0, None)
+    assert (found.roles, found.template) == (["user", "assistant"], "model")
+
+
+def test_what_stands_behind_the_longest_example_is_cut(home: Settings, model: Path) -> None:
+    whole = tokenizer_client.tokens(home, asked(model))
+    found = tokenizer_client.tokens(home, asked(model, max_length=whole.total - 2))
+
+    assert (found.total, found.cut, found.learnt) == (whole.total, 2, 2)
+    assert [one.text for one in found.tokens if one.cut] == ["<|im_end|>", "\n"]
+    assert found.warnings == ["2 tokens are cut off, 1 of which would have been learnt."]
+
+
+def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, model: Path) -> None:
+    found = tokenizer_client.tokens(home, asked(model, max_length=10))
+
+    assert found.learnt == 0
+    assert found.warnings == [
+        (
+            "Nothing of this row is learnt: what is to be learnt begins behind the cut at 10 "
+            "tokens. The row is left out."
+        )
+    ]
+
+
+def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Path) -> None:
+    base = tokenizer_services.write_model(tmp_path / "base", template="")
+
+    found = tokenizer_client.tokens(home, asked(base, {"text": "So it goes."}))
+
+    assert [one.text for one in found.tokens if not one.learnt] == ["S"]
+    assert (found.tokens[-1].text, found.template) == ("<|im_end|>", None)
+
+
+@pytest.mark.parametrize(
+    ("row", "warning"),
+    [
+        (ROW | {"label": False}, "This answer was judged bad: nothing of this row is learnt."),
+        (
+            {"messages": ROW["messages"][:1]},
+            "Nothing of this row is learnt: it has no answer to learn. The row is left out.",
+        ),
+    ],
+    ids=["judged", "unanswered"],
+)
+def test_a_row_that_teaches_nothing_says_so(
+    home: Settings, model: Path, row: dict[str, Any], warning: str
+) -> None:
+    assert tokenizer_client.tokens(home, asked(model, row)).warnings == [warning]
+
+
+def test_pieces_of_one_character_are_told_once(home: Settings, model: Path) -> None:
+    row = {"messages": [ROW["messages"][0], {"role": "assistant", "content": "é"}]}
+
+    found = [one for one in tokenizer_client.tokens(home, asked(model, row)).tokens if one.learnt]
+
+    assert [one.text for one in found] == ["é", "", "<|im_end|>"]
+
+
+def test_a_very_long_row_is_counted_whole_and_told_in_part(home: Settings, model: Path) -> None:
+    found = tokenizer_client.tokens(home, asked(model, {"text": "word " * 2000}, max_length=20_000))
+
+    assert (len(found.tokens), found.total) == (line.SHOWN_TOKENS, 10_001)
+
+
+def test_a_model_without_a_template_offers_ours(home: Settings, tmp_path: Path) -> None:
+    base = tokenizer_services.write_model(tmp_path / "base", template="")
+
+    with pytest.raises(InvalidError) as caught:
+        tokenizer_client.tokens(home, asked(base))
+    found = tokenizer_client.templates(home, asked(base).model_copy(update={"kind": "templates"}))
+
+    assert caught.value.code == "no_chat_template"
+    assert (found.has_own, [(one.name, bool(one.refused)) for one in found.choices]) == (
+        False,
+        [("chatml", False), ("plain", False)],
+    )
+    assert found.choices[1].pieces == [
+        ("User: Hi\nAssistant:", False),
+        (" Yo<|im_end|>", True),
+        ("\n", False),
+    ]
+
+
+def test_an_endless_template_does_not_keep_the_others_from_being_shown(
+    home: Settings, tmp_path: Path
+) -> None:
+    hostile = asked(tokenizer_services.write_model(tmp_path / "hostile", ENDLESS))
+
+    found = tokenizer_client.templates(home, hostile.model_copy(update={"kind": "templates"}))
+
+    assert [one.refused for one in found.choices] == ["", ""]
+
+
+def test_a_changed_template_is_seen_at_once(home: Settings, model: Path) -> None:
+    assert learnt(home, asked(model)) == "Yo<|im_end|>"
+    tokenizer_services.write_model(
+        model, tokenizer_services.CHATML.replace("message.content", "message.content | upper")
+    )
+
+    assert learnt(home, asked(model)) == "YO<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("owner/never-fetched", "owner/never-fetched is not on this machine yet, so its"),
+        ("/nowhere/at/all", "The model's folder has no tokenizer that can be read."),
+    ],
+)
+def test_a_model_that_is_not_here_is_an_error_in_words(
+    home: Settings, model: str, message: str
+) -> None:
+    with pytest.raises(InvalidError, match=message):
+        tokenizer_client.tokens(home, asked(model))
+
+
+def test_a_model_whose_config_cannot_be_is_an_error_in_words(
+    home: Settings, desked: Post, model: Path
+) -> None:
+    tokenizer_client.tokens(home, asked(model))
+    before = desked.child
+    broken = tokenizer_services.write_model(model.parent / "broken")
+    (broken / "config.json").write_text('{"model_type": "llama", "hidden_size": 8}', "utf-8")
+
+    with pytest.raises(InvalidError):
+        tokenizer_client.tokens(home, asked(broken))
+    assert desked.child is before
+
+
+def test_a_row_that_is_none_is_an_error_in_words(home: Settings, model: Path) -> None:
+    with pytest.raises(InvalidError, match="it has no list of turns called messages"):
+        tokenizer_client.tokens(home, asked(model, {"question": "Hi"}))
+
+
+def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
+    home: Settings, desked: Post, model: Path, tmp_path: Path
+) -> None:
+    hostile = tokenizer_services.write_model(tmp_path / "hostile", ENDLESS)
+    told: list[StudioError] = []
+
+    def ask() -> None:
+        with pytest.raises(InvalidError) as caught:
+            tokenizer_client.tokens(home, asked(hostile))
+        told.append(caught.value)
+
+    tokenizer_client.tokens(home, asked(model))
+    before = desked.child
+    waiting = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    assert learnt(home, asked(model)) == "Yo<|im_end|>"
+    for thread in waiting:
+        thread.join()
+
+    assert ["took more than 2 seconds" in one.message for one in told] == [True, True]
+    assert desked.child is before
+
+
+def test_who_has_left_keeps_nobody_waiting(home: Settings, model: Path, tmp_path: Path) -> None:
+    hostile = (
+        asked(tokenizer_services.write_model(tmp_path / "hostile", ENDLESS))
+        .model_dump_json()
+        .encode()
+    )
+    lines = [line.connect(home.home, timeout=5) for _ in range(12)]
+    for here in lines:
+        here.sendall(hostile)
+        here.shutdown(socket.SHUT_WR)
+    for here in lines:
+        here.close()
+
+    # Twelve times two seconds on two processors would be longer than anybody waits.
+    assert learnt(home, asked(model)) == "Yo<|im_end|>"
+
+
+def test_nonsense_on_the_socket_does_no_harm(home: Settings, desked: Post, model: Path) -> None:
+    tokenizer_client.tokens(home, asked(model))
+    before = desked.child
+    with line.connect(home.home, timeout=5) as here:
+        here.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        here.shutdown(socket.SHUT_WR)
+        assert here.recv(100) == b""
+
+    assert learnt(home, asked(model)) == "Yo<|im_end|>"
+    assert desked.child is before
+
+
+def test_a_desk_that_was_killed_is_started_again(home: Settings, desked: Post, model: Path) -> None:
+    tokenizer_client.tokens(home, asked(model))
+    assert desked.child is not None
+    desked.child.send_signal(signal.SIGKILL)
+    desked.child.wait()
+
+    assert learnt(home, asked(model)) == "Yo<|im_end|>"
+
+
+def test_only_its_owner_may_ask(home: Settings) -> None:
+    assert line.path(home.home).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_desk_ends_with_its_worker(tmp_path: Path, model: Path) -> None:
+    settings = Settings(home=tmp_path)
+    with tokenizer_services.tended(settings) as here:
+        tokenizer_client.tokens(settings, asked(model))
+        assert here.child is not None
+        process = psutil.Process(here.child.pid)
+
+    until(lambda: not process.is_running())
+    with pytest.raises(UnavailableError, match="There is no worker to ask"):
+        tokenizer_client.tokens(settings, asked(model))
+
+
+def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> None:
+    settings = Settings(home=tmp_path / ("long" * 25))
+    settings.home.mkdir()
+
+    with tokenizer_services.tended(settings):
+        assert learnt(settings, asked(model)) == "Yo<|im_end|>"
+
+
+def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, model: Path) -> None:
+    settings = Settings(home=tmp_path)
+    second = Post(line.path(settings.home), line.MODULE)
+    with tokenizer_services.tended(settings):
+        tokenizer_client.tokens(settings, asked(model))
+        second.tend()
+        assert second._listener is None
+    second = Post(line.path(settings.home), line.MODULE)
+    second.tend()
+    assert second._listener is not None
+    second.end()
