@@ -1,10 +1,10 @@
 // What every page needs: the theme button, page modules, and focus after navigation.
 // A page module exports `default(element)` and returns a function that ends what it began.
 
-import { tick } from "./clock.js";
-import { check, watch } from "./connection.js";
-import { phrase } from "./phrases.js";
-import { listen } from "./shortcuts.js";
+import { tick } from "./i18n/relative_time.js";
+import { check, watch } from "./shell/connection.js";
+import { phrase } from "./i18n/translations.js";
+import { listen } from "./shell/shortcuts.js";
 
 /** @type {Map<Element, () => void>} */
 const running = new Map();
@@ -33,7 +33,7 @@ async function load(element) {
 /** Show a newcomer around, once. */
 async function guide() {
   if (localStorage.tour || !document.querySelector("[data-first-run]")) return;
-  const { start } = await import("./tour.js");
+  const { start } = await import("./shell/tour.js");
   start();
 }
 

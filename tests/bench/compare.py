@@ -32,7 +32,8 @@ AXES = ("step", "relative_step", "epoch", "tokens", "seconds", "wall", "loss_sca
 
 DRAW = """async ([runs, points]) => {
   const module = document.querySelector("[data-module]").dataset.module;
-  const { Chart } = await import(new URL("./chart.js", new URL(module, location.href)));
+  const address = new URL("../charts/line_chart.js", new URL(module, location.href));
+  const { Chart } = await import(address);
   const card = document.createElement("section");
   card.innerHTML = '<p class="read"></p><div class="plot"></div>';
   document.querySelector(".charts").prepend(card);

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "studio").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
-SCRIPTS = sorted((ROOT / "static" / "js").glob("*.js"))
+SCRIPTS = sorted((ROOT / "static" / "js").rglob("*.js"))
 
 HEAVY = ("torch", "transformers", "trl", "peft", "datasets", "accelerate", "optuna", "argon2")
 NO_NOUNS = {"utils", "util", "common", "helpers", "helper", "core", "manager", "misc"}

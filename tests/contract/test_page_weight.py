@@ -14,7 +14,6 @@ SCRIPT, STYLE = 60 * KB, 15 * KB
 _SOURCE = re.compile(r"""static\(["'](\S+?\.js)["']\)""")
 _AT_ONCE = re.compile(r"""(?:from|new URL\()\s*["'`](\.\S+?\.js)["'`]""")
 _WHEN_USED = re.compile(r"""import\(["'`](\.\S+?\.js)["'`]""")
-_EITHER = re.compile(r"""["'](\w+)["'] : ["'](\w+)["']\}\.js""")
 
 
 def modules() -> list[str]:
@@ -47,14 +46,7 @@ def fetched(names: set[str]) -> set[str]:
 
 def used(names: set[str]) -> set[str]:
     """Return what some scripts fetch once a person asks for what it does."""
-    return {
-        one
-        for name in names
-        for one in (
-            *_near(name, _WHEN_USED.findall(_text(name))),
-            *(f"js/{part}.js" for pair in _EITHER.findall(_text(name)) for part in pair),
-        )
-    }
+    return {one for name in names for one in _near(name, _WHEN_USED.findall(_text(name)))}
 
 
 def _text(name: str) -> str:

@@ -118,7 +118,7 @@ _STATES = (RunStatus, WorkStatus, SweepStatus, Role)
 def all_of(root: Path) -> Iterator[tuple[str, str | tuple[str, str]]]:
     """Yield the file that says something, and what it says, as far as pages show it."""
     yield from _declared()
-    for path in sorted((root / "static" / "js").glob("*.js")):
+    for path in sorted((root / "static" / "js").rglob("*.js")):
         where = path.relative_to(root).as_posix()
         yield from ((where, text) for text in PHRASE.findall(path.read_text(encoding="utf-8")))
     for part in SPEAKING:

@@ -105,7 +105,7 @@ def _page(request: Request, db: Session, who: Identity, **about: Any) -> Respons
     mine = who.account_id
     return page(
         request,
-        "settings/access.html",
+        "accounts/access.html",
         status=status_of(error) if error else 200,
         **told
         | {"name": ""}

@@ -36,7 +36,7 @@ def show(
     if visitor is not None:
         return RedirectResponse(local(there), 303)
     if config.sign_in == "link":
-        return page(request, "login/link.html", problem=None)
+        return page(request, "accounts/link.html", problem=None)
     return _form(request, local(there))
 
 
@@ -73,7 +73,7 @@ def choose(
             request.state.deed = account.name
             return let_in(request, db, account.id, "/")
     except UnknownPersonError as error:
-        return page(request, "login/link.html", status=401, problem=error)
+        return page(request, "accounts/link.html", status=401, problem=error)
     except StudioError as error:
         with reading(engine) as db:
             return _password(request, db, t, error, name)
@@ -123,7 +123,7 @@ def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
     except UnknownPersonError as error:
         if visitor is not None:
             return RedirectResponse("/", 303)
-        return page(request, "login/link.html", status=401, problem=error)
+        return page(request, "accounts/link.html", status=401, problem=error)
 
 
 def _account_of(db: Session, secret: str, name: str) -> Account:
@@ -150,7 +150,7 @@ def _form(
     config = request.app.state.settings
     service = oidc.host(config) if oidc.is_on(config) else ""
     about = {"there": there, "name": name, "problem": problem, "service": service}
-    return page(request, "login/enter.html", status=status, **about)
+    return page(request, "accounts/sign_in.html", status=status, **about)
 
 
 def _password(
@@ -164,7 +164,7 @@ def _password(
     account = one_time_links.holder(db, ticket)
     return page(
         request,
-        "login/password.html",
+        "accounts/password.html",
         status=status_of(problem) if problem else 200,
         secret=secret,
         is_first=ticket.purpose is Purpose.FIRST,

@@ -77,7 +77,7 @@ def log(
     found = audit_log.newest(db, SHOWN, before, who)
     return page(
         request,
-        "settings/log.html",
+        "accounts/audit_log.html",
         deeds=found,
         who=who,
         older=found[-1].id if len(found) == SHOWN else None,
@@ -97,7 +97,7 @@ def _page(request: Request, db: DB, config: Settings, **about: Any) -> Response:
     told: dict[str, Any] = {"problem": None, "name": "", "link": "", "invited": None}
     return page(
         request,
-        "settings/people.html",
+        "accounts/people.html",
         status=status_of(error) if error else 200,
         people=accounts.listed(db),
         roles=list(Role),

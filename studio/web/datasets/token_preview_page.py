@@ -54,8 +54,8 @@ def of_dataset(
         "sight": token_preview.look(request.app.state.engine, config, values),
     }
     if asked_by_htmx(request):
-        return block(request, "datasets/sight.html", "sight", **context)
-    return page(request, "datasets/sight.html", **context)
+        return block(request, "datasets/token_preview.html", "sight", **context)
+    return page(request, "datasets/token_preview.html", **context)
 
 
 def _wanted(posted: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ def show(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> Res
     """Show what was counted, or how to have it counted. Another cut needs no other counting."""
     context = _context(db, config, datasets.get(db, dataset_id), request)
     if not asked_by_htmx(request):
-        return page(request, "datasets/stats.html", **context)
-    answer = block(request, "datasets/stats.html", "stats", **context)
+        return page(request, "datasets/token_stats.html", **context)
+    answer = block(request, "datasets/token_stats.html", "stats", **context)
     answer.headers["HX-Replace-Url"] = f"{request.url.path}?{urlencode(context['values'])}"
     return answer
 

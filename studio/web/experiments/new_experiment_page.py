@@ -86,7 +86,7 @@ def advise(request: Request, posted: Posted, config: Config) -> Response:
         told = recipe_preview.of(db, draft.method, draft.values)
         form = fieldset(draft.method.recipe, draft.values, base=draft.base)
         beside = submission_summary.outline(db, config, draft, form, str(request.base_url))
-    return page(request, "experiments/live.html", preview=told, outline=beside)
+    return page(request, "experiments/preview.html", preview=told, outline=beside)
 
 
 @router.post("/calibrate")

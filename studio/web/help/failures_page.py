@@ -11,4 +11,4 @@ router = APIRouter(prefix="/failures", include_in_schema=False)
 
 @router.get("")
 def index(request: Request) -> Response:
-    return page(request, "failures/list.html", kinds=KINDS.values())
+    return page(request, "help/failures.html", kinds=KINDS.values())

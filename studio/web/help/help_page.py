@@ -42,7 +42,7 @@ def knob(request: Request, name: str) -> Response:
         )
     return page(
         request,
-        "help/knob.html",
+        "help/setting.html",
         entry=entry,
         chapter=help_index.title_of(entry),
         siblings=help_index.siblings(entry),

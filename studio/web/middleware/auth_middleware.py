@@ -178,7 +178,7 @@ class _Visit:
             here = urlsplit(request.headers.get("HX-Current-URL", "")).path or "/"
             return Response(status_code=401, headers={"HX-Redirect": sign_in_url(here)})
         if self._settings.sign_in == "link":
-            return render.page(request, "login/link.html", status=401, problem=None)
+            return render.page(request, "accounts/link.html", status=401, problem=None)
         here = self._scope["path"]
         query = self._scope["query_string"].decode("latin-1")
         is_shown = self._scope["method"] in SAFE

@@ -23,8 +23,8 @@ Then = Annotated[str, Query(pattern=r"^(/[^/\\].*)?$", max_length=500)]
 def show(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
     chore = tasks.get(db, chore_id)
     if asked_by_htmx(request):
-        return block(request, "chores/show.html", "chore", **_about(db, chore, then))
-    return page(request, "chores/show.html", **_about(db, chore, then))
+        return block(request, "queue/task.html", "chore", **_about(db, chore, then))
+    return page(request, "queue/task.html", **_about(db, chore, then))
 
 
 @router.post("/{chore_id}/cancel")
@@ -43,7 +43,7 @@ def again(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Respo
 def _shown(request: Request, db: DB, chore: Chore, then: str) -> Response:
     """Show a chore anew: in its place where the page is to stay, else on the page one was on."""
     if asked_by_htmx(request):
-        return block(request, "chores/show.html", "chore", **_about(db, chore, then))
+        return block(request, "queue/task.html", "chore", **_about(db, chore, then))
     return go(request, _back(request, chore.id or 0))
 
 

@@ -18,7 +18,7 @@ ORDER = (
     "css/charts.css",
     "css/compare.css",
     "css/answers.css",
-    "css/sight.css",
+    "css/token_preview.css",
     "css/table.css",
     "css/print.css",
 )

@@ -1,9 +1,9 @@
 """The figures of a run: what each one is, and how pages write it, wherever it stands.
 
 A template shows one with `figure(run, name)`. Its element names it in `data-put`, and
-`static/js/figures.js` writes the same text there whenever the event stream brings news, so one run
-shows the same figures in every tab, table and card. A name that is not in `FIGURES` is a metric:
-its newest value.
+`static/js/live/live_figures.js` writes the same text there whenever the event stream brings news,
+so one run shows the same figures in every tab, table and card. A name that is not in `FIGURES` is
+a metric: its newest value.
 """
 
 from collections.abc import Callable, Mapping

@@ -16,4 +16,4 @@ def show(request: Request, run_id: int, db: DB, config: Config, step: int = 0) -
     run = runs.get(db, run_id)
     log = RunDir(config.runs / str(run_id)).log
     found = nonfinite_steps.at(db, run_id, step, log)
-    return page(request, "runs/broken.html", run=run, found=found)
+    return page(request, "runs/nonfinite_step.html", run=run, found=found)

@@ -31,7 +31,7 @@ def rate(
         return go(request, _back(request) or f"/runs/{run_id}")
     return page(
         request,
-        "compare/rated.html",
+        "compare/rating.html",
         sample=sample,
         score=score or None,
         before=before,

@@ -123,7 +123,7 @@ def wait(request: Request, run_id: int, db: DB) -> Response:
 @router.get("/{run_id}/row")
 def row(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
-    return block(request, "runs/brief.html", "row", run=run, progress_of=run_progress.of)
+    return block(request, "runs/summary_row.html", "row", run=run, progress_of=run_progress.of)
 
 
 @router.get("/{run_id}/numerics")

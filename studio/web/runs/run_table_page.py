@@ -163,7 +163,7 @@ def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:
     found = run_table.lines(db, [run.id or 0], columns)[0]
     return block(
         request,
-        "runs/row.html",
+        "runs/table_row.html",
         "row",
         row=shown.row(found, columns, baseline(db, view, columns)),
         line_of=_line_of(asked),
@@ -180,7 +180,7 @@ def _editor(
     written, known, error = told
     return block(
         request,
-        "runs/row.html",
+        "runs/table_row.html",
         "editor",
         status=422 if error else 200,
         run=run,
@@ -205,7 +205,7 @@ def _toast(request: Request, what: Act, changed: list[int], tag: str) -> Respons
     words = told if changed else "They were so already."
     undo = bulk_actions.UNDO.get(what, "") if changed else ""
     answer = block(
-        request, "runs/row.html", "toast", words=words, undo=undo, changed=changed, tag=tag
+        request, "runs/table_row.html", "toast", words=words, undo=undo, changed=changed, tag=tag
     )
     answer.headers["HX-Trigger"] = "table-changed"
     return answer

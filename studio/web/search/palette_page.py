@@ -14,5 +14,5 @@ router = APIRouter(prefix="/palette", include_in_schema=False)
 
 @router.get("")
 def show(request: Request, db: DB, q: Annotated[str, Query(max_length=200)] = "") -> Response:
-    template = "palette/offers.html" if asked_by_htmx(request) else "palette/show.html"
+    template = "search/palette_items.html" if asked_by_htmx(request) else "search/palette.html"
     return page(request, template, q=q, groups=offers(db, q))

@@ -22,7 +22,7 @@ Figures = dict[str, str]
 READ = """places => places.map((place) => Object.fromEntries(
   [...place.querySelectorAll("[data-put]")].map((spot) => [spot.dataset.put, spot.textContent])))"""
 
-WRITE = """pairs => import("/static/js/numbers.js")
+WRITE = """pairs => import("/static/js/i18n/formatting.js")
   .then(({ measure }) => pairs.map((pair) => measure(...pair)))"""
 
 VALUES = (0, 1, 0.5, 0.0002, 0.00005, -3e-7, 2.74849, 999.96, 1000.4, 12345.6, 1e9)

@@ -126,6 +126,6 @@ def test_what_does_not_fit_is_told_first(room: int, says: str) -> None:
     host = Host(loading=10 * GIB, saving=GIB, examples=0, beside=BESIDE_CUDA, room=room)
     found = replace(needed(), room=60_000_000_000, host=host)
 
-    told = _jinja().get_template("macros/outline.html").module.holding(found)  # type: ignore[attr-defined] # a macro
+    told = _jinja().get_template("experiments/_submission_summary.html").module.holding(found)  # type: ignore[attr-defined] # a macro
 
     assert says in read(str(told)).text

@@ -1,0 +1,97 @@
+// Reading a chart: the values at a place in words, by pointer and by keyboard.
+import { place as written, short } from "../i18n/formatting.js";
+import { phrase } from "../i18n/translations.js";
+
+const KEYS = {
+  ArrowLeft: -1,
+  ArrowRight: 1,
+  PageUp: -50,
+  PageDown: 50,
+  Home: -Infinity,
+  End: Infinity,
+};
+const TURNS = { ArrowUp: -1, ArrowDown: 1 };
+/** What stands before a place whose axis is no thing that is counted. */
+const NAMED = { seconds: phrase("after"), wall: phrase("at"), step: phrase("step"), epoch: phrase("epoch"), tokens: phrase("tokens") };
+/** More values than these are not said at once. */
+const MOST_SAID = 3;
+
+export class Reading {
+  /** @param {import("./line_chart.js").Chart} chart @param {AbortSignal} signal ends it */
+  constructor(chart, signal) {
+    Object.assign(this, { chart, chosen: null });
+    const { host, series, title } = chart;
+    this.words = host.parentElement.querySelector(".read");
+    const choice = series.length > 1 ? phrase(", up and down choose a line") : "";
+    host.tabIndex = 0;
+    host.setAttribute("role", "application");
+    host.setAttribute("aria-roledescription", phrase("line chart"));
+    host.setAttribute("aria-label", phrase("{title}. Left and right arrow keys read its values{choice}.", { title, choice }));
+    host.addEventListener("keydown", (event) => this.#onKey(event), { signal });
+    // Cursors move together: only the chart that is read by keyboard speaks.
+    const speak = (how) => () => this.words?.setAttribute("aria-live", how);
+    host.addEventListener("focus", speak("polite"), { signal });
+    host.addEventListener("blur", speak("off"), { signal });
+  }
+
+  /** The place that is read, where somebody reads by keyboard. */
+  get place() {
+    const { plot, host } = this.chart;
+    return document.activeElement === host ? plot.data[0][plot.cursor.idx] : undefined;
+  }
+
+  goTo(place) {
+    const { plot } = this.chart;
+    plot.setCursor({ left: plot.valToPos(place, "x"), top: plot.height / 4 });
+  }
+
+  /** Tell what is under the cursor, in words and to whoever listens. */
+  point({ cursor, data }) {
+    const place = data[0][cursor.idx];
+    if (place !== undefined) this.#say(place);
+    const detail = place === undefined ? null : { place, top: cursor.top, left: cursor.left };
+    this.chart.host.dispatchEvent(new CustomEvent("chart-point", { bubbles: true, detail }));
+  }
+
+  #say(place) {
+    if (!this.words) return;
+    const values = this.chart.valuesAt(place);
+    const at = values.findIndex(({ key }) => key === this.chosen);
+    const { unit } = this.chart;
+    const where = `${NAMED[unit] ?? unit.replaceAll("_", " ")} ${written(place, unit)}`;
+    this.words.textContent = `${where}: ${this.#listed(values, at)}`;
+  }
+
+  #listed(values, at) {
+    const isOne = this.chart.series.length === 1;
+    const say = ({ label, value }) => (isOne ? short(value) : `${label} ${short(value)}`);
+    if (!values.length) return "–";
+    if (at >= 0) return phrase("{value}, {place} of {count}", { value: say(values[at]), place: at + 1, count: values.length });
+    if (values.length <= MOST_SAID) return values.map(say).join(", ");
+    return phrase("{most} down to {least}", { most: say(values[0]), least: say(values.at(-1)) });
+  }
+
+  #onKey(event) {
+    const { plot, series } = this.chart;
+    if (event.key === "Escape") return this.chart.zoomAll(null);
+    const by = KEYS[event.key];
+    const turn = series.length > 1 ? TURNS[event.key] : undefined;
+    if (!plot || (by === undefined && turn === undefined)) return;
+    event.preventDefault();
+    const [x] = plot.data;
+    const from = plot.cursor.idx ?? x.length - 1;
+    if (turn) this.#choose(x[from], turn);
+    const to = Math.min(x.length - 1, Math.max(0, from + (by ?? 0) * (event.shiftKey ? 10 : 1)));
+    this.goTo(x[to]);
+    this.#say(x[to]);
+  }
+
+  /** Choose the line above or below the one that is read. */
+  #choose(place, turn) {
+    const values = this.chart.valuesAt(place);
+    const at = values.findIndex(({ key }) => key === this.chosen);
+    const to = at < 0 ? 0 : Math.min(values.length - 1, Math.max(0, at + turn));
+    this.chosen = values[to]?.key ?? null;
+    this.chart.focusOn(this.chosen);
+  }
+}

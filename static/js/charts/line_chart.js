@@ -1,0 +1,300 @@
+// A line chart on uPlot: smoothing over the raw line, the band between extremes, marks where
+// numbers broke, a group's zoom and cursor, reading by keyboard.
+import { Curves } from "./curve_data.js";
+import * as ink from "./chart_style.js";
+import { inner, short, smooth, thin } from "../i18n/formatting.js";
+import { phrase } from "../i18n/translations.js";
+import { Reading } from "./chart_cursor.js";
+import uPlot from "./uplot.js";
+
+const HEIGHT = 220;
+const REDRAW_MS = 1000;
+/** With more lines than these, the bands between extremes only hide each other. */
+const MOST_BANDS = 4;
+/** Of so many the plot itself draws no more than pixels can show. */
+const LEAST_THINNED = 2000;
+/** Of more lines than these it is not told where they broke. */
+const MOST_LINKS = 3;
+/** Charts that zoom together, by group. */
+const groups = new Map();
+
+export class Chart {
+  /**
+   * @param {HTMLElement} host a `.plot` beside a `.read` line
+   * @param {{title: string, group: string, unit: string,
+   *          series: {key: string, label: string, hue: number, dash: number, n?: number,
+   *                    isNoisy?: boolean}[],
+   *          zoom?: {min: number, max: number} | null,
+   *          look?: {isLog?: boolean, isXLog?: boolean, isClipped?: boolean},
+   *          brokenAt?: (key: string, step: number) => string}} options noisy series are smoothed;
+   *   `brokenAt` tells where a step is explained at which a number was not finite
+   */
+  constructor(host, { title, group, unit = "step", series, zoom = null, look = {}, brokenAt }) {
+    Object.assign(this, { host, title, group, unit, series, zoom, look, brokenAt });
+    Object.assign(this, { weight: 0, drawnAt: -Infinity, hidden: new Set() });
+    this.hasBands = series.length <= MOST_BANDS || series.some(({ n }) => n > 1);
+    /** Lines of the plot for one series. */
+    this.width = this.hasBands ? 4 : 2;
+    this.curves = new Curves(series.map((one) => one.key));
+    this.count = host.parentElement.querySelector(".broken");
+    if (!groups.has(group)) groups.set(group, new Set());
+    groups.get(group).add(this);
+    this.#watch();
+  }
+
+  load(x, byName) {
+    this.curves.load(x, byName);
+    this.host.toggleAttribute("data-empty", this.curves.isEmpty);
+    this.refresh();
+  }
+
+  /** Show more of what is zoomed to, unless the zoom has changed; the line stays till then. */
+  refine(range, x, byName) {
+    if (this.zoom?.min !== range.min || this.zoom.max !== range.max) return;
+    this.curves.refine(range, x, byName);
+    this.drawnAt = -Infinity;
+    this.refresh();
+  }
+
+  push(place, values) {
+    this.curves.push(place, values);
+    this.refresh();
+  }
+
+  /** Add what one series told, at its place among what the others told. */
+  insert(place, key, value, step) {
+    this.curves.insert(place, this.curves.names.indexOf(key), value, step);
+    this.refresh();
+  }
+
+  smoothBy(weight) {
+    if (weight === this.weight) return;
+    this.weight = weight;
+    this.remake();
+  }
+
+  /** Change how the axes are drawn. */
+  lookAs(look) {
+    this.look = look;
+    this.remake();
+  }
+
+  /** Draw all but some series. */
+  hide(keys) {
+    this.hidden = keys;
+    this.remake();
+  }
+
+  /** Let one series stand out, or none. */
+  focusOn(key) {
+    const k = this.curves.names.indexOf(key);
+    this.plot?.setSeries(k < 0 ? null : (k + 1) * this.width, { focus: true });
+  }
+
+  remake() {
+    this.drawnAt = -Infinity;
+    if (this.plot) this.#make();
+  }
+
+  /** Draw at once, whether or not it was drawn just now. */
+  draw() {
+    clearTimeout(this.waiting);
+    this.#draw();
+  }
+
+  /** Draw soon: at most once a second, and only while on screen. */
+  refresh() {
+    if (!this.isSeen || this.waiting) return;
+    const wait = Math.max(0, REDRAW_MS - (performance.now() - this.drawnAt));
+    this.waiting = setTimeout(() => requestAnimationFrame(() => this.#draw()), wait);
+  }
+
+  zoomTo(range) {
+    this.zoom = range;
+    this.drawnAt = -Infinity;
+    this.refresh();
+  }
+
+  dispose() {
+    this.ended.abort();
+    clearTimeout(this.waiting);
+    this.observers.forEach((one) => one.disconnect());
+    groups.get(this.group)?.delete(this);
+    this.plot?.destroy();
+    this.plot = null;
+    this.isSeen = false;
+  }
+
+  #watch() {
+    this.ended = new AbortController();
+    const { signal } = this.ended;
+    const resize = new ResizeObserver(() => this.plot?.setSize(this.#size()));
+    const look = new IntersectionObserver(
+      ([entry]) => {
+        this.isSeen = entry.isIntersecting;
+        this.refresh();
+      },
+      { rootMargin: "100px" },
+    );
+    resize.observe(this.host);
+    look.observe(this.host);
+    this.observers = [resize, look];
+    const remake = () => this.remake();
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", remake, { signal });
+    document.addEventListener("themechange", remake, { signal });
+    // On paper all of the page is seen, in ink.
+    matchMedia("print").addEventListener("change", ({ matches }) => this.#print(matches), { signal });
+    this.reading = new Reading(this, signal);
+    this.host.addEventListener("dblclick", () => this.zoomAll(null), { signal });
+    this.host.addEventListener("click", (event) => this.#onClick(event), { signal });
+  }
+
+  #print(isBeginning) {
+    if (isBeginning && !this.curves.isEmpty) this.#make();
+    else this.remake();
+  }
+
+  #draw() {
+    this.waiting = 0;
+    this.drawnAt = performance.now();
+    if (!this.isSeen || this.curves.isEmpty) return;
+    this.host.removeAttribute("data-empty");
+    if (!this.plot) return this.#make();
+    const read = this.reading.place;
+    this.plot.setData(this.#data(), !this.zoom);
+    if (this.zoom) this.plot.setScale("x", this.zoom);
+    this.#tellDrawn();
+    // Who reads by keyboard stays at the point read.
+    if (read !== undefined) this.reading.goTo(read);
+  }
+
+  #make() {
+    this.plot?.destroy();
+    const { isLog, isXLog } = this.look;
+    this.broken = ink.colour("--bad");
+    this.plot = new uPlot(
+      {
+        ...this.#size(),
+        legend: { show: false },
+        padding: [10, 10, 0, 0],
+        cursor: { sync: { key: this.group }, drag: { x: true, y: false, setScale: false } },
+        focus: { alpha: 0.2 },
+        scales: {
+          x: { time: this.unit === "wall", distr: isXLog ? 3 : 1 },
+          y: { distr: isLog ? 3 : 1, ...(this.look.isClipped && { range: () => this.#inner() }) },
+        },
+        axes: ink.axes(this.unit, /(^|,)\w+_bytes/.test(this.host.dataset.keys ?? this.host.dataset.key) ? "bytes" : ""),
+        series: [{}, ...this.series.flatMap((one) => this.#lines(one))],
+        bands: this.hasBands ? ink.bands(this.series) : [],
+        hooks: {
+          setCursor: [(plot) => this.reading.point(plot)],
+          setSelect: [(plot) => this.#onSelect(plot)],
+          draw: [(plot) => this.#drawn(plot)],
+        },
+      },
+      this.#data(),
+      this.host,
+    );
+    this.plot.root.querySelector("canvas").setAttribute("aria-hidden", "true");
+    if (this.zoom) this.plot.setScale("x", this.zoom);
+    this.#tellDrawn();
+  }
+
+  #lines(series) {
+    const { weight, hasBands, hidden } = this;
+    const isBehind = Boolean(series.isNoisy && weight);
+    return ink.lines(series, { isBehind, hasBands, isShown: !hidden.has(series.key) });
+  }
+
+  #data() {
+    const { x, series } = this.curves;
+    const columns = series.flatMap(({ mean, min, max }, k) => {
+      const weight = this.series[k].isNoisy ? this.weight : 0;
+      const lines = [mean, weight ? smooth(mean, weight) : mean.map(() => null)];
+      return this.hasBands ? [min, max, ...lines] : lines;
+    });
+    return positive(thin([x, ...columns], LEAST_THINNED), this.look);
+  }
+
+  /** The part of the y axis that holds all but the few values far out. */
+  #inner() {
+    const { min, max } = this.zoom ?? { min: -Infinity, max: Infinity };
+    const inside = (place) => place >= min && place <= max;
+    const values = this.series
+      .flatMap(({ key }, k) => (this.hidden.has(key) ? [] : this.curves.series[k].mean))
+      .filter((value, i) => value !== null && inside(this.curves.x[i % this.curves.x.length]));
+    return inner(this.look.isLog ? values.filter((value) => value > 0) : values, this.look.isLog);
+  }
+
+  #size() {
+    return { width: Math.max(200, this.host.clientWidth), height: HEIGHT };
+  }
+
+  #onSelect(plot) {
+    const { left, width } = plot.select;
+    if (width < 4) return;
+    const range = { min: plot.posToVal(left, "x"), max: plot.posToVal(left + width, "x") };
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.zoomAll(range);
+  }
+
+  zoomAll(range) {
+    for (const chart of groups.get(this.group)) chart.zoomTo(range);
+    this.host.dispatchEvent(new CustomEvent("chart-zoom", { bubbles: true, detail: range }));
+  }
+
+  /** A click beside a mark leads to what is known of it. */
+  #onClick(event) {
+    const bad = event.offsetY < 20 && this.plot && this.brokenAt;
+    if (!bad) return;
+    const near = (place) => Math.abs(this.plot.valToPos(place, "x") - this.plot.cursor.left) < 8;
+    const k = this.curves.series.findIndex((one) => one.non_finite.some(near));
+    if (k < 0) return;
+    const { first_broken: step, broken_run: run } = this.curves.series[k];
+    location.assign(this.brokenAt(run ?? this.series[k].key, step));
+  }
+
+  #drawn(plot) {
+    const { min, max } = plot.scales.x;
+    this.host.dataset.seen = `${min}..${max}`;
+    ink.mark(plot, this.curves.broken, this.broken);
+  }
+
+  #tellDrawn() {
+    this.host.dataset.points = this.plot.data[0].length;
+    const places = this.curves.broken;
+    if (!this.count || !places.length) return;
+    const first = `${this.unit} ${short(places[0])}`;
+    this.count.textContent = phrase("▼ {count} not finite, first at {first}", { count: places.length, first });
+    if (!this.brokenAt) return;
+    this.count.textContent = phrase("▼ {count} not finite:", { count: places.length });
+    const broken = this.curves.series.map((one, k) => ({ ...one, ...this.series[k] }));
+    const links = broken.filter((one) => typeof one.first_broken === "number").slice(0, MOST_LINKS);
+    for (const { first_broken: step, broken_run: run, key, label } of links) {
+      const link = document.createElement("a");
+      link.href = this.brokenAt(run ?? key, step);
+      link.textContent = phrase("{label} at step {step}", { label, step });
+      this.count.append(" ", link);
+    }
+  }
+
+  /** What every shown series has at a place, greatest first. */
+  valuesAt(place) {
+    const known = this.curves.x.findLastIndex((one) => one <= place);
+    return this.series
+      .map((one, k) => ({ ...one, value: this.curves.at(k, known) }))
+      .filter(({ key, value }) => value !== null && !this.hidden.has(key))
+      .sort((a, b) => b.value - a.value);
+  }
+}
+
+/** Leave out what a logarithm has no place for. */
+function positive(data, { isLog, isXLog }) {
+  const kept = data[0].map((place) => !isXLog || place > 0);
+  const fits = (value) => (isLog && value <= 0 ? null : value);
+  if (!isLog && !isXLog) return data;
+  return data.map((column, c) =>
+    column.filter((_, i) => kept[i]).map((value) => (c ? fits(value) : value)),
+  );
+}

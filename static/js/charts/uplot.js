@@ -1,0 +1,11 @@
+// The one place that knows where uPlot is. Its small build is a plain script that leaves a global.
+const script = document.createElement("script");
+script.src = new URL("../../vendor/uPlot.iife.min.js", import.meta.url);
+const loaded = new Promise((resolve, reject) => {
+  script.onload = resolve;
+  script.onerror = reject;
+});
+document.head.append(script);
+await loaded;
+
+export default window.uPlot;

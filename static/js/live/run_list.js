@@ -1,0 +1,36 @@
+// Lists of runs: bars and figures move as events come; a change of status redraws what shows it.
+import { fill } from "./live_figures.js";
+import { follow } from "./event_stream.js";
+
+export default function start(root) {
+  /** What the stream told last of each run. Its first message only repeats what the page shows. */
+  const known = new Map();
+  const ended = new AbortController();
+  // A part that the server drew before the last message must not stay as it is.
+  const again = () => known.forEach((run) => places(root, run).forEach((place) => fill(place, run)));
+  document.addEventListener("htmx:after:swap", again, { signal: ended.signal });
+  const stop = follow(root.dataset.live, {
+    runs(runs) {
+      const isFirst = known.size === 0;
+      for (const run of runs) tell(root, run, known, isFirst);
+    },
+  });
+  return () => {
+    ended.abort();
+    stop();
+  };
+}
+
+function tell(root, run, known, isFirst) {
+  const shown = places(root, run);
+  const before = known.get(run.id)?.status ?? shown[0]?.dataset.status ?? (isFirst ? run.status : "");
+  known.set(run.id, run);
+  shown.forEach((place) => fill(place, run));
+  const isNews = before !== run.status;
+  shown.forEach((place) => place.dispatchEvent(new Event(isNews ? "run-changed" : "run-moved")));
+  if (isNews) document.body.dispatchEvent(new Event("runs-changed"));
+}
+
+function places(root, run) {
+  return [...root.querySelectorAll(`[data-run="${run.id}"]`)];
+}

@@ -1,0 +1,130 @@
+// Upload a data set: drop or choose a file, see how far it is, and keep the form when it is refused.
+// Without this module the form works too, but a browser then forgets the file it refuses.
+
+import * as parts from "./resumable_upload.js";
+import { phrase } from "../i18n/translations.js";
+
+const UNREACHED = {
+  error: { message: phrase("The studio could not be reached."), hint: phrase("Is it still running? Try again.") },
+};
+const LARGE = 16 * 2 ** 20; // bytes; what is larger is sent in parts, and goes on after a cut
+
+/** @param {HTMLFormElement} form */
+export default function start(form) {
+  const ending = new AbortController();
+  const { signal } = ending;
+  const bar = form.querySelector("progress");
+  const told = form.querySelector("[data-told]");
+  const stop = form.querySelector("[data-stop]");
+  const submit = form.querySelector("button:not([type])");
+  /** @type {XMLHttpRequest | null} */
+  let request = null;
+  /** @type {AbortController | null} */
+  let stopping = null;
+
+  /** Show how far it is; no words, no upload. */
+  function show(words, share = 0) {
+    told.textContent = words;
+    submit.disabled = words !== "";
+    stop.hidden = bar.hidden = words === "";
+    if (share === null) bar.removeAttribute("value");
+    else bar.value = share;
+  }
+
+  function send(event) {
+    event.preventDefault();
+    forget(form);
+    if (form.file.files[0].size > Number(form.dataset.limit)) {
+      tell(form, { message: phrase("The file is larger than is taken here."), hint: phrase("Split it.") });
+      return;
+    }
+    if (form.file.files[0].size > LARGE && !form.validation_file.files.length) {
+      sendInParts(form.file.files[0]);
+      return;
+    }
+    // fetch cannot tell how much has been sent.
+    request = new XMLHttpRequest();
+    request.upload.addEventListener("progress", ({ loaded, total }) => {
+      show(phrase("Sending: {share} %", { share: Math.floor((100 * loaded) / total) }), loaded / total);
+    });
+    request.upload.addEventListener("load", () => {
+      show(phrase("Reading the rows…"), null);
+      // All has been sent; the studio goes on reading, whether or not we listen.
+      stop.hidden = true;
+    });
+    request.addEventListener("load", ({ target: { status, response } }) => {
+      if (status === 201) location.assign(`/datasets/${response.id}`);
+      else tell(form, (response ?? UNREACHED).error);
+    });
+    request.addEventListener("error", () => tell(form, UNREACHED.error));
+    request.addEventListener("loadend", () => show(""));
+    request.open("POST", form.dataset.api);
+    request.responseType = "json";
+    request.send(new FormData(form));
+    show(phrase("Sending…"));
+  }
+
+  async function sendInParts(file) {
+    const sending = new AbortController();
+    stopping = sending;
+    try {
+      show(phrase("Sending…"));
+      const upload = await parts.send(file, { signal: sending.signal, show });
+      const answer = await fetch("/api/v1/datasets", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ source: { kind: "upload", upload }, name: form.elements.name.value }),
+      });
+      const chore = await answer.json();
+      if (answer.ok) location.assign(`/chores/${chore.id}?then=/datasets/imports/${chore.id}/done`);
+      else tell(form, chore.error);
+    } catch (error) {
+      if (!sending.signal.aborted) tell(form, error.told ?? UNREACHED.error);
+    } finally {
+      show("");
+      stopping = null;
+    }
+  }
+
+  /** A person has thought better of it; a page that is left may come back. */
+  function halt() {
+    request?.abort();
+    if (stopping === null) return;
+    stopping.abort();
+    parts.drop(form.file.files[0]);
+  }
+
+  function drop(event) {
+    event.preventDefault();
+    if (event.dataTransfer.files.length === 0) return;
+    const field = event.target.closest(".field")?.querySelector("input[type=file]") ?? form.file;
+    field.files = event.dataTransfer.files;
+  }
+
+  form.addEventListener("submit", send, { signal });
+  form.addEventListener("dragover", (event) => event.preventDefault(), { signal });
+  form.addEventListener("drop", drop, { signal });
+  stop.addEventListener("click", halt, { signal });
+
+  return () => {
+    ending.abort();
+    request?.abort();
+    stopping?.abort();
+  };
+}
+
+/** Take away what was said of an earlier try. */
+function forget(form) {
+  for (const field of form.querySelectorAll("[aria-invalid]")) field.removeAttribute("aria-invalid");
+  for (const error of form.querySelectorAll(".error")) error.hidden = true;
+}
+
+/** Say what is wrong beside the field that it is about. */
+function tell(form, { param, message, hint }) {
+  const field = form.elements.namedItem(param ?? "file") ?? form.file;
+  const error = form.querySelector(`#${field.id}-problem`);
+  error.textContent = [message, hint].filter(Boolean).join(" ");
+  error.hidden = false;
+  field.setAttribute("aria-invalid", "true");
+  field.focus();
+}
