@@ -82,6 +82,7 @@ class SignIn(SQLModel, table=True):
 class Token(SQLModel, table=True):
     """What a program shows instead of a cookie. It is kept as a hash only."""
 
+    __tablename__ = "token"
     __table_args__ = NEVER_REUSED
 
     id: int | None = Field(default=None, primary_key=True)
@@ -100,6 +101,7 @@ class Token(SQLModel, table=True):
 class Ticket(SQLModel, table=True):
     """A link that works once."""
 
+    __tablename__ = "ticket"
     sha256: str = Field(primary_key=True)
     purpose: Purpose = Field(sa_column=Column(plain(Purpose), nullable=False))
     account_id: int | None = Field(default=None, foreign_key="account.id", ondelete="CASCADE")
@@ -109,6 +111,7 @@ class Ticket(SQLModel, table=True):
 class Deed(SQLModel, table=True):
     """Something that somebody did, or was refused."""
 
+    __tablename__ = "deed"
     __table_args__ = (Index("deed_by_time", "at"),)
 
     id: int | None = Field(default=None, primary_key=True)

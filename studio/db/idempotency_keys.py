@@ -11,6 +11,7 @@ from studio.db.column_types import Instant, now
 class Receipt(SQLModel, table=True):
     """What was answered to a request under a key: sent again, it is answered alike."""
 
+    __tablename__ = "receipt"
     key: str = Field(primary_key=True)
     sha256: str
     """Of what was sent, and where to."""

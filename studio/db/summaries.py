@@ -59,6 +59,7 @@ class SavedView(SQLModel, table=True):
 class Comparison(SQLModel, table=True):
     """Runs side by side as somebody saw them, kept with a name and a text."""
 
+    __tablename__ = "comparison"
     __table_args__ = NEVER_REUSED
 
     id: int | None = Field(default=None, primary_key=True)

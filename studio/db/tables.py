@@ -207,6 +207,7 @@ class Sample(SQLModel, table=True):
 class Happening(SQLModel, table=True):
     """Something that befell a run, other than a number: a change of status, a phase, a failure."""
 
+    __tablename__ = "happening"
     id: int | None = Field(default=None, primary_key=True)
     run_id: int = Field(foreign_key="run.id", index=True)
     kind: str = Field(index=True)

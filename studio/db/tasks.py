@@ -50,6 +50,7 @@ class Export(Work, table=True):
 class Chore(Work, table=True):
     """Long work that no run waits for: to fetch a file, to count the tokens of a data set."""
 
+    __tablename__ = "chore"
     __table_args__ = NEVER_REUSED
 
     kind: str
@@ -65,6 +66,7 @@ class Chore(Work, table=True):
 class Loaded(SQLModel, table=True):
     """The model that is loaded to answer, for as long as the speaker of a worker lives."""
 
+    __tablename__ = "loaded"
     worker: str = Field(primary_key=True)
     model: str = ""
     """The name it was asked by last; empty until somebody is heard."""

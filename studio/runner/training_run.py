@@ -93,9 +93,7 @@ def prepare(run: RunDir, say: Say, stop: Stop) -> "Stages":
     trainer.saver = Saver(trainer, shelf, recipe.checkpoints, stop, say)
     trainer.add_callback(trainer.saver)
     parts = (*trainer.callback_handler.callbacks, *trainer.counts, reporter.pace)
-    trainer.saver.parts = {
-        type(part).__name__: part for part in parts if isinstance(part, Remembering)
-    }
+    trainer.saver.parts = {part.SAVED_AS: part for part in parts if isinstance(part, Remembering)}
     # What is loaded stays: the garbage collector need not look through it again and again.
     gc.freeze()
     gc.enable()

@@ -138,6 +138,7 @@ def _score_answers_only(model: nn.Module) -> None:
 class Tally:
     """Sums kept on the device, so that a training step waits for none of them."""
 
+    SAVED_AS: ClassVar[str] = "Tally"
     REMEMBERED: ClassVar[tuple[str, ...]] = ("_counts", "_loss", "_streak", "_nonfinite")
 
     def __init__(self, device: torch.device) -> None:

@@ -34,7 +34,7 @@ class Other:
     @property
     def key(self) -> str:
         """What tells it from all others in the list."""
-        return f"{type(self.work).__name__.lower()}-{self.work.id}"
+        return f"{self.work.__tablename__}-{self.work.id}"
 
 
 def listed(db: Session) -> Sequence[Other]:

@@ -43,6 +43,7 @@ def strategy(recipe: Recipe) -> dict[str, Any]:
 
 
 class Patience(EarlyStoppingCallback):  # type: ignore[misc] # upstream is untyped
+    SAVED_AS = "Patience"
     REMEMBERED = ("early_stopping_patience_counter",)
 
 

@@ -29,8 +29,12 @@ COUNTERS = "counters.pt"
 
 @runtime_checkable
 class Remembering(Protocol):
-    """A part of a run with counts that must survive it: the attributes it names."""
+    """A part of a run with counts that must survive it: the attributes it names.
 
+    Checkpoints store the counts under `SAVED_AS` and the attributes' names: neither may change.
+    """
+
+    SAVED_AS: ClassVar[str]
     REMEMBERED: ClassVar[tuple[str, ...]]
 
 

@@ -101,6 +101,7 @@ class _Trouble:
 class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Keeps an eye on one run."""
 
+    SAVED_AS = "Guard"
     REMEMBERED = (
         "skipped_steps",
         "_first_skipped",

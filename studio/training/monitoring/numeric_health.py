@@ -67,6 +67,7 @@ class _Before:
 class Health(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Takes a look when one is due: hooks stand on the model for that step alone."""
 
+    SAVED_AS = "Health"
     REMEMBERED = ("_last_look", "_is_wanted")
 
     def __init__(self, trainer: Trainer) -> None:

@@ -20,6 +20,7 @@ EVAL_METRICS = ("eval_loss", "eval_mean_token_accuracy")
 class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     """Turns what the trainer logs into events, and leaves the run where that is asked for."""
 
+    SAVED_AS = "Reporter"
     REMEMBERED = ("tokens", "last", "best_eval_loss")
 
     def __init__(
@@ -167,6 +168,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
 class Pace:
     """How fast training goes, the time for evaluations and saves left out of its laps."""
 
+    SAVED_AS = "Pace"
     REMEMBERED = ("ages", "training_seconds", "_steps", "_lap_steps")
 
     def __init__(self) -> None:

@@ -164,15 +164,15 @@ def _asking(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
     return asked
 
 
-for verb in (
-    run_commands.cancel,
-    run_commands.keep,
-    run_commands.pause,
-    run_commands.resume,
-    run_commands.retry,
-    run_commands.restart,
-):
-    router.add_api_route(f"/{{run_id}}/{verb.__name__}", _asking(verb), methods=["POST"])
+for verb, ask in {
+    "cancel": run_commands.cancel,
+    "keep": run_commands.keep,
+    "pause": run_commands.pause,
+    "resume": run_commands.resume,
+    "retry": run_commands.retry,
+    "restart": run_commands.restart,
+}.items():
+    router.add_api_route(f"/{{run_id}}/{verb}", _asking(ask), methods=["POST"])
 
 
 def _failure(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
