@@ -43,7 +43,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = Settings(home=folder)
     engine = home.open_home(settings)
     with unit_of_work(engine) as db:
-        factories.furnish(db, settings)
+        factories.add_starter_data(db, settings)
     engine.dispose()
     return folder
 

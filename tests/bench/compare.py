@@ -18,10 +18,10 @@ from studio.db.tables import Metric
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app, settle
-from tests.bench.measurement import Figure
-from tests.support.factories import furnish, make_running
+from tests.bench.measurement import Measurement
+from tests.support.factories import add_starter_data, make_running
 from tests.support.live_studio import Studio, free_port, prepare, stop_everything
-from tests.tools.browser import find
+from tests.tools.browser import find_browser
 
 RUNS = 10
 POINTS = 100_000
@@ -71,14 +71,14 @@ DRAW = """async ([runs, points]) => {
 }"""
 
 
-def measure() -> Iterator[Figure]:
+def measure() -> Iterator[Measurement]:
     with TemporaryDirectory() as folder:
         yield from _laid(Path(folder))
     with TemporaryDirectory() as folder:
         yield from _drawn(Path(folder))
 
 
-def _laid(folder: Path) -> Iterator[Figure]:
+def _laid(folder: Path) -> Iterator[Measurement]:
     settings = Settings(home=folder, allowed_hosts="testserver")
     engine = home.open_home(settings)
     numbers = _fill(engine, settings, RUNS, POINTS)
@@ -90,12 +90,12 @@ def _laid(folder: Path) -> Iterator[Figure]:
         with client.stream("GET", url, headers={"Accept-Encoding": "gzip"}) as answer:
             weight = sum(map(len, answer.iter_raw()))
         what = f"{RUNS} runs of {POINTS:,} points along {axis}"
-        yield Figure(what, statistics.median(took) * 1000, "ms")
-        yield Figure(what + ", gzipped", weight / 1000, "KB")
+        yield Measurement(what, statistics.median(took) * 1000, "ms")
+        yield Measurement(what + ", gzipped", weight / 1000, "KB")
     engine.dispose()
 
 
-def _drawn(folder: Path) -> Iterator[Figure]:
+def _drawn(folder: Path) -> Iterator[Measurement]:
     studio = Studio(folder, free_port(), worker=False)
     prepare(Settings(home=folder))
     engine = connect(folder / "studio.db")
@@ -105,7 +105,7 @@ def _drawn(folder: Path) -> Iterator[Figure]:
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(
-                executable_path=str(find()), args=["--no-sandbox", "--disable-gpu"]
+                executable_path=str(find_browser()), args=["--no-sandbox", "--disable-gpu"]
             )
             page = browser.new_page(base_url=studio.url)
             weights: dict[str, int] = {}
@@ -117,11 +117,13 @@ def _drawn(folder: Path) -> Iterator[Figure]:
     finally:
         stop_everything(studio)
     what = f"{RUNS} runs x {DRAWN:,} points in Chromium: "
-    yield Figure(what + "create", statistics.median(one["create"] for one in found), "ms")
-    yield Figure(what + "append to paint", statistics.median(one["append"] for one in found), "ms")
+    yield Measurement(what + "create", statistics.median(one["create"] for one in found), "ms")
+    yield Measurement(
+        what + "append to paint", statistics.median(one["append"] for one in found), "ms"
+    )
     for kind in ("js", "css"):
         size = sum(weight for url, weight in weights.items() if f".{kind}" in url)
-        yield Figure(f"a comparison's first visit: {kind}, gzipped", size / 1000, "KB")
+        yield Measurement(f"a comparison's first visit: {kind}, gzipped", size / 1000, "KB")
 
 
 def _weigh(weights: dict[str, int], answer: Any) -> None:  # noqa: ANN401 -- playwright's own
@@ -133,7 +135,7 @@ def _fill(engine: Engine, settings: Settings | None, runs: int, points: int) -> 
     numbers = []
     with unit_of_work(engine) as db:
         if settings:
-            furnish(db, settings)
+            add_starter_data(db, settings)
         numbers = [make_running(db).id or 0 for _ in range(runs)]
     for run in numbers:
         with unit_of_work(engine) as db:

@@ -25,10 +25,10 @@ import psutil
 
 from studio.protocols.run_dir import RunDir
 from studio.settings import Settings
-from tests.bench.measurement import Figure
+from tests.bench.measurement import Measurement
 from tests.bench.run_start import RECIPE
 from tests.support.live_studio import Studio, free_port, prepare, stop_everything
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 CLIENTS, STREAMS = 200, 50
 EVERY_SECONDS = 10.0
@@ -48,7 +48,7 @@ class Crowd:
     """Events of the streams."""
 
 
-def measure() -> Iterator[Figure]:
+def measure() -> Iterator[Measurement]:
     with _studio() as studio:
         yield from _beside(studio, "every core")
         yield from _memory(studio)
@@ -71,13 +71,13 @@ def _studio() -> Iterator[Studio]:
             stop_everything(studio)
 
 
-def _beside(studio: Studio, cores: str) -> Iterator[Figure]:
+def _beside(studio: Studio, cores: str) -> Iterator[Measurement]:
     """Train alone and among the crowd."""
     lasting = RECIPE | {"optimisation": RECIPE["optimisation"] | {"max_steps": 1_000_000}}
     answer = studio.api.post("/runs", json={"name": "crowd", "recipe": lasting}).raise_for_status()
     number = answer.json()["id"]
     told = RunDir(studio.home / "runs" / str(number)).events.path
-    until(lambda: told.exists() and told.read_bytes().count(b'"progressed"') > 1, seconds=300)
+    wait_until(lambda: told.exists() and told.read_bytes().count(b'"progressed"') > 1, seconds=300)
     crowds, paces, slower = [], [], []
     with ProcessPoolExecutor(1, get_context("spawn")) as elsewhere:
         for _ in range(TURNS):
@@ -90,13 +90,13 @@ def _beside(studio: Studio, cores: str) -> Iterator[Figure]:
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
     took = [one for crowd in crowds for one in crowd.took]
     what = f"{CLIENTS} clients, {STREAMS} streams, a training on {cores}: "
-    yield Figure(what + "answers", len(took), "")
-    yield Figure(what + "failed", sum(crowd.failed for crowd in crowds), "")
-    yield Figure(what + "events heard", sum(crowd.heard for crowd in crowds), "")
-    yield Figure(what + "p50", statistics.median(took) * 1000, "ms")
-    yield Figure(what + "p99", statistics.quantiles(took, n=100)[98] * 1000, "ms")
-    yield Figure(what + "a step alone", statistics.median(paces) * 1000, "ms")
-    yield Figure(what + "a step among them, over alone", statistics.median(slower), "x")
+    yield Measurement(what + "answers", len(took), "")
+    yield Measurement(what + "failed", sum(crowd.failed for crowd in crowds), "")
+    yield Measurement(what + "events heard", sum(crowd.heard for crowd in crowds), "")
+    yield Measurement(what + "p50", statistics.median(took) * 1000, "ms")
+    yield Measurement(what + "p99", statistics.quantiles(took, n=100)[98] * 1000, "ms")
+    yield Measurement(what + "a step alone", statistics.median(paces) * 1000, "ms")
+    yield Measurement(what + "a step among them, over alone", statistics.median(slower), "x")
 
 
 def _pace(told: Path) -> float:
@@ -160,15 +160,15 @@ async def _follow(client: httpx2.AsyncClient, number: int, end: float) -> int:
     return heard
 
 
-def _memory(studio: Studio) -> Iterator[Figure]:
+def _memory(studio: Studio) -> Iterator[Measurement]:
     """Ask many times, and look at what the web process holds before and after."""
     assert studio.process is not None
     web = psutil.Process(studio.process.pid)
     asyncio.run(_many(studio.url, WARM_UP))
     before = web.memory_info().rss
     asyncio.run(_many(studio.url, REQUESTS))
-    yield Figure("memory of the web process", before / 1e6, "MB")
-    yield Figure(
+    yield Measurement("memory of the web process", before / 1e6, "MB")
+    yield Measurement(
         f"  more after {REQUESTS:,} requests", (web.memory_info().rss - before) / 1e6, "MB"
     )
 

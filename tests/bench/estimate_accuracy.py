@@ -36,7 +36,7 @@ from studio.services.runs import attempts, runs, states
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.processes import process, run_dir_setup
-from tests.bench.measurement import Figure
+from tests.bench.measurement import Measurement
 from tests.training import tiny
 from tests.training.memory.tiny_configs import config
 
@@ -87,12 +87,12 @@ class Result:
     factor: float
 
 
-def measure() -> list[Figure]:
+def measure() -> list[Measurement]:
     """Train each configuration twice. Takes half an hour on two cores."""
     with TemporaryDirectory() as scratch:
         fitted, special = _results(Settings(home=Path(scratch) / "home"))
     each = [
-        Figure(f"{one.name}: {what}", 100 * error, "%")
+        Measurement(f"{one.name}: {what}", 100 * error, "%")
         for one in (*fitted, *special)
         for what, error in (
             ("memory", one.memory),
@@ -104,7 +104,7 @@ def measure() -> list[Figure]:
     return [*each, *_summed(fitted, ""), *_summed(special, ", not fitted to")]
 
 
-def _summed(results: Sequence[Result], which: str) -> Iterator[Figure]:
+def _summed(results: Sequence[Result], which: str) -> Iterator[Measurement]:
     for what, errors in (
         ("memory error", [one.memory for one in results]),
         ("memory error, never corrected", [one.plain for one in results]),
@@ -113,7 +113,7 @@ def _summed(results: Sequence[Result], which: str) -> Iterator[Figure]:
     ):
         sizes = [abs(each) for each in errors]
         for how, pick in (("median", statistics.median), ("worst", max)):
-            yield Figure(f"{what}{which}, {how} of {len(sizes)}", 100 * pick(sizes), "%")
+            yield Measurement(f"{what}{which}, {how} of {len(sizes)}", 100 * pick(sizes), "%")
 
 
 def main() -> None:

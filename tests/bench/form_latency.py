@@ -20,15 +20,15 @@ from studio.services.estimates import estimates, fit_suggestions
 from studio.services.operations import home
 from studio.services.precision import recommendation
 from studio.settings import Settings
-from tests.bench.measurement import Figure
+from tests.bench.measurement import Measurement
 from tests.support.live_studio import Studio, free_port, prepare, stop_everything
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 TIMES = 60
 RECIPE = {"base_model": "starter", "dataset": "starter", "precision": "bf16"}
 
 
-def measure() -> Iterator[Figure]:
+def measure() -> Iterator[Measurement]:
     with TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder))
         prepare(settings)
@@ -41,7 +41,7 @@ def measure() -> Iterator[Figure]:
         yield from _closed(settings)
 
 
-def _followed(studio: Studio) -> Iterator[Figure]:
+def _followed(studio: Studio) -> Iterator[Measurement]:
     with httpx2.Client(base_url=studio.url, timeout=60, trust_env=False) as client:
 
         def see(number: int) -> None:
@@ -55,14 +55,14 @@ def _followed(studio: Studio) -> Iterator[Figure]:
             recipe = _recipe(number)
             client.post("/api/v1/estimate", json={"recipe": recipe}).raise_for_status()
 
-        until(lambda: client.get("/api/v1/health").is_success, seconds=60)
+        wait_until(lambda: client.get("/api/v1/health").is_success, seconds=60)
         see(0)  # The desk comes with whoever asks first.
         yield from _figures("a row as tokens, after a change", _times(see))
         plan(0)
         yield from _figures("an estimate over REST, after a change", _times(plan))
 
 
-def _closed(settings: Settings) -> Iterator[Figure]:
+def _closed(settings: Settings) -> Iterator[Measurement]:
     """Work out what the form shows of memory and time, and what would make it fit."""
     engine = home.open_home(settings)
     with reading(engine) as db:
@@ -92,9 +92,9 @@ def _times(ask: Callable[[int], None]) -> list[float]:
     return took
 
 
-def _figures(what: str, took: Sequence[float]) -> Iterator[Figure]:
-    yield Figure(f"{what}, p50", statistics.median(took), "ms")
-    yield Figure(f"{what}, p95", statistics.quantiles(took, n=20)[-1], "ms")
+def _figures(what: str, took: Sequence[float]) -> Iterator[Measurement]:
+    yield Measurement(f"{what}, p50", statistics.median(took), "ms")
+    yield Measurement(f"{what}, p95", statistics.quantiles(took, n=20)[-1], "ms")
 
 
 if __name__ == "__main__":

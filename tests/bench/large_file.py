@@ -19,13 +19,13 @@ from studio.services.datasets.pending_datasets import Upload
 from studio.services.operations import home
 from studio.services.tasks import tasks
 from studio.settings import Settings
-from tests.bench.measurement import Figure
+from tests.bench.measurement import Measurement
 
 GIGABYTES = 2.0
 ROW_BYTES = 1000
 
 
-def measure(gigabytes: float = GIGABYTES) -> Iterator[Figure]:
+def measure(gigabytes: float = GIGABYTES) -> Iterator[Measurement]:
     with TemporaryDirectory() as scratch:
         settings = Settings(home=Path(scratch) / "home")
         folder = _asked(settings, round(gigabytes * 10**9) // ROW_BYTES)
@@ -36,8 +36,8 @@ def measure(gigabytes: float = GIGABYTES) -> Iterator[Figure]:
         took = time.monotonic() - began
         assert status == 0, (folder / "log.txt").read_text()
     what = f"{gigabytes:g} GB of JSON lines, read and looked through: "
-    yield Figure(what + "most memory", used.ru_maxrss * 1024 / 10**6, "MB")
-    yield Figure(what + "seconds", took, "s")
+    yield Measurement(what + "most memory", used.ru_maxrss * 1024 / 10**6, "MB")
+    yield Measurement(what + "seconds", took, "s")
 
 
 def _asked(settings: Settings, rows: int) -> Path:

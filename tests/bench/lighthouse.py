@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.bench.measurement import Figure
+from tests.bench.measurement import Measurement
 from tests.support.live_studio import ROOT
-from tests.tools.browser import find
-from tests.tools.screenshots import lived_in
+from tests.tools.browser import find_browser
+from tests.tools.screenshots import used_studio
 
 VERSION = "13.5.0"
 NEEDED = (22, 19)
@@ -28,26 +28,26 @@ PAGES = {"Runs": "/", "New": "/new", "Run": "/runs/1", "Compare": "/compare?runs
 FLAGS = "--headless=new --no-sandbox --disable-gpu"
 
 
-def measure() -> Iterator[Figure]:
-    with lived_in() as studio:
+def measure() -> Iterator[Measurement]:
+    with used_studio() as studio:
         yield from audits(studio.url)
 
 
-def audits(url: str) -> Iterator[Figure]:
+def audits(url: str) -> Iterator[Measurement]:
     program = [_node(), _lighthouse()]
     for form in ("desktop", "mobile"):
         for name, path in PAGES.items():
             yield from _figures(f"{name}, {form}", _audit(program, url + path, form))
 
 
-def _figures(what: str, found: dict[str, Any]) -> Iterator[Figure]:
+def _figures(what: str, found: dict[str, Any]) -> Iterator[Measurement]:
     scores, audits = found["categories"], found["audits"]
-    yield Figure(f"{what}: performance", scores["performance"]["score"] * 100, "of 100")
-    yield Figure(f"{what}: accessibility", scores["accessibility"]["score"] * 100, "of 100")
+    yield Measurement(f"{what}: performance", scores["performance"]["score"] * 100, "of 100")
+    yield Measurement(f"{what}: accessibility", scores["accessibility"]["score"] * 100, "of 100")
     lcp = audits["largest-contentful-paint"]["numericValue"]
-    yield Figure(f"{what}: LCP", lcp / 1000, "s")
-    yield Figure(f"{what}: CLS", audits["cumulative-layout-shift"]["numericValue"], "")
-    yield Figure(f"{what}: TBT", audits["total-blocking-time"]["numericValue"], "ms")
+    yield Measurement(f"{what}: LCP", lcp / 1000, "s")
+    yield Measurement(f"{what}: CLS", audits["cumulative-layout-shift"]["numericValue"], "")
+    yield Measurement(f"{what}: TBT", audits["total-blocking-time"]["numericValue"], "ms")
 
 
 def _audit(program: list[str], url: str, form: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def _audit(program: list[str], url: str, form: str) -> dict[str, Any]:
         "--only-categories=performance,accessibility",
         *(("--preset=desktop",) if form == "desktop" else ()),
     ]
-    environment = os.environ | {"CHROME_PATH": str(find())}
+    environment = os.environ | {"CHROME_PATH": str(find_browser())}
     for _ in range(TRIES):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode == 0:

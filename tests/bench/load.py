@@ -18,11 +18,11 @@ from studio.db.tables import Metric
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app, settle
-from tests.bench.measurement import Figure
+from tests.bench.measurement import Measurement
 from tests.bench.page_weight import fill
 from tests.support.factories import make_running
 from tests.support.live_studio import Studio, free_port, prepare, stop_everything
-from tests.support.stream_viewers import KEYS, tell, watching
+from tests.support.stream_viewers import KEYS, add_metrics, watch_streams
 
 VIEWERS = 50
 RATE = 1000
@@ -39,14 +39,14 @@ POINTS = 100_000
 TIMES = 200
 
 
-def measure() -> Iterator[Figure]:
+def measure() -> Iterator[Measurement]:
     with TemporaryDirectory() as folder:
         yield from _pouring(Path(folder))
     with TemporaryDirectory() as folder:
         yield from _long(Path(folder))
 
 
-def _pouring(folder: Path) -> Iterator[Figure]:
+def _pouring(folder: Path) -> Iterator[Measurement]:
     studio = Studio(folder, free_port(), worker=False)
     prepare(Settings(home=folder))
     engine = connect(folder / "studio.db")
@@ -58,32 +58,32 @@ def _pouring(folder: Path) -> Iterator[Figure]:
     # The worker stores numbers in a process of its own: fifty viewers' threads are not among it.
     teller = ProcessPoolExecutor(1, get_context("spawn"))
     try:
-        with teller, watching(url, VIEWERS, STEPS) as viewers:
+        with teller, watch_streams(url, VIEWERS, STEPS) as viewers:
             took = teller.submit(_tell_all, folder, number).result()
             seen = [viewer.result() for viewer in viewers]
     finally:
         stop_everything(studio)
     lost = sum(one != list(range(1, STEPS + 1)) for one in seen)
     what = f"{RATE:,} points/s, {VIEWERS} viewers: "
-    yield Figure(what + "viewers that missed any", lost, "")
-    yield Figure(what + "storing a batch, p50", statistics.median(took) * 1000, "ms")
-    yield Figure(what + "p99", _p99(took) * 1000, "ms")
+    yield Measurement(what + "viewers that missed any", lost, "")
+    yield Measurement(what + "storing a batch, p50", statistics.median(took) * 1000, "ms")
+    yield Measurement(what + "p99", _p99(took) * 1000, "ms")
 
 
 def _tell_all(folder: Path, number: int) -> list[float]:
     """Store batch after batch in time. Return how many seconds each took."""
     engine = connect(folder / "studio.db")
-    tell(engine, number, 1, 1)  # prepares statements, as a worker has long done
+    add_metrics(engine, number, 1, 1)  # prepares statements, as a worker has long done
     took = []
     for i in range(BATCHES):
         began = time.monotonic()
-        took.append(tell(engine, number, i * BATCH + 2, BATCH))
+        took.append(add_metrics(engine, number, i * BATCH + 2, BATCH))
         time.sleep(max(0.0, EVERY_SECONDS - (time.monotonic() - began)))
     engine.dispose()
     return took
 
 
-def _long(folder: Path) -> Iterator[Figure]:
+def _long(folder: Path) -> Iterator[Measurement]:
     settings = Settings(home=folder, allowed_hosts="testserver")
     engine = home.open_home(settings)
     _fill(engine, settings)
@@ -99,15 +99,15 @@ def _long(folder: Path) -> Iterator[Figure]:
         _seconds(client, url)  # the first one of all prepares statements and templates
         took = [_seconds(client, url) for _ in range(TIMES)]
         what = f"{RUNS:,} runs, 1 M points: {name}"
-        yield Figure(f"{what}, p50", statistics.median(took) * 1000, "ms")
-        yield Figure(f"{what}, p99", _p99(took) * 1000, "ms")
+        yield Measurement(f"{what}, p50", statistics.median(took) * 1000, "ms")
+        yield Measurement(f"{what}, p99", _p99(took) * 1000, "ms")
     url = "/api/v1/compare?keys=m&runs=" + ",".join(str(i) for i in range(1, CURVES + 1))
     took = [_seconds(client, url) for _ in range(5)]
     with client.stream("GET", url, headers={"Accept-Encoding": "gzip"}) as answer:
         weight = sum(map(len, answer.iter_raw()))
     what = f"{CURVES} runs of {POINTS:,} points compared"
-    yield Figure(what, statistics.median(took) * 1000, "ms")
-    yield Figure(what + ", answer gzipped", weight / 1000, "KB")
+    yield Measurement(what, statistics.median(took) * 1000, "ms")
+    yield Measurement(what + ", answer gzipped", weight / 1000, "KB")
     engine.dispose()
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Measurement:
     name: str
     value: float
     unit: str

@@ -21,35 +21,37 @@ from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.web.rendering import css_bundle
-from tests.bench.measurement import Figure
-from tests.support.factories import furnish, make_recipe
+from tests.bench.measurement import Measurement
+from tests.support.factories import add_starter_data, make_recipe
 
 RUNS = 10_000
 TIMES = 15
 
 
-def measure() -> Iterator[Figure]:
+def measure() -> Iterator[Measurement]:
     with TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder), allowed_hosts="testserver")
         engine = home.open_home(settings)
         fill(engine, settings, RUNS)
         client = TestClient(create_app(engine, settings))
-        yield Figure(f"list page with {RUNS:,} runs", _median(client, "/"), "ms")
-        yield Figure("the same, searched by name", _median(client, "/?q=999"), "ms")
-        yield Figure("the same over REST", _median(client, "/api/v1/runs"), "ms")
+        yield Measurement(f"list page with {RUNS:,} runs", _median(client, "/"), "ms")
+        yield Measurement("the same, searched by name", _median(client, "/?q=999"), "ms")
+        yield Measurement("the same over REST", _median(client, "/api/v1/runs"), "ms")
         html = client.get("/").text
         engine.dispose()
-    yield Figure("its HTML, gzipped", _gzipped(html.encode()) / 1000, "KB")
+    yield Measurement("its HTML, gzipped", _gzipped(html.encode()) / 1000, "KB")
     for kind, limit in (("js", 60), ("css", 15)):
         whole = sum(map(_gzipped, contents(html, kind)))
-        yield Figure(f"all {kind} of a first visit, gzipped (budget {limit})", whole / 1000, "KB")
+        yield Measurement(
+            f"all {kind} of a first visit, gzipped (budget {limit})", whole / 1000, "KB"
+        )
 
 
 def fill(engine: Engine, settings: Settings, count: int) -> None:
     """Fill a home with runs, each hundredth of them failed."""
     recipe = make_recipe()
     with unit_of_work(engine) as db:
-        furnish(db, settings)
+        add_starter_data(db, settings)
         db.add(Experiment(name="many", recipe=recipe))
         db.flush()
         rows = [

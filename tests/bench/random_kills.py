@@ -30,8 +30,15 @@ from studio.services.storage import locks
 from studio.services.workers import launcher_status
 from studio.settings import Settings
 from studio.worker.processes import process
-from tests.bench.measurement import Figure
-from tests.support.live_studio import QUICK, Studio, free_port, prepare, steps_of, stop_everything
+from tests.bench.measurement import Measurement
+from tests.support.live_studio import (
+    QUICK,
+    Studio,
+    free_port,
+    metric_steps,
+    prepare,
+    stop_everything,
+)
 
 ROLES = ("worker", "launcher", "runner", "web", "socket service")
 STEPS = 25
@@ -74,7 +81,7 @@ class Scene:
             self.studio.begin()
 
 
-def measure(kills: int = 30, seed: int = 14) -> Iterator[Figure]:
+def measure(kills: int = 30, seed: int = 14) -> Iterator[Measurement]:
     """Kill, wait for the end, and count what was lost or doubled."""
     with TemporaryDirectory() as folder:
         prepare(Settings(home=Path(folder)))
@@ -233,28 +240,34 @@ def _export_states(scene: Scene) -> dict[tuple[int, int], str]:
     return states
 
 
-def _judge(scene: Scene) -> Iterator[Figure]:
+def _judge(scene: Scene) -> Iterator[Measurement]:
     states, exports = _states(scene) or {}, _export_states(scene)
     for role in ROLES:
-        yield Figure(f"kill -9: {role}", scene.killed[role], "kills")
-    yield Figure("web process started again, as init would", scene.web_restarts, "times")
-    yield Figure("runs submitted", len(scene.runs), "runs")
+        yield Measurement(f"kill -9: {role}", scene.killed[role], "kills")
+    yield Measurement("web process started again, as init would", scene.web_restarts, "times")
+    yield Measurement("runs submitted", len(scene.runs), "runs")
     for state, count in sorted(Counter(states.values()).items()):
-        yield Figure(f"runs {state}", count, "runs")
-    yield Figure("runs whose own process was killed", len(scene.hit), "runs")
+        yield Measurement(f"runs {state}", count, "runs")
+    yield Measurement("runs whose own process was killed", len(scene.hit), "runs")
     for state, count in sorted(Counter(exports.values()).items()):
-        yield Figure(f"exports {state}", count, "exports")
-    yield Figure("runs lost", len(set(scene.runs) - set(states)), "runs")
-    yield Figure("runs submitted twice", len(set(states) - set(scene.runs)), "runs")
-    yield Figure("runs without an end", sum(one not in FINAL for one in states.values()), "runs")
+        yield Measurement(f"exports {state}", count, "exports")
+    yield Measurement("runs lost", len(set(scene.runs) - set(states)), "runs")
+    yield Measurement("runs submitted twice", len(set(states) - set(scene.runs)), "runs")
+    yield Measurement(
+        "runs without an end", sum(one not in FINAL for one in states.values()), "runs"
+    )
     said = {run_id: _events(scene, run_id) for run_id in states}
     why = Counter(_reason(scene, run_id) for run_id, one in states.items() if one == "failed")
     for reason, count in why.items():
-        yield Figure(f"runs failed: {reason}", count, "runs")
-    yield Figure("runs that trained a step twice", sum(map(_has_repeats, said.values())), "runs")
-    yield Figure("runs with two results", sum(_results(one) > 1 for one in said.values()), "runs")
+        yield Measurement(f"runs failed: {reason}", count, "runs")
+    yield Measurement(
+        "runs that trained a step twice", sum(map(_has_repeats, said.values())), "runs"
+    )
+    yield Measurement(
+        "runs with two results", sum(_results(one) > 1 for one in said.values()), "runs"
+    )
     wrong = [run_id for run_id in states if not _is_whole(scene, run_id, states[run_id])]
-    yield Figure("runs with steps missing or doubled", len(wrong), "runs")
+    yield Measurement("runs with steps missing or doubled", len(wrong), "runs")
 
 
 def _reason(scene: Scene, run_id: int) -> str:
@@ -263,7 +276,7 @@ def _reason(scene: Scene, run_id: int) -> str:
 
 def _is_whole(scene: Scene, run_id: int, state: str) -> bool:
     """Whether the metrics of a run hold each of its steps once."""
-    steps = steps_of(scene.studio, run_id)
+    steps = metric_steps(scene.studio, run_id)
     return steps == [
         float(step) for step in range(1, (STEPS if state == "succeeded" else len(steps)) + 1)
     ]

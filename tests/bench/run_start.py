@@ -22,16 +22,16 @@ import psutil
 from studio.protocols.run_dir import RunDir
 from studio.settings import Settings
 from studio.worker.processes import process
-from tests.bench.measurement import Figure
+from tests.bench.measurement import Measurement
 from tests.support.live_studio import (
     Studio,
     free_port,
-    launcher_of,
+    get_run,
+    launcher_process,
     prepare,
-    run_of,
     stop_everything,
 )
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 ROUNDS = 7
 PACES = 3
@@ -59,7 +59,7 @@ RECIPE: dict[str, Any] = {
 PARTS = ("queued", "forked", "loading", "tokenising and building", "auditing", "first step")
 
 
-def measure() -> Iterator[Figure]:
+def measure() -> Iterator[Measurement]:
     with TemporaryDirectory() as folder:
         homes = [Settings(home=Path(folder) / name) for name in ("warm", "cold")]
         for settings in homes:
@@ -69,7 +69,7 @@ def measure() -> Iterator[Figure]:
         try:
             warm.start()
             cold.start()
-            yield Figure("memory of the idle launcher (PSS)", _idle_memory(warm) / 1e6, "MB")
+            yield Measurement("memory of the idle launcher (PSS)", _idle_memory(warm) / 1e6, "MB")
             yield from _compare(warm, cold)
             yield from _overhead(warm)
         finally:
@@ -78,11 +78,11 @@ def measure() -> Iterator[Figure]:
 
 
 def _idle_memory(studio: Studio) -> int:
-    memory: int = launcher_of(studio).memory_full_info().pss
+    memory: int = launcher_process(studio).memory_full_info().pss
     return memory
 
 
-def _compare(warm: Studio, cold: Studio) -> Iterator[Figure]:
+def _compare(warm: Studio, cold: Studio) -> Iterator[Measurement]:
     parts: list[list[float]] = []
     whole: dict[str, list[float]] = {"warm": [], "cold": [], "bare TRL": []}
     for _ in range(ROUNDS):
@@ -91,14 +91,14 @@ def _compare(warm: Studio, cold: Studio) -> Iterator[Figure]:
         whole["cold"].append(sum(_first_step(cold)))
         whole["bare TRL"].append(_bare(cold.home))
     for name, seconds in whole.items():
-        yield Figure(f"submit to first step, {name}", statistics.median(seconds), "s")
-        yield Figure(f"  slowest of {ROUNDS}", max(seconds), "s")
+        yield Measurement(f"submit to first step, {name}", statistics.median(seconds), "s")
+        yield Measurement(f"  slowest of {ROUNDS}", max(seconds), "s")
     for name in ("cold", "bare TRL"):
         ratios = [one / other for one, other in zip(whole[name], whole["warm"], strict=True)]
-        yield Figure(f"{name} over warm", statistics.median(ratios), "x")
+        yield Measurement(f"{name} over warm", statistics.median(ratios), "x")
     for i, name in enumerate(PARTS):
         middle = statistics.median(round_[i] for round_ in parts)
-        yield Figure(f"  of the warm start: {name}", middle, "s")
+        yield Measurement(f"  of the warm start: {name}", middle, "s")
 
 
 def _first_step(studio: Studio) -> list[float]:
@@ -106,10 +106,10 @@ def _first_step(studio: Studio) -> list[float]:
     answer = studio.api.post("/runs", json={"name": "bench", "recipe": RECIPE}).raise_for_status()
     number = answer.json()["id"]
     log = studio.home / "runs" / str(number) / "events.jsonl"
-    until(lambda: log.exists() and '"progressed"' in log.read_text(), seconds=300)
+    wait_until(lambda: log.exists() and '"progressed"' in log.read_text(), seconds=300)
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
-    until(lambda: run_of(studio, number)["finished_at"], seconds=300)
-    run, events = run_of(studio, number), list(map(json.loads, log.read_text().splitlines()))
+    wait_until(lambda: get_run(studio, number)["finished_at"], seconds=300)
+    run, events = get_run(studio, number), list(map(json.loads, log.read_text().splitlines()))
     created = datetime.fromisoformat(run["created_at"])
     moments = [created, created + timedelta(seconds=run["phases"]["queued_seconds"])]
     moments += [_at(events, name=phase) for phase in ("loading", "tokenising", "training")]
@@ -135,7 +135,7 @@ def _script(home: Path, steps: int) -> list[str]:
     return [*command, str(rows), str(steps), "bf16", str(BATCH)]
 
 
-def _overhead(studio: Studio) -> Iterator[Figure]:
+def _overhead(studio: Studio) -> Iterator[Measurement]:
     """Compare a step of ours with the script's: by the clock, and by the processors' own time.
 
     Every process that ours needs is counted by the clock, for it takes its share of the cores; of
@@ -145,9 +145,9 @@ def _overhead(studio: Studio) -> Iterator[Figure]:
     for i, name in enumerate(("clock", "processor time")):
         for k, whose in enumerate(("ours", "bare TRL")):
             middle = statistics.median(pair[k][i] for pair in pairs)
-            yield Figure(f"a step by the {name}, {whose}", middle * 1000, "ms")
+            yield Measurement(f"a step by the {name}, {whose}", middle * 1000, "ms")
         ratios = [ours[i] / bare[i] for ours, bare in pairs]
-        yield Figure("  ours over bare TRL, median of rounds", statistics.median(ratios), "x")
+        yield Measurement("  ours over bare TRL, median of rounds", statistics.median(ratios), "x")
 
 
 def _our_pace(studio: Studio) -> tuple[float, float]:
@@ -156,12 +156,12 @@ def _our_pace(studio: Studio) -> tuple[float, float]:
     answer = studio.api.post("/runs", json={"name": "pace", "recipe": recipe}).raise_for_status()
     number = answer.json()["id"]
     folder = RunDir(studio.home / "runs" / str(number))
-    until(lambda: process.training(folder) is not None, seconds=300)
+    wait_until(lambda: process.training(folder) is not None, seconds=300)
     trainer = process.training(folder)
     assert trainer is not None
     pace = _pace(psutil.Process(trainer.pid), folder.events.path, b'"step_seconds"')
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
-    until(lambda: run_of(studio, number)["finished_at"], seconds=300)
+    wait_until(lambda: get_run(studio, number)["finished_at"], seconds=300)
     return pace
 
 
@@ -186,7 +186,7 @@ def _pace(trainer: psutil.Process, told: Path, mark: bytes) -> tuple[float, floa
     """Return the seconds of a step, by the clock and by the processors, of those in BETWEEN."""
     marks: list[tuple[int, float, float]] = []
     for step in BETWEEN:
-        until(partial(_has_told, told, mark, step), seconds=300)
+        wait_until(partial(_has_told, told, mark, step), seconds=300)
         spent = trainer.cpu_times()
         count = told.read_bytes().count(mark)
         marks.append((count, time.monotonic(), spent.user + spent.system))

@@ -20,8 +20,8 @@ from studio.db.tables import Experiment, Run
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app, settle
-from tests.bench.measurement import Figure
-from tests.support.factories import furnish, make_recipe
+from tests.bench.measurement import Measurement
+from tests.support.factories import add_starter_data, make_recipe
 
 RUNS = 10_000
 TIMES = 100
@@ -44,7 +44,7 @@ QUESTIONS = {
 }
 
 
-def measure() -> Iterator[Figure]:
+def measure() -> Iterator[Measurement]:
     with TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder), allowed_hosts="testserver")
         engine = home.open_home(settings)
@@ -54,9 +54,9 @@ def measure() -> Iterator[Figure]:
         for name, query in QUESTIONS.items():
             took = sorted(_seconds(client, f"/?{query}") for _ in range(TIMES))
             what = f"{RUNS:,} runs, page: {name}"
-            yield Figure(f"{what}, p50", statistics.median(took) * 1000, "ms")
-            yield Figure(f"{what}, p99", took[int(0.99 * TIMES) - 1] * 1000, "ms")
-        yield Figure("all of it as CSV", _seconds(client, "/runs.csv") * 1000, "ms")
+            yield Measurement(f"{what}, p50", statistics.median(took) * 1000, "ms")
+            yield Measurement(f"{what}, p99", took[int(0.99 * TIMES) - 1] * 1000, "ms")
+        yield Measurement("all of it as CSV", _seconds(client, "/runs.csv") * 1000, "ms")
         engine.dispose()
 
 
@@ -65,7 +65,7 @@ def fill(engine: Engine, settings: Settings, count: int = RUNS) -> None:
     chance = random.Random(7)  # noqa: S311 -- for numbers to look at
     recipes = [_recipe(chance) for _ in range(60)]
     with unit_of_work(engine) as db:
-        furnish(db, settings)
+        add_starter_data(db, settings)
         db.add(Experiment(name="many", recipe=recipes[0]))
         db.flush()
         db.exec(insert(Run), params=[_run(i, chance, recipes) for i in range(count)])

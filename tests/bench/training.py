@@ -27,7 +27,7 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.starter import instruction_rows
 from studio.training import starter_model
-from tests.bench.measurement import Figure
+from tests.bench.measurement import Measurement
 
 Mode = Literal["fp32", "bf16", "fp16"]
 
@@ -49,12 +49,12 @@ class Measured:
     loss: float
 
 
-def measure() -> list[Figure]:
+def measure() -> list[Measurement]:
     """Train in every mode, ours and bare by turns. Takes two to three minutes on two cores."""
     with TemporaryDirectory() as scratch:
         place = Path(scratch)
         _write_material(place)
-        figures: list[Figure] = []
+        figures: list[Measurement] = []
         for mode in STEPS:
             figures += _compare(place, mode)
     return figures
@@ -89,7 +89,7 @@ def _write_material(place: Path) -> None:
     ).save_pretrained(place / "model")
 
 
-def _compare(place: Path, mode: Mode) -> list[Figure]:
+def _compare(place: Path, mode: Mode) -> list[Measurement]:
     # TRL trains float32 on a processor that is asked for float16, so there is no rival there.
     rival = mode != "fp16" or torch.cuda.is_available()
     rounds = range(ROUNDS if rival else 1)
@@ -102,19 +102,19 @@ def _compare(place: Path, mode: Mode) -> list[Figure]:
             one.step_seconds / other.step_seconds for one, other in zip(ours, bare, strict=True)
         ]
         figures += _figures(f"{mode}, bare TRL", bare)
-        figures.append(Figure(f"{mode}, our step over theirs", statistics.median(ratios), "x"))
+        figures.append(Measurement(f"{mode}, our step over theirs", statistics.median(ratios), "x"))
     return figures
 
 
-def _figures(name: str, runs: list[Measured]) -> list[Figure]:
+def _figures(name: str, runs: list[Measured]) -> list[Measurement]:
     def middle(field: str) -> float:
         return float(statistics.median(getattr(run, field) for run in runs))
 
     return [
-        Figure(f"{name}: start to first step", middle("first_step_seconds"), "s"),
-        Figure(f"{name}: step", middle("step_seconds"), "s"),
-        Figure(f"{name}: real tokens", middle("tokens_per_second"), "tokens/s"),
-        Figure(f"{name}: last loss", middle("loss"), ""),
+        Measurement(f"{name}: start to first step", middle("first_step_seconds"), "s"),
+        Measurement(f"{name}: step", middle("step_seconds"), "s"),
+        Measurement(f"{name}: real tokens", middle("tokens_per_second"), "tokens/s"),
+        Measurement(f"{name}: last loss", middle("loss"), ""),
     ]
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.tools.audit import ROOT, of_code, sbom, told
+from tests.tools.audit import ROOT, audit_code, report, sbom
 
 SOUND = {"name": "a", "version": "1", "vulns": []}
 SKIPPED = {"name": "b", "skip_reason": "It could not be asked."}
@@ -12,14 +12,14 @@ HOLE = {"name": "c", "version": "1", "vulns": [{"id": "CVE-1", "fix_versions": [
 
 
 def test_a_hole_is_told_and_fails() -> None:
-    assert told([SOUND, HOLE]) == (
+    assert report([SOUND, HOLE]) == (
         "2 of 2 pinned packages were looked up, 1 holes.\nc 1: CVE-1, mended in 2",
         1,
     )
 
 
 def test_what_was_not_looked_up_is_not_said_to_be_sound() -> None:
-    words, code = told([SKIPPED])
+    words, code = report([SKIPPED])
 
     assert (words.startswith("0 of 1"), "nothing was proved" in words, code) == (True, True, 0)
 
@@ -28,7 +28,7 @@ def test_what_was_not_looked_up_is_not_said_to_be_sound() -> None:
 def test_our_code_has_no_hole_that_is_known_by_its_shape() -> None:
     pytest.importorskip("bandit")
 
-    assert of_code() == ("No holes were found in our code.", 0)
+    assert audit_code() == ("No holes were found in our code.", 0)
 
 
 def test_what_the_studio_is_made_of_names_every_pin() -> None:

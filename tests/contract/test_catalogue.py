@@ -9,12 +9,16 @@ from babel.messages.catalog import Message
 from tests.tools import message_catalogue, untranslated_text
 
 HOLES = re.compile(r"%\((\w+)\)s|\{(\w+)\}")
-WANTED = {message.id for message in message_catalogue.wanted() if message.id}
+WANTED = {message.id for message in message_catalogue.extract_messages() if message.id}
 
 
-@pytest.fixture(params=message_catalogue.tongues())
+@pytest.fixture(params=message_catalogue.translated_languages())
 def kept(request: pytest.FixtureRequest) -> dict[object, Message]:
-    return {message.id: message for message in message_catalogue.kept(request.param) if message.id}
+    return {
+        message.id: message
+        for message in message_catalogue.load_catalogue(request.param)
+        if message.id
+    }
 
 
 def test_everything_that_is_said_is_in_the_catalogue(kept: dict[object, Message]) -> None:
@@ -42,7 +46,7 @@ def test_a_translation_has_the_values_of_what_it_translates(kept: dict[object, M
 
 @pytest.mark.parametrize("path", message_catalogue.TEMPLATES, ids=lambda path: path.name)
 def test_no_template_says_a_word_by_itself(path: Path) -> None:
-    assert untranslated_text.of(path) == [], (
+    assert untranslated_text.untranslated_texts(path) == [], (
         "Write it as {{ _(…) }} or {% trans %}, then `make words`."
     )
 

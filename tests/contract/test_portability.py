@@ -36,8 +36,8 @@ from studio.settings import Settings
 from studio.web.app import create_app
 from studio.worker.sweep_scheduler import Sweeper
 from tests.contract.test_code_rules import MODULES, ROOT, name_of
-from tests.support.factories import make_recipe, progressed
-from tests.support.sql_statements import Asked, asked
+from tests.support.factories import make_recipe, metrics_event
+from tests.support.sql_statements import Statement, record_statements
 
 KNOWN = {"avg", "coalesce", "count", "floor", "length", "lower", "max", "min", "sum"}
 """Functions that both databases have, and mean the same by."""
@@ -85,10 +85,10 @@ CALLS = (
 
 
 @pytest.fixture
-def journey(engine: Engine, settings: Settings) -> list[Asked]:
+def journey(engine: Engine, settings: Settings) -> list[Statement]:
     """Gather all that is asked while runs live and die, and somebody looks at everything."""
     client = TestClient(create_app(engine, settings))
-    with asked(engine) as found:
+    with record_statements(engine) as found:
         for step in (_submit, _train, _lose, _look):
             step(engine, client)
     return found
@@ -118,7 +118,11 @@ def _train(engine: Engine, _client: TestClient) -> None:
     with unit_of_work(engine) as db:
         run = queue.claim(db, "w", 2, besides=[99])
         assert run is not None
-        told = [progressed(1, loss=2.0), progressed(2, loss=math.nan), progressed(3, loss=1.0)]
+        told = [
+            metrics_event(1, loss=2.0),
+            metrics_event(2, loss=math.nan),
+            metrics_event(3, loss=1.0),
+        ]
         sampled = Sampled(stage="after", step=3, position=0, prompt="", reference="", answer="")
         saved = Checkpointed(step=3, bytes=1, seconds=0.1)
         attempts.follow(db, run, [Started(total_steps=3, resolved={}), *told, alarm], 1)
@@ -132,11 +136,11 @@ def _lose(engine: Engine, client: TestClient) -> None:
         assert run is not None
         attempts.extend(db, "w")
         list(attempts.abandoned(db, "other", alone=False))
-        attempts.follow(db, run, [Resumed(step=1, attempt=1), progressed(1, loss=1.0)], 1)
+        attempts.follow(db, run, [Resumed(step=1, attempt=1), metrics_event(1, loss=1.0)], 1)
         attempts.settle(db, run, End(exit_code=-9))
         again = queue.claim(db, "w", 2)
         assert again is run
-        attempts.follow(db, run, [progressed(1, loss=1.0), Failed(code="x", message="No.")], 2)
+        attempts.follow(db, run, [metrics_event(1, loss=1.0), Failed(code="x", message="No.")], 2)
         attempts.settle(db, run, End(exit_code=1))
     client.post(f"/api/v1/runs/{run.id}/retry", json={"from": "start"}).raise_for_status()
     client.post(f"/api/v1/runs/{run.id}/cancel").raise_for_status()
@@ -153,7 +157,7 @@ def _look(_engine: Engine, client: TestClient) -> None:
 
 
 @pytest.mark.slow
-def test_all_that_is_asked_can_be_said_to_postgres(journey: list[Asked]) -> None:
+def test_all_that_is_asked_can_be_said_to_postgres(journey: list[Statement]) -> None:
     meant = [one.statement for one in journey if one.statement is not None]
 
     for statement in meant:
@@ -169,7 +173,7 @@ def test_all_that_is_asked_can_be_said_to_postgres(journey: list[Asked]) -> None
 
 
 @pytest.mark.slow
-def test_nothing_is_said_in_the_words_of_one_database(journey: list[Asked]) -> None:
+def test_nothing_is_said_in_the_words_of_one_database(journey: list[Statement]) -> None:
     written = {one.words for one in journey if one.statement is None}
 
     assert written == BEGINNINGS

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.support.live_studio import Studio, stop_everything
-from tests.tools.browser import FLAGS, find
+from tests.tools.browser import FLAGS, find_browser
 
 expect.set_options(timeout=30_000)
 
@@ -15,7 +15,7 @@ expect.set_options(timeout=30_000)
 # No longer than a file: while it lives, its event loop runs in the thread of all tests.
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    path = find()
+    path = find_browser()
     assert path is not None, "Run `python -m tests.tools.browser` first."
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(path), args=FLAGS)

@@ -10,7 +10,7 @@ import pytest
 
 
 @dataclass(slots=True)
-class File:
+class ServedFile:
     content: bytes = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -24,9 +24,9 @@ class File:
 
 
 @dataclass(slots=True)
-class Site:
+class FileServer:
     url: str
-    files: dict[str, File] = field(default_factory=dict)
+    files: dict[str, ServedFile] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Path and range of each request."""
     check: Callable[[BaseHTTPRequestHandler], str] = lambda _request: ""
@@ -34,15 +34,15 @@ class Site:
 
     def put(self, path: str, content: bytes = b"", **about: object) -> str:
         """Add a file and return its address."""
-        self.files[path] = File(content, **about)  # type: ignore[arg-type] # a test says what it is
+        self.files[path] = ServedFile(content, **about)  # type: ignore[arg-type] # a test says what it is
         return self.url + path
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site() -> Iterator[FileServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {}))
     server.daemon_threads = True
-    made = Site(f"http://127.0.0.1:{server.server_port}")
+    made = FileServer(f"http://127.0.0.1:{server.server_port}")
     server.RequestHandlerClass.site = made  # type: ignore[attr-defined] # of the class just made
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
@@ -53,7 +53,7 @@ def site() -> Iterator[Site]:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    site: ClassVar[Site]
+    site: ClassVar[FileServer]
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         wanted = self.headers.get("range", "")
         self.site.asked.append((self.path, wanted))
-        file = self.site.files.get(self.path.partition("?")[0], File(status=404))
+        file = self.site.files.get(self.path.partition("?")[0], ServedFile(status=404))
         start, end = _span(wanted)
         is_same = self.headers.get("if-range", file.tag) == file.tag
         partial = bool(wanted) and file.takes_ranges and is_same and file.status == 200
@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(told)
 
-    def _headers(self, file: File, start: int, left: int, *, partial: bool) -> dict[str, str]:
+    def _headers(self, file: ServedFile, start: int, left: int, *, partial: bool) -> dict[str, str]:
         told = {"Content-Type": "application/octet-stream"} | file.headers
         if file.tag:
             told["ETag"] = file.tag

@@ -52,7 +52,7 @@ class Repo:
 
 
 @dataclass(slots=True)
-class Asked:
+class HubRequest:
     """One request that came."""
 
     method: str
@@ -62,12 +62,12 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Hub:
+class HubServer:
     url: str
     token: str = "hf_letmein"  # noqa: S105 -- opens nothing but this
     """Who shows it is let into everything."""
     repos: dict[tuple[str, str], Repo] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[HubRequest] = field(default_factory=list)
     cuts: dict[str, int] = field(default_factory=dict)
     """After how many bytes of a file the next answer breaks off, by the file's name."""
     wrong: set[str] = field(default_factory=set)
@@ -84,7 +84,7 @@ class Hub:
     def dataset(self, name: str, files: Files, **about: Any) -> Repo:  # noqa: ANN401 -- any fact
         return self._add(Repo(name, "dataset", about), files)
 
-    def fetched(self, name: str) -> list[Asked]:
+    def fetched(self, name: str) -> list[HubRequest]:
         """Return the requests for the content of a file, in order."""
         gets = (one for one in self.asked if one.method == "GET" and "/resolve/" in one.path)
         return [one for one in gets if unquote(one.path).endswith(f"/{name}")]
@@ -96,16 +96,16 @@ class Hub:
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
-    with serving() as made:
+def hub() -> Iterator[HubServer]:
+    with run_hub_server() as made:
         yield made
 
 
 @contextmanager
-def serving() -> Iterator[Hub]:
+def run_hub_server() -> Iterator[HubServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {}))
     server.daemon_threads = True
-    made = Hub(f"http://127.0.0.1:{server.server_port}")
+    made = HubServer(f"http://127.0.0.1:{server.server_port}")
     made.held.set()
     server.RequestHandlerClass.hub = made  # type: ignore[attr-defined] # of the class just made
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
@@ -134,7 +134,7 @@ class _Refused(Exception):  # noqa: N818 -- an answer, not a fault
 
 
 class _Handler(BaseHTTPRequestHandler):
-    hub: ClassVar[Hub]
+    hub: ClassVar[HubServer]
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         where = urlsplit(self.path)
         token = self.headers.get("authorization", "").removeprefix("Bearer ")
-        asked = Asked(self.command, where.path, self.headers.get("range", ""), token)
+        asked = HubRequest(self.command, where.path, self.headers.get("range", ""), token)
         self.hub.asked.append(asked)
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         try:

@@ -16,25 +16,25 @@ import pytest
 
 
 @dataclass(slots=True)
-class Posted:
+class ReceivedRequest:
     path: str
     headers: dict[str, str]
     content: bytes
 
 
 @dataclass(slots=True)
-class Hook:
+class WebhookReceiver:
     """A receiver of webhooks. What it answers next can be told; 204 when nothing is."""
 
     url: str
     answers: list[int] = field(default_factory=list)
-    posted: list[Posted] = field(default_factory=list)
+    posted: list[ReceivedRequest] = field(default_factory=list)
     go_on: threading.Event = field(default_factory=threading.Event)
     """Answers wait for it."""
 
 
 @dataclass(slots=True)
-class Post:
+class MailServer:
     """A mail server with one user. What it says to a mail can be told; 250 when nothing is."""
 
     url: str
@@ -51,11 +51,11 @@ USER, PASSWORD = "studio", "hush hush"
 
 
 @pytest.fixture
-def hook() -> Iterator[Hook]:
+def hook() -> Iterator[WebhookReceiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["content-length"]))
-            made.posted.append(Posted(self.path, dict(self.headers.items()), content))
+            made.posted.append(ReceivedRequest(self.path, dict(self.headers.items()), content))
             made.go_on.wait()
             status = made.answers.pop(0) if made.answers else 204
             self.send_response(status)
@@ -68,7 +68,7 @@ def hook() -> Iterator[Hook]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    made = Hook(f"http://127.0.0.1:{server.server_port}")
+    made = WebhookReceiver(f"http://127.0.0.1:{server.server_port}")
     made.go_on.set()
     with _served(server):
         yield made
@@ -76,17 +76,19 @@ def hook() -> Iterator[Hook]:
 
 
 @pytest.fixture
-def post() -> Iterator[Post]:
-    with post_office() as made:
+def post() -> Iterator[MailServer]:
+    with run_mail_server() as made:
         yield made
 
 
 @contextmanager
-def post_office(scheme: str = "smtp", secrets: ssl.SSLContext | None = None) -> Iterator[Post]:
+def run_mail_server(
+    scheme: str = "smtp", secrets: ssl.SSLContext | None = None
+) -> Iterator[MailServer]:
     """Open a mail server; with a certificate it encrypts: `smtps` at once, `smtp` when asked."""
     server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Counter)
     server.daemon_threads = True
-    made = Post(
+    made = MailServer(
         f"{scheme}://{USER}:hush%20hush@127.0.0.1:{server.server_address[1]}", secrets=secrets
     )
     server.post = made  # type: ignore[attr-defined] # the handler finds it there
@@ -98,7 +100,7 @@ class _Counter(socketserver.StreamRequestHandler):
     """Speaks as much SMTP as a sender needs to hear."""
 
     def handle(self) -> None:
-        self.post: Post = self.server.post  # type: ignore[attr-defined] # set by the fixture
+        self.post: MailServer = self.server.post  # type: ignore[attr-defined] # set by the fixture
         self.is_encrypted = False
         with suppress(ssl.SSLError, ConnectionError):  # a sender that does not trust us leaves
             if self.post.url.startswith("smtps:"):

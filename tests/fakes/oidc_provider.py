@@ -74,7 +74,7 @@ def keys() -> dict[str, Key]:
 
 
 @contextmanager
-def providing() -> Iterator[Provider]:
+def run_provider() -> Iterator[Provider]:
     made = Provider()
     bound = type("Bound", (_Handler,), {"provider": made})
     server = ThreadingHTTPServer(("127.0.0.1", 0), bound)

@@ -13,7 +13,7 @@ _ALWAYS = {"host", "x-amz-content-sha256", "x-amz-date"}
 
 
 @dataclass(frozen=True, slots=True)
-class Lock:
+class SignatureCheck:
     """What opens a bucket."""
 
     key: str

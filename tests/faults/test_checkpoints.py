@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from studio.protocols.events import Checkpointed, Finished, Paused, Progressed, Stopped
 from studio.protocols.run_dir import Ask, RunDir
 from studio.training.checkpoints import checksums
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 from tests.training import tiny
 from tests.training.checkpoints import resumed_runs
 
@@ -63,12 +63,12 @@ def ask(run: RunDir, process: subprocess.Popen[bytes], word: Ask) -> int:
 
 
 def is_past(run: RunDir, step: int) -> Callable[[], bool]:
-    return lambda: any(event.step >= step for event in tiny.said(run, Progressed))
+    return lambda: any(event.step >= step for event in tiny.events_of(run, Progressed))
 
 
 def killed_past(run: RunDir, step: int) -> None:
     process = start(run)
-    until(is_past(run, step), seconds=120)
+    wait_until(is_past(run, step), seconds=120)
     process.kill()
     process.wait()
 
@@ -86,9 +86,9 @@ def test_a_run_killed_twice_equals_an_undisturbed_one(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     killed_past(run, 9)
-    killed_past(resumed_runs.taken_up(run), 31)
+    killed_past(resumed_runs.resume_run(run), 31)
 
-    assert start(resumed_runs.taken_up(run)).wait(300) == 0
+    assert start(resumed_runs.resume_run(run)).wait(300) == 0
 
     assert equals(run, whole)
     (second, first_step), (third, second_step) = resumed_runs.resumed_at(run)
@@ -101,23 +101,23 @@ def test_a_kill_while_saving_never_leaves_half_a_checkpoint(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     process = start(run)
-    until(lambda: len(tiny.said(run, Checkpointed)) > 0, seconds=120)
+    wait_until(lambda: len(tiny.events_of(run, Checkpointed)) > 0, seconds=120)
     watched = psutil.Process(process.pid)
 
     def is_saving() -> bool:
         watched.suspend()
-        until(lambda: watched.status() == psutil.STATUS_STOPPED)
+        wait_until(lambda: watched.status() == psutil.STATUS_STOPPED)
         caught = any(run.checkpoints.glob(".checkpoint-*.partial"))
         if not caught:
             watched.resume()
         return caught
 
-    until(is_saving)
+    wait_until(is_saving)
     process.kill()
     process.wait()
-    newest = max(event.step for event in tiny.said(run, Checkpointed))
+    newest = max(event.step for event in tiny.events_of(run, Checkpointed))
 
-    assert start(resumed_runs.taken_up(run)).wait(300) == 0
+    assert start(resumed_runs.resume_run(run)).wait(300) == 0
 
     assert resumed_runs.resumed_at(run) == [(2, newest)]
     assert equals(run, whole)
@@ -128,14 +128,14 @@ def test_a_paused_run_goes_on_as_if_it_had_not_been(
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     process = start(run)
-    until(is_past(run, 5), seconds=120)
+    wait_until(is_past(run, 5), seconds=120)
     assert ask(run, process, "pause") == 0
-    paused = tiny.last(run)
+    paused = tiny.last_event(run)
     assert isinstance(paused, Paused)
-    assert tiny.said(run, Checkpointed)[-1].step == paused.step
+    assert tiny.events_of(run, Checkpointed)[-1].step == paused.step
     assert not run.ask.exists()
 
-    assert start(resumed_runs.taken_up(run)).wait(300) == 0
+    assert start(resumed_runs.resume_run(run)).wait(300) == 0
 
     assert resumed_runs.resumed_at(run) == [(2, paused.step)]
     assert equals(run, whole)
@@ -145,15 +145,15 @@ def test_what_was_learnt_so_far_can_be_kept(model: Path, tmp_path: Path) -> None
     endless = {"precision": "bf16_kahan", "optimisation__max_steps": 100_000, "samples__prompts": 1}
     run = tiny.write_run(tmp_path / "run", model, **endless, checkpoints__save_steps=1)
     process = start(run)
-    until(is_past(run, 3), seconds=120)
+    wait_until(is_past(run, 3), seconds=120)
 
     assert ask(run, process, "keep") == 0
 
-    stopped = tiny.last(run)
+    stopped = tiny.last_event(run)
     assert isinstance(stopped, Stopped)
     assert stopped.kept
-    assert stopped.metrics["eval_loss"] == tiny.series(run, "eval_loss")[-1]
-    assert tiny.said(run, Progressed)[-1].step == stopped.step
+    assert stopped.metrics["eval_loss"] == tiny.metric_values(run, "eval_loss")[-1]
+    assert tiny.events_of(run, Progressed)[-1].step == stopped.step
     kept = AutoModelForCausalLM.from_pretrained(run.artifacts)
     assert {p.dtype for p in kept.parameters()} == {torch.bfloat16}
     told = f"Training was stopped by hand at step {stopped.step} of 100000."
@@ -164,24 +164,24 @@ def test_what_was_learnt_so_far_can_be_kept(model: Path, tmp_path: Path) -> None
 def test_a_run_that_hangs_says_where(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     process = start(run)
-    until(is_past(run, 1), seconds=120)
+    wait_until(is_past(run, 1), seconds=120)
 
     process.send_signal(signal.SIGUSR1)
 
-    until(lambda: "(most recent call first)" in run.log.read_text(encoding="utf-8"))
+    wait_until(lambda: "(most recent call first)" in run.log.read_text(encoding="utf-8"))
     assert ask(run, process, "cancel") == 0
-    assert tiny.last(run).kind == "stopped"
-    assert tiny.said(run, Finished) == []
+    assert tiny.last_event(run).kind == "stopped"
+    assert tiny.events_of(run, Finished) == []
 
 
 def test_a_cancelled_run_leaves_its_checkpoints(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, **KNOBS)
     process = start(run)
-    until(lambda: len(tiny.said(run, Checkpointed)) > 0, seconds=120)
+    wait_until(lambda: len(tiny.events_of(run, Checkpointed)) > 0, seconds=120)
 
     assert ask(run, process, "cancel") == 0
 
-    assert [event.kept for event in tiny.said(run, Stopped)] == [False]
-    newest = tiny.said(run, Checkpointed)[-1].step
+    assert [event.kept for event in tiny.events_of(run, Stopped)] == [False]
+    newest = tiny.events_of(run, Checkpointed)[-1].step
     assert checksums.examine(run.checkpoints / f"checkpoint-{newest}").step == newest
     assert not run.artifacts.exists()

@@ -13,8 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.support.live_studio import Studio, run_of, steps_of, stop_everything, submit
-from tests.support.waiting import until
+from tests.support.live_studio import Studio, get_run, metric_steps, stop_everything, submit_run
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.faults,
@@ -89,13 +89,15 @@ def read_again(studio: Studio, disk: Path) -> None:
     A file that takes a second to read is kept first and read later, by a process of its own.
     """
     subprocess.run([MOUNT, "-o", f"remount,size={LARGER}", str(disk)], check=True)
-    until(lambda: "building" not in {one["status"] for one in named(studio).values()}, seconds=120)
+    wait_until(
+        lambda: "building" not in {one["status"] for one in named(studio).values()}, seconds=120
+    )
     for dataset in named(studio).values():
         if dataset["status"] == "failed":
             chore = studio.api.get(f"/chores/{dataset['chore']}").raise_for_status().json()
             assert chore["error"]["code"] == "disk_full"
             studio.api.post(f"/chores/{dataset['chore']}/again").raise_for_status()
-    until(lambda: {one["status"] for one in named(studio).values()} == {"ready"}, seconds=120)
+    wait_until(lambda: {one["status"] for one in named(studio).values()} == {"ready"}, seconds=120)
 
 
 def test_uploads_go_on_until_the_disk_is_full_and_after(studio: Studio, disk: Path) -> None:
@@ -117,8 +119,8 @@ def test_uploads_go_on_until_the_disk_is_full_and_after(studio: Studio, disk: Pa
 
 
 def test_a_full_disk_is_told_to_people_and_pages_still_show(studio: Studio, disk: Path) -> None:
-    number = submit(studio, max_steps=1)
-    until(lambda: run_of(studio, number)["status"] == "succeeded", seconds=120)
+    number = submit_run(studio, max_steps=1)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
     fill(disk)
     address = f"{studio.url}/runs/{number}"
 
@@ -132,26 +134,26 @@ def test_a_full_disk_is_told_to_people_and_pages_still_show(studio: Studio, disk
 def test_a_run_on_a_full_disk_ends_in_words_and_the_next_one_trains(
     studio: Studio, disk: Path
 ) -> None:
-    number = submit(studio, max_steps=100_000)
-    waiting = submit(studio, max_steps=1)
-    until(lambda: run_of(studio, number)["step"] >= 3, seconds=120)
+    number = submit_run(studio, max_steps=100_000)
+    waiting = submit_run(studio, max_steps=1)
+    wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=120)
     ballast = fill(disk)
-    seen = steps_of(studio, number)
-    until(lambda: not is_training(studio, number), seconds=120)
+    seen = metric_steps(studio, number)
+    wait_until(lambda: not is_training(studio, number), seconds=120)
     ballast.unlink()
-    until(lambda: run_of(studio, number)["status"] == "failed")
+    wait_until(lambda: get_run(studio, number)["status"] == "failed")
 
-    error = run_of(studio, number)["error"]
+    error = get_run(studio, number)["error"]
     assert (error["code"], error["message"], error["hint"]) == (
         "disk_full",
         "The disk is full.",
         "Delete old runs or models, then try again.",
     )
-    assert steps_of(studio, number)[: len(seen)] == seen
-    until(lambda: run_of(studio, waiting)["status"] in {"succeeded", "failed"}, seconds=120)
-    assert (run_of(studio, waiting)["error"] or {"code": "disk_full"})["code"] == "disk_full"
-    second = submit(studio, max_steps=1)
-    until(lambda: run_of(studio, second)["status"] == "succeeded", seconds=120)
+    assert metric_steps(studio, number)[: len(seen)] == seen
+    wait_until(lambda: get_run(studio, waiting)["status"] in {"succeeded", "failed"}, seconds=120)
+    assert (get_run(studio, waiting)["error"] or {"code": "disk_full"})["code"] == "disk_full"
+    second = submit_run(studio, max_steps=1)
+    wait_until(lambda: get_run(studio, second)["status"] == "succeeded", seconds=120)
 
 
 def is_training(studio: Studio, number: int) -> bool:

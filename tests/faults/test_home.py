@@ -18,8 +18,8 @@ from studio.db import migrate
 from studio.db.session import connect
 from studio.services.operations import home
 from studio.settings import Settings
-from tests.support.live_studio import ROOT, Studio, free_port, run_of, stop_everything, submit
-from tests.support.waiting import until
+from tests.support.live_studio import ROOT, Studio, free_port, get_run, stop_everything, submit_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -103,7 +103,7 @@ def test_an_upgrade_cut_off_leaves_the_old_database(
     program, half, go = newer_program(tmp_path)
     upgrading = command(folder, program=program, code=OPEN)
     begun.append(upgrading)
-    until(half.exists)
+    wait_until(half.exists)
     upgrading.kill()
     upgrading.wait()
     engine = home.open_home(Settings(home=folder))
@@ -142,8 +142,8 @@ def test_a_web_killed_alone_takes_its_worker_along_and_is_followed_by_another(
     web.send_signal(signal.SIGKILL)
     studio.wait()
     studio.start()
-    number = submit(studio, max_steps=2)
-    until(lambda: run_of(studio, number)["status"] == "succeeded", seconds=120)
+    number = submit_run(studio, max_steps=2)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
 
     assert not worker.is_running()
 
@@ -155,7 +155,7 @@ def test_web_and_worker_live_apart(
     studio.process = None
     begun.append(command(studio.home, "serve", "--no-worker", "--port", str(studio.port)))
     begun.append(command(studio.home, "worker"))
-    until(lambda: _is_well(studio))
+    wait_until(lambda: _is_well(studio))
     third = command(studio.home, "worker")
     _out, err = third.communicate(timeout=60)
 
@@ -206,8 +206,8 @@ def other() -> Iterator[Callable[[Path], Studio]]:
 def test_a_backup_is_the_same_studio_elsewhere(
     studio: Studio, other: Callable[[Path], Studio], tmp_path: Path
 ) -> None:
-    number = submit(studio, max_steps=4)
-    until(lambda: run_of(studio, number)["status"] == "succeeded", seconds=120)
+    number = submit_run(studio, max_steps=4)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
     said(command(studio.home, "backup", str(tmp_path / "b.zip")))
     said(command(studio.home, "restore", str(tmp_path / "b.zip"), "--into", str(tmp_path / "r")))
     whole = files(studio.home)
@@ -221,16 +221,16 @@ def test_a_backup_is_the_same_studio_elsewhere(
 def test_a_backup_while_a_run_trains_can_be_brought_back(
     studio: Studio, other: Callable[[Path], Studio], tmp_path: Path
 ) -> None:
-    number = submit(studio, max_steps=100_000)
-    until(lambda: run_of(studio, number)["step"] >= 3, seconds=120)
+    number = submit_run(studio, max_steps=100_000)
+    wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=120)
     said(command(studio.home, "backup", str(tmp_path / "b.zip")))
     said(command(studio.home, "restore", str(tmp_path / "b.zip"), "--into", str(tmp_path / "r")))
     restored = other(tmp_path / "r")
-    assert run_of(restored, number)["status"] == "paused"
-    seen = run_of(studio, number)["step"]
-    until(lambda: run_of(studio, number)["step"] > seen)
+    assert get_run(restored, number)["status"] == "paused"
+    seen = get_run(studio, number)["step"]
+    wait_until(lambda: get_run(studio, number)["step"] > seen)
 
-    assert run_of(restored, number)["step"] >= 3
+    assert get_run(restored, number)["step"] >= 3
 
 
 def test_a_moved_home_trains(
@@ -239,7 +239,7 @@ def test_a_moved_home_trains(
     studio.interrupt()
     studio.wait()
     moved = other(studio.home.rename(tmp_path / "moved"))
-    number = submit(moved, max_steps=2)
-    until(lambda: run_of(moved, number)["status"] in {"succeeded", "failed"}, seconds=120)
+    number = submit_run(moved, max_steps=2)
+    wait_until(lambda: get_run(moved, number)["status"] in {"succeeded", "failed"}, seconds=120)
 
-    assert run_of(moved, number)["status"] == "succeeded"
+    assert get_run(moved, number)["status"] == "succeeded"

@@ -60,7 +60,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 @pytest.fixture(scope="module", autouse=True)
 def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
     good = tokenizer_services.write_model(tmp_path_factory.mktemp("models") / "good")
-    with tokenizer_services.tended(home) as here:
+    with tokenizer_services.run_tokenizer_service(home) as here:
         tokenizer_client.tokens(home, asked(good))
         process = here.child
         yield here

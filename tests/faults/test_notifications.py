@@ -16,13 +16,13 @@ from studio.db.session import reading, unit_of_work
 from studio.services.notifications import deliveries
 from studio.services.operations import home
 from studio.settings import Settings
-from tests.fakes.message_receivers import Hook
-from tests.support.waiting import until
+from tests.fakes.message_receivers import WebhookReceiver
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
 
-def start(folder: Path, hook: Hook) -> subprocess.Popen[bytes]:
+def start(folder: Path, hook: WebhookReceiver) -> subprocess.Popen[bytes]:
     set_up = {"STUDIO_WEBHOOK_URL": hook.url, "STUDIO_ALLOW_INTERNAL_ADDRESSES": "true"}
     return subprocess.Popen(
         [sys.executable, "-m", "studio", "worker"],
@@ -31,14 +31,14 @@ def start(folder: Path, hook: Hook) -> subprocess.Popen[bytes]:
 
 
 def test_a_message_outlives_a_worker_killed_before_it_heard_the_answer(
-    tmp_path: Path, hook: Hook
+    tmp_path: Path, hook: WebhookReceiver
 ) -> None:
     engine = home.open_home(Settings(home=tmp_path))
     hook.go_on.clear()
     with unit_of_work(engine) as db:
         deliveries.send_test(db, Channel.WEBHOOK)
     first = start(tmp_path, hook)
-    until(lambda: len(hook.posted) == 1)
+    wait_until(lambda: len(hook.posted) == 1)
     first.send_signal(signal.SIGKILL)
     first.wait()
     hook.go_on.set()
@@ -48,7 +48,7 @@ def test_a_message_outlives_a_worker_killed_before_it_heard_the_answer(
 
     second = start(tmp_path, hook)
     try:
-        until(lambda: status(engine) == DeliveryStatus.DELIVERED)
+        wait_until(lambda: status(engine) == DeliveryStatus.DELIVERED)
     finally:
         second.terminate()
         second.wait()

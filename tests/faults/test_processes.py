@@ -16,8 +16,8 @@ from studio.protocols.run_dir import RunDir
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.worker.processes import process
-from tests.support.live_studio import Studio, free_port, run_of, steps_of, submit
-from tests.support.waiting import until
+from tests.support.live_studio import Studio, free_port, get_run, metric_steps, submit_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -65,43 +65,43 @@ def test_a_database_of_a_newer_version_is_told(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_while_the_studio_is_away(studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
-    until(lambda: run_of(studio, number)["step"] >= 3)
+    number = submit_run(studio, max_steps=LONG)
+    wait_until(lambda: get_run(studio, number)["step"] >= 3)
     studio.interrupt()
     studio.wait()
     events = studio.home / "runs" / str(number) / "events.jsonl"
     size = events.stat().st_size
-    until(lambda: events.stat().st_size > size)
+    wait_until(lambda: events.stat().st_size > size)
     studio.start()
-    seen = run_of(studio, number)["step"]
-    until(lambda: run_of(studio, number)["step"] > seen)
+    seen = get_run(studio, number)["step"]
+    wait_until(lambda: get_run(studio, number)["step"] > seen)
 
-    steps = steps_of(studio, number)
+    steps = metric_steps(studio, number)
     assert steps == [float(step) for step in range(1, len(steps) + 1)]
-    assert run_of(studio, number)["attempt"] == 1
+    assert get_run(studio, number)["attempt"] == 1
 
 
 def test_a_killed_studio_comes_back_to_its_run(studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
-    until(lambda: run_of(studio, number)["step"] >= 3)
+    number = submit_run(studio, max_steps=LONG)
+    wait_until(lambda: get_run(studio, number)["step"] >= 3)
     studio.kill()
     studio.wait()
     studio.start()
-    seen = run_of(studio, number)["step"]
-    until(lambda: run_of(studio, number)["step"] > seen)
+    seen = get_run(studio, number)["step"]
+    wait_until(lambda: get_run(studio, number)["step"] > seen)
 
-    steps = steps_of(studio, number)
+    steps = metric_steps(studio, number)
     assert steps == [float(step) for step in range(1, len(steps) + 1)]
 
 
 def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     for attempt in (1, 2, 3):
-        until(partial(is_trained_by, studio, number, attempt))
+        wait_until(partial(is_trained_by, studio, number, attempt))
         trainer_of(studio, number).send_signal(signal.SIGKILL)
-    until(lambda: run_of(studio, number)["status"] == "failed")
+    wait_until(lambda: get_run(studio, number)["status"] == "failed")
 
-    error = run_of(studio, number)["error"]
+    error = get_run(studio, number)["error"]
     assert (error["code"], error["signal"], error["attempt"], error["message"]) == (
         "killed",
         "SIGKILL",
@@ -112,13 +112,13 @@ def test_a_trainer_that_is_killed_every_time_is_told_in_words(studio: Studio) ->
 
 @pytest.mark.parametrize("step", [0, 3], ids=["while loading", "while training"])
 def test_a_cancelled_run_leaves_no_process(studio: Studio, step: int) -> None:
-    number = submit(studio, max_steps=LONG)
-    until(lambda: run_of(studio, number)["status"] != "queued")
-    until(lambda: run_of(studio, number)["step"] >= step)
+    number = submit_run(studio, max_steps=LONG)
+    wait_until(lambda: get_run(studio, number)["status"] != "queued")
+    wait_until(lambda: get_run(studio, number)["step"] >= step)
     trainer = trainer_of(studio, number)
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
-    until(lambda: run_of(studio, number)["status"] == "cancelled")
-    until(lambda: not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: get_run(studio, number)["status"] == "cancelled")
+    wait_until(lambda: not trainer.is_running() or trainer.status() == psutil.STATUS_ZOMBIE)
 
     assert not (studio.home / "runs" / str(number) / "artifacts").exists()
 
@@ -130,8 +130,8 @@ def test_a_second_studio_elsewhere_is_welcome(make_studio: Callable[[], Studio])
 
 
 def test_two_runs_wait_while_one_trains(studio: Studio) -> None:
-    numbers = [submit(studio, name, max_steps=LONG) for name in "abc"]
-    until(lambda: run_of(studio, numbers[0])["status"] == "running")
+    numbers = [submit_run(studio, name, max_steps=LONG) for name in "abc"]
+    wait_until(lambda: get_run(studio, numbers[0])["status"] == "running")
     told = studio.api.get("/queue").json()
 
     assert (told["slots"], told["used"]) == (1, 1)
@@ -141,12 +141,12 @@ def test_two_runs_wait_while_one_trains(studio: Studio) -> None:
 def trainer_of(studio: Studio, number: int) -> psutil.Process:
     """Find the process that trains a run, by its own word in the run's folder."""
     folder = RunDir(studio.home / "runs" / str(number))
-    until(lambda: process.training(folder) is not None)
+    wait_until(lambda: process.training(folder) is not None)
     found = process.training(folder)
     assert found is not None
     return psutil.Process(found.pid)
 
 
 def is_trained_by(studio: Studio, number: int, attempt: int) -> bool:
-    run = run_of(studio, number)
+    run = get_run(studio, number)
     return (run["attempt"], run["status"]) == (attempt, "running")

@@ -22,9 +22,9 @@ from studio.db.tables import Attempt, Run
 from studio.services.operations import home
 from studio.services.queue import queue
 from studio.settings import Settings
-from tests.support.factories import furnish, make_run
-from tests.support.live_studio import QUICK, Studio, run_of, submit
-from tests.support.waiting import until
+from tests.support.factories import add_starter_data, make_run
+from tests.support.live_studio import QUICK, Studio, get_run, submit_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -70,7 +70,7 @@ def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path
     settings = Settings(home=tmp_path / "home")
     engine = home.open_home(settings)
     with unit_of_work(engine) as db:
-        furnish(db, settings)
+        add_starter_data(db, settings)
         for number in range(RUNS):
             make_run(db, f"run {number}")
     dice, log = random.Random(0), tmp_path / "log"  # noqa: S311 -- no secret
@@ -87,7 +87,7 @@ def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path
             replace(dice.randrange(CONTENDERS))
             kills += 1
             pause.wait(PACE_SECONDS)
-        until(lambda: not left(), seconds=120)
+        wait_until(lambda: not left(), seconds=120)
 
     with reading(engine) as db:
         outcomes = Counter(db.exec(select(Attempt.outcome)).all())
@@ -119,7 +119,7 @@ def test_what_was_acknowledged_is_there_once(make_studio: Callable[[], Studio]) 
     with ThreadPoolExecutor(SUBMITTERS) as pool:
         answers = [pool.submit(taken, studio, number) for number in range(SUBMITTERS)]
         for share in range(1, KILLS + 1):
-            until(partial(reached, share * 30))
+            wait_until(partial(reached, share * 30))
             studio.kill()
             studio.wait()
             studio.start()
@@ -149,12 +149,12 @@ def taken(studio: Studio, number: int) -> int:
 
 @pytest.mark.timeout(900)
 def test_an_export_is_made_while_a_long_run_trains(studio: Studio) -> None:
-    first = submit(studio, "short", max_steps=2)
-    until(lambda: run_of(studio, first)["status"] == "succeeded", seconds=180)
-    second = submit(studio, "long", max_steps=LONG)
-    until(lambda: run_of(studio, second)["step"] >= 3, seconds=180)
+    first = submit_run(studio, "short", max_steps=2)
+    wait_until(lambda: get_run(studio, first)["status"] == "succeeded", seconds=180)
+    second = submit_run(studio, "long", max_steps=LONG)
+    wait_until(lambda: get_run(studio, second)["step"] >= 3, seconds=180)
     asked = studio.api.post(f"/runs/{first}/exports", json={"dtype": "float32"})
     where = f"/runs/{first}/exports/{asked.raise_for_status().json()['id']}"
-    until(lambda: studio.api.get(where).json()["status"] == "succeeded", seconds=600)
+    wait_until(lambda: studio.api.get(where).json()["status"] == "succeeded", seconds=600)
 
-    assert run_of(studio, second)["status"] == "running"
+    assert get_run(studio, second)["status"] == "running"

@@ -7,7 +7,7 @@ import pytest
 from studio.db.session import connect, unit_of_work
 from tests.support.factories import make_running
 from tests.support.live_studio import Studio
-from tests.support.stream_viewers import tell, watching
+from tests.support.stream_viewers import add_metrics, watch_streams
 
 pytestmark = pytest.mark.faults
 
@@ -28,9 +28,9 @@ def test_every_viewer_gets_every_point_once(make_studio: Callable[[], Studio]) -
         number = make_running(db).id or 0
     studio.start()
 
-    with watching(f"{studio.url}/api/v1/runs/{number}/stream", VIEWERS, STEPS) as viewers:
+    with watch_streams(f"{studio.url}/api/v1/runs/{number}/stream", VIEWERS, STEPS) as viewers:
         for batch in range(BATCHES):
-            tell(engine, number, batch * BATCH + 1, BATCH)
+            add_metrics(engine, number, batch * BATCH + 1, BATCH)
             if batch in KILLED_AFTER:
                 studio.kill()
                 studio.wait()

@@ -13,8 +13,15 @@ from studio.protocols import tokenizer_service
 from studio.services.storage import locks
 from studio.services.workers.worker_process import FILE
 from tests.faults.test_processes import LONG, trainer_of
-from tests.support.live_studio import Studio, free_port, launcher_of, run_of, steps_of, submit
-from tests.support.waiting import until
+from tests.support.live_studio import (
+    Studio,
+    free_port,
+    get_run,
+    launcher_process,
+    metric_steps,
+    submit_run,
+)
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -22,7 +29,7 @@ pytestmark = pytest.mark.faults
 def worker_of(studio: Studio) -> psutil.Process:
     """Wait for the worker that has taken the queue, and return its process."""
     assert studio.process is not None
-    until(lambda: locks.holder(studio.home, "worker").startswith("process "), seconds=180)
+    wait_until(lambda: locks.holder(studio.home, "worker").startswith("process "), seconds=180)
     return psutil.Process(int(locks.holder(studio.home, "worker").split()[1]))
 
 
@@ -48,23 +55,23 @@ def health(studio: Studio) -> tuple[int, dict[str, Any]]:
 
 def start_desk(studio: Studio) -> None:
     tokenizer_service.connect(studio.home, timeout=30).close()
-    until((studio.home / "desk.log").exists)
+    wait_until((studio.home / "desk.log").exists)
 
 
 def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
-    until(lambda: run_of(studio, number)["step"] >= 3, seconds=180)
+    number = submit_run(studio, max_steps=LONG)
+    wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=180)
     first = worker_of(studio)
     first.kill()
-    until((studio.home / FILE).exists)
+    wait_until((studio.home / FILE).exists)
     page = httpx2.get(f"{studio.url}/queue", trust_env=False).text
-    until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
-    seen = run_of(studio, number)["step"]
-    until(lambda: run_of(studio, number)["step"] > seen, seconds=180)
+    wait_until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+    seen = get_run(studio, number)["step"]
+    wait_until(lambda: get_run(studio, number)["step"] > seen, seconds=180)
 
     assert worker_of(studio) != first
-    assert (run_of(studio, number)["attempt"], health(studio)[1]["status"]) == (1, "ok")
-    assert steps_of(studio, number)[:3] == [1.0, 2.0, 3.0]
+    assert (get_run(studio, number)["attempt"], health(studio)[1]["status"]) == (1, "ok")
+    assert metric_steps(studio, number)[:3] == [1.0, 2.0, 3.0]
     assert 'id="worker-status"' in page
     trainer_of(studio, number).kill()
 
@@ -72,15 +79,15 @@ def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
 def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> None:
     lock = studio.home / "worker.lock"
     worker_of(studio).kill()
-    until(lambda: not locks.holder(studio.home, "worker") or (studio.home / FILE).exists())
+    wait_until(lambda: not locks.holder(studio.home, "worker") or (studio.home / FILE).exists())
     with locks.only_one(studio.home, "worker", "a test", patience_seconds=60):
         assert lock.exists()
-        until(lambda: "exit code 1" in str(health(studio)[1]))
+        wait_until(lambda: "exit code 1" in str(health(studio)[1]))
         page = httpx2.get(f"{studio.url}/", trust_env=False).text
         assert "The worker ended by itself, with exit code 1." in page
         assert f"Another studio already uses {studio.home}" in page
         assert str(studio.home) not in str(health(studio)[1])
-    until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+    wait_until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
 
     assert "The worker ended" not in httpx2.get(f"{studio.url}/", trust_env=False).text
 
@@ -90,19 +97,19 @@ def test_a_studio_that_ends_leaves_nothing_but_its_runs(
     make_studio: Callable[..., Studio], number: signal.Signals
 ) -> None:
     studio = make_studio(warm=True)
-    launcher_of(studio)
-    run = submit(studio, max_steps=LONG)
-    until(lambda: run_of(studio, run)["step"] >= 3, seconds=180)
+    launcher_process(studio)
+    run = submit_run(studio, max_steps=LONG)
+    wait_until(lambda: get_run(studio, run)["step"] >= 3, seconds=180)
     start_desk(studio)
     trainer, worker = trainer_of(studio, run), worker_of(studio)
     helpers = [worker, *helpers_of(worker)]
     assert studio.process is not None
     studio.process.send_signal(number)
     code = studio.wait()
-    until(lambda: not any(map(is_there, helpers)))
+    wait_until(lambda: not any(map(is_there, helpers)))
     events = studio.home / "runs" / str(run) / "events.jsonl"
     size = events.stat().st_size
-    until(lambda: events.stat().st_size > size)
+    wait_until(lambda: events.stat().st_size > size)
     trainer.kill()
 
     assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
@@ -116,15 +123,15 @@ def is_there(process: psutil.Process) -> bool:
 def test_helpers_end_with_a_worker_that_is_killed(make_studio: Callable[..., Studio]) -> None:
     studio = make_studio(warm=True)
     worker = worker_of(studio)
-    until(
+    wait_until(
         lambda: len(helpers_of(worker)) == 1, seconds=180
     )  # It loads for seconds, and looks at nothing.
     start_desk(studio)
-    until(lambda: len(helpers_of(worker)) == 2, seconds=180)
+    wait_until(lambda: len(helpers_of(worker)) == 2, seconds=180)
     helpers = helpers_of(worker)
     worker.kill()
-    until(lambda: not any(map(is_there, helpers)))
-    until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
+    wait_until(lambda: not any(map(is_there, helpers)))
+    wait_until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
 
     assert worker_of(studio) != worker
 
@@ -135,7 +142,7 @@ def test_the_next_studio_finds_its_port_and_queue_free(studio: Studio) -> None:
     studio.wait()
     studio.port = free_port()
     studio.start()
-    number = submit(studio, max_steps=2)
-    until(lambda: run_of(studio, number)["status"] == "succeeded", seconds=120)
+    number = submit_run(studio, max_steps=2)
+    wait_until(lambda: get_run(studio, number)["status"] == "succeeded", seconds=120)
 
     assert health(studio)[1]["status"] == "ok"

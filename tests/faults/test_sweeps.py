@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.live_studio import QUICK, Studio
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 
@@ -23,11 +23,11 @@ def test_a_sweep_outlives_the_death_of_everybody(make_studio: Callable[[], Studi
     studio.api.post("/sweeps", json=new).raise_for_status()
 
     for begun in (1, 3):
-        until(partial(has_begun, studio, begun), seconds=200)
+        wait_until(partial(has_begun, studio, begun), seconds=200)
         studio.kill()
         studio.wait()
         studio.start()
-    until(lambda: told(studio)["status"] == "finished", seconds=250)
+    wait_until(lambda: told(studio)["status"] == "finished", seconds=250)
 
     made = told(studio)["trials"]
     assert [(one["number"], one["state"]) for one in made] == [(n, "done") for n in range(4)]

@@ -59,13 +59,15 @@ def trained(root: Path, model: Path, mode: str, **changes: object) -> RunDir:
     }
     tiny.write_rows(run.root / "train.jsonl", [long] * 64)
     execute(run.root, Stop())
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
     return run
 
 
 def speed(root: Path, model: Path, mode: str) -> float:
     """Return the tokens a second of a usual step."""
-    return statistics.median(tiny.series(trained(root, model, mode), "tokens_per_second")[WARM_UP:])
+    return statistics.median(
+        tiny.metric_values(trained(root, model, mode), "tokens_per_second")[WARM_UP:]
+    )
 
 
 @pytest.mark.skipif(
@@ -94,9 +96,9 @@ def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, ad
         pytest.skip("an adapter is float32")
     run = trained(tmp_path / "run", model, mode, adapter__kind=adapter)
     recipe = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
-    told: dict[str, Any] = tiny.said(run, Started)[0].resolved
+    told: dict[str, Any] = tiny.events_of(run, Started)[0].resolved
     load = memory.load_of(recipe, told)
 
     found = memory.estimate(recipe, model_facts.read(model), load, on_gpu=True)
     assert found is not None
-    assert found.total == pytest.approx(tiny.series(run, "peak_memory_bytes")[-1], rel=0.1)
+    assert found.total == pytest.approx(tiny.metric_values(run, "peak_memory_bytes")[-1], rel=0.1)

@@ -55,12 +55,12 @@ def test_a_mode_is_real_on_the_gpu(name: PrecisionName, adapter: str, tmp_path: 
         tmp_path / "run", model, precision=name, adapter__kind=adapter, samples__prompts=2
     )
 
-    assert isinstance(tiny.last(run), Finished), (run.root / "events.jsonl").read_text()
-    resolved, mode = tiny.said(run, Started)[0].resolved, PRECISIONS[name]
+    assert isinstance(tiny.last_event(run), Finished), (run.root / "events.jsonl").read_text()
+    resolved, mode = tiny.events_of(run, Started)[0].resolved, PRECISIONS[name]
     found = [resolved[key] for key in ("device", "weights", "compute", "gradients", "scaler")]
     assert found == ["cuda", mode.weights, mode.compute, mode.gradients, mode.scaler]
     assert resolved["audit"]["matmul"] == mode.matmul
-    losses = tiny.series(run, "loss")
+    losses = tiny.metric_values(run, "loss")
     assert losses[-1] < losses[0]
 
 
@@ -70,7 +70,7 @@ def test_eight_bits_change_every_converted_weight(tmp_path: Path) -> None:
 
     run = tiny.train(tmp_path / "run", model, precision="fp8")
 
-    audit = tiny.said(run, Started)[0].resolved["audit"]
+    audit = tiny.events_of(run, Started)[0].resolved["audit"]
     told = [audit[name] for name in ("linear_layers", "linear_gradients", "matmul_emulated")]
     assert told == ["14 of 15 read float8_e4m3fn", "float8_e5m2", False]
     before = load_file(model / "model.safetensors")
@@ -104,9 +104,9 @@ def test_an_adapter_learns_beside_a_quantised_model(
 
     run = tiny.train(tmp_path / "run", model, precision=name, samples__prompts=1, **lora)
 
-    assert isinstance(tiny.last(run), Finished), (run.root / "events.jsonl").read_text()
-    audit = tiny.said(run, Started)[0].resolved["audit"]
+    assert isinstance(tiny.last_event(run), Finished), (run.root / "events.jsonl").read_text()
+    audit = tiny.events_of(run, Started)[0].resolved["audit"]
     found = [audit[key] for key in ("weights", "trained", "compute", "matmul")]
     assert found == [kind, "float32", PRECISIONS[name].compute, matmul]
-    losses = tiny.series(run, "loss")
+    losses = tiny.metric_values(run, "loss")
     assert losses[-1] < losses[0]

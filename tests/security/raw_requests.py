@@ -14,7 +14,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Target:
     app: FastAPI
     engine: Engine
     settings: Settings
@@ -22,7 +22,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RawResponse:
     status: int
     headers: dict[str, str]
     body: bytes
@@ -46,12 +46,14 @@ def scope(path: str, *, method: str = "GET", headers: Headers | None = None) -> 
     }
 
 
-def ask(place: Place, path: str, *, method: str = "GET", headers: Headers | None = None) -> Answer:
+def send_raw(
+    place: Target, path: str, *, method: str = "GET", headers: Headers | None = None
+) -> RawResponse:
     """Ask for a path as it stands: no dot, no percent sign and no slash of it is tidied away."""
     return asyncio.run(_ask(place, scope(path, method=method, headers=headers)))
 
 
-async def _ask(place: Place, asked: dict[str, Any]) -> Answer:
+async def _ask(place: Target, asked: dict[str, Any]) -> RawResponse:
     sent: list[dict[str, Any]] = []
 
     waiting = [{"type": "http.request", "body": b"", "more_body": False}]
@@ -66,4 +68,4 @@ async def _ask(place: Place, asked: dict[str, Any]) -> Answer:
     begun = sent[0]
     headers = {name.decode().lower(): value.decode("latin-1") for name, value in begun["headers"]}
     body = b"".join(one.get("body", b"") for one in sent[1:])
-    return Answer(begun["status"], headers, body)
+    return RawResponse(begun["status"], headers, body)

@@ -23,7 +23,7 @@ from studio.intake.conversion.converter import Source, convert
 from studio.intake.files.archives import members
 from studio.intake.files.format_detection import recognise
 from studio.intake.files.limits import Limits
-from tests.security.raw_requests import Place, ask
+from tests.security.raw_requests import Target, send_raw
 
 MB = 2**20
 ROW = b'{"prompt": "a", "completion": "b"}\n'
@@ -166,13 +166,13 @@ BODIES = (
     ),
     body=BODIES,
 )
-def test_no_body_is_a_fault_of_ours(place: Place, path: str, body: bytes) -> None:
+def test_no_body_is_a_fault_of_ours(place: Target, path: str, body: bytes) -> None:
     answer = place.client.post(path, content=body, headers={"Content-Type": "application/json"})
 
     assert (answer.status_code // 100, "error" in answer.json()) == (4, True)
 
 
-def test_a_form_of_very_many_fields_is_refused(place: Place) -> None:
+def test_a_form_of_very_many_fields_is_refused(place: Target) -> None:
     form = {f"field{number}": "x" for number in range(2000)}
 
     assert place.client.post("/experiments/new", data=form).status_code // 100 == 4
@@ -184,12 +184,12 @@ def test_a_form_of_very_many_fields_is_refused(place: Place) -> None:
     times=st.sampled_from([1, 100]),
 )
 def test_a_range_of_many_parts_is_no_more_than_the_file(
-    place: Place, parts: list[tuple[int, int]], times: int
+    place: Target, parts: list[tuple[int, int]], times: int
 ) -> None:
     wanted = "bytes=" + ",".join(f"{first}-{last}" for first, last in parts * times)
     headers = [(b"host", b"testserver"), (b"range", wanted.encode())]
-    whole = len(ask(place, "/static/css/base.css").body)
-    answer = ask(place, "/static/css/base.css", headers=headers)
+    whole = len(send_raw(place, "/static/css/base.css").body)
+    answer = send_raw(place, "/static/css/base.css", headers=headers)
 
     assert answer.status in {200, 206, 400, 416}
     assert len(answer.body) <= whole + 200 * len(parts)

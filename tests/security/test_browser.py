@@ -19,8 +19,8 @@ from studio.web.api.routers import ROUTERS as API
 from studio.web.page_routers import ROUTERS as PAGES
 from studio.web.runs import table_export
 from studio.web.runs.table_export import Sheet
-from tests.security.raw_requests import Place, ask
-from tests.support.page_reader import read
+from tests.security.raw_requests import Target, send_raw
+from tests.support.page_reader import parse_page
 
 MARKUP = st.builds(
     "{}{}{}".format,
@@ -35,7 +35,7 @@ MARKUP = st.builds(
 
 @settings(max_examples=5, deadline=None)
 @given(words=MARKUP)
-def test_what_people_write_is_text_on_every_page(place: Place, words: str) -> None:
+def test_what_people_write_is_text_on_every_page(place: Target, words: str) -> None:
     with unit_of_work(place.engine) as db:
         run = runs.get(db, 1)
         run.notes, run.tags = words, [words[:50]]
@@ -43,7 +43,7 @@ def test_what_people_write_is_text_on_every_page(place: Place, words: str) -> No
         run.name = words
     for path in ("/", "/runs/1", "/compare?runs=1", f"/?q={words}", "/experiments/1", "/queue"):
         page = place.client.get(path).text
-        found = read(page)
+        found = parse_page(page)
 
         assert words not in page
         assert [one for one in found.all("script") if not one.attributes.get("src")] == []
@@ -57,9 +57,9 @@ def test_what_people_write_is_text_on_every_page(place: Place, words: str) -> No
 
 @settings(max_examples=10, deadline=None)
 @given(words=MARKUP)
-def test_an_error_repeats_nothing_as_markup(place: Place, words: str) -> None:
+def test_an_error_repeats_nothing_as_markup(place: Target, words: str) -> None:
     for path in (f"/{words}", f"/runs/{words}", f"/help/knobs/{words}", f"/datasets/{words}"):
-        answer = ask(place, path)
+        answer = send_raw(place, path)
 
         assert words.encode() not in answer.body or "json" in answer.headers["content-type"]
 
@@ -81,7 +81,7 @@ def test_no_cell_of_an_export_is_reckoned_with(name: str, title: str) -> None:
     assert float(rows[2][1]) == -1.5
 
 
-def test_the_table_of_runs_is_exported_so(place: Place) -> None:
+def test_the_table_of_runs_is_exported_so(place: Target) -> None:
     with unit_of_work(place.engine) as db:
         run = runs.get(db, 1)
         run.name = "=HYPERLINK(1)"
@@ -97,7 +97,7 @@ def test_the_table_of_runs_is_exported_so(place: Place) -> None:
 @pytest.mark.parametrize(
     "name", ["x.html.jsonl", 'a"; b=.jsonl', "x\r\nA: b.jsonl", "é.jsonl", "\u202egvs.jsonl"]
 )
-def test_what_was_uploaded_is_never_shown_inline(place: Place, name: str) -> None:
+def test_what_was_uploaded_is_never_shown_inline(place: Target, name: str) -> None:
     rows = b'{"prompt": "a", "completion": "b"}\n'
     sent = place.client.post(
         "/v1/files", data={"purpose": "fine-tune"}, files={"file": (name, rows)}
@@ -112,7 +112,7 @@ def test_what_was_uploaded_is_never_shown_inline(place: Place, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["x.html", "x.svg", "x.xml", "x.xhtml", "x.js", "x.html."])
-def test_a_name_that_browsers_would_run_is_refused(place: Place, name: str) -> None:
+def test_a_name_that_browsers_would_run_is_refused(place: Target, name: str) -> None:
     rows = b'{"prompt": "a", "completion": "b"}\n'
     answer = place.client.post("/api/v1/datasets", files={"file": (name, rows)})
 
@@ -122,15 +122,15 @@ def test_a_name_that_browsers_would_run_is_refused(place: Place, name: str) -> N
 @pytest.mark.parametrize(
     "content", [b"<!doctype html><script>", b"<svg onload=a()>", b"<?xml version='1.0'?><a/>"]
 )
-def test_a_page_is_no_data_set(place: Place, content: bytes) -> None:
+def test_a_page_is_no_data_set(place: Target, content: bytes) -> None:
     answer = place.client.post("/api/v1/datasets", files={"file": ("rows.jsonl", content)})
 
     assert answer.status_code == 422
 
 
-def test_no_page_of_ours_stands_in_anothers(place: Place) -> None:
+def test_no_page_of_ours_stands_in_anothers(place: Target) -> None:
     for path in ("/", "/nowhere", "/api/v1/runs", "/static/css/base.css"):
-        assert "frame-ancestors 'none'" in ask(place, path).headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in send_raw(place, path).headers["content-security-policy"]
 
 
 HOSTS = st.builds(
@@ -143,8 +143,8 @@ HOSTS = st.builds(
 
 @settings(max_examples=50, deadline=None)
 @given(host=HOSTS.filter(lambda host: host.lower() not in {"testserver", "127.0.0.1"}))
-def test_a_host_that_is_not_ours_is_refused(place: Place, host: str) -> None:
-    answer = ask(place, "/api/v1/health", headers=[(b"host", host.encode())])
+def test_a_host_that_is_not_ours_is_refused(place: Target, host: str) -> None:
+    answer = send_raw(place, "/api/v1/health", headers=[(b"host", host.encode())])
 
     assert answer.status == 421
 
@@ -163,7 +163,7 @@ ORIGINS = st.sampled_from(
     method=st.sampled_from(["POST", "PUT", "PATCH", "DELETE"]),
 )
 def test_another_site_changes_nothing_and_reads_nothing(
-    place: Place, origin: str, kind: str, method: str
+    place: Target, origin: str, kind: str, method: str
 ) -> None:
     headers = {"Origin": origin, "Content-Type": kind, "Cookie": "studio_80=x"}
     answer = place.client.request(method, "/api/v1/runs/1", content=b"{}", headers=headers)
@@ -174,7 +174,7 @@ def test_another_site_changes_nothing_and_reads_nothing(
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_what_no_script_had_to_ask_for_is_no_json(place: Place, kind: str) -> None:
+def test_what_no_script_had_to_ask_for_is_no_json(place: Target, kind: str) -> None:
     """A form of another site can send text; JSON only after it was asked whether it may."""
     body = b'{"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}'
     answer = place.client.post("/api/v1/runs", content=body, headers={"Content-Type": kind})
@@ -187,14 +187,16 @@ READ = {one.path for one in ROUTES if one.methods and "GET" in one.methods}
 CHANGING = sorted({one.path for one in ROUTES} - READ)
 
 
-def test_looking_at_an_address_that_changes_something_changes_nothing(place: Place) -> None:
+def test_looking_at_an_address_that_changes_something_changes_nothing(place: Target) -> None:
     def state() -> tuple[str, int]:
         with reading(place.engine) as db:
             return runs.get(db, 1).status, db.scalar(select(func.count()).select_from(Run)) or 0
 
     before = state()
     found = {
-        path: ask(place, path.replace("{run_id}", "1").replace("{", "").replace("}", "")).status
+        path: send_raw(
+            place, path.replace("{run_id}", "1").replace("{", "").replace("}", "")
+        ).status
         for path in CHANGING
     }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from studio.errors import InvalidError
 from studio.weights import config_limits, download_filter, safetensors_headers
 from studio.weights.safetensors_headers import WHOLE
-from tests.security.raw_requests import Place
+from tests.security.raw_requests import Target
 from tests.unit.weights import safetensors_folders
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +120,7 @@ def test_the_package_that_runs_kernels_of_the_hub_is_not_installed() -> None:
 @pytest.mark.parametrize(
     ("knob", "value"), [("r", 10**9), ("r", -1), ("target_modules", "(a+)+$"), ("r", True)]
 )
-def test_an_adapter_has_bounds(place: Place, knob: str, value: object) -> None:
+def test_an_adapter_has_bounds(place: Target, knob: str, value: object) -> None:
     adapter = {"kind": "lora", knob: value}
     recipe = {"base_model": "starter", "dataset": "starter", "adapter": adapter}
     answer = place.client.post("/api/v1/runs", json={"name": "x", "recipe": recipe})

@@ -12,7 +12,7 @@ from studio.errors import NotFoundError
 from studio.recipe.base import Recipe
 from studio.services.datasets import datasets
 from studio.services.runs import artifacts, runs
-from tests.security.raw_requests import Place, ask
+from tests.security.raw_requests import Target, send_raw
 
 STEPS = st.sampled_from(
     ["..", ".", "", "....", "%2e%2e", "%252e%252e", "..%2f..", "..%5c..", "..\\..", "..;", "a"]
@@ -44,20 +44,20 @@ ROOTS = st.sampled_from(
 
 @settings(max_examples=20, deadline=None)
 @given(root=ROOTS, path=PATHS)
-def test_no_path_leads_to_a_file_that_is_not_offered(place: Place, root: str, path: str) -> None:
+def test_no_path_leads_to_a_file_that_is_not_offered(place: Target, root: str, path: str) -> None:
     for one in (path, unquote(path), unquote(unquote(path))):
-        answer = ask(place, root + one)
+        answer = send_raw(place, root + one)
 
         assert (answer.status // 100, b"root:" in answer.body) == (4, False)
 
 
 @pytest.mark.parametrize("path", ["model#/../../etc/passwd", "a;/../b", "a\x00b", "/p"])
-def test_a_path_that_other_programs_cut_short_is_none(place: Place, path: str) -> None:
-    assert ask(place, f"/api/v1/runs/1/artifacts/{path}").status == 404
+def test_a_path_that_other_programs_cut_short_is_none(place: Target, path: str) -> None:
+    assert send_raw(place, f"/api/v1/runs/1/artifacts/{path}").status == 404
 
 
-def test_the_file_that_is_offered_is_read(place: Place) -> None:
-    assert ask(place, "/api/v1/runs/1/artifacts/adapter.json").body == b"{}"
+def test_the_file_that_is_offered_is_read(place: Target) -> None:
+    assert send_raw(place, "/api/v1/runs/1/artifacts/adapter.json").body == b"{}"
 
 
 def test_a_link_among_the_files_of_a_run_is_not_followed(tmp_path: Path) -> None:
@@ -80,12 +80,12 @@ def test_a_link_among_the_files_of_a_run_is_not_followed(tmp_path: Path) -> None
     number=st.sampled_from(["..", ".", "*", "%", "0", "-1", "1e0", "0x1", "\u0661", "1 or 1=1"])
     | st.text(min_size=1, max_size=20).filter(lambda text: not text.isdecimal()),
 )
-def test_what_is_no_number_removes_nothing(place: Place, noun: str, number: str) -> None:
+def test_what_is_no_number_removes_nothing(place: Target, noun: str, number: str) -> None:
     kept = sorted(place.settings.home.rglob("*.json*"))
     path = f"/api/v1/{noun}/{number}".encode("utf-8", "replace").decode()
 
     # Only a question mark is redirected: to a list, which nothing removes either.
-    assert ask(place, path, method="DELETE").status // 100 in {3, 4}
+    assert send_raw(place, path, method="DELETE").status // 100 in {3, 4}
     assert sorted(place.settings.home.rglob("*.json*")) == kept
 
 
@@ -111,7 +111,7 @@ NAMES = (
 
 @settings(max_examples=40, deadline=None)
 @given(name=NAMES)
-def test_a_name_is_refused_or_only_shown(place: Place, name: str) -> None:
+def test_a_name_is_refused_or_only_shown(place: Target, name: str) -> None:
     """What is stored of a run is found by its number; its recipe travels in a file."""
     body = {"name": name, "recipe": {"base_model": "starter", "dataset": "starter"}}
     try:
@@ -128,7 +128,7 @@ def test_a_name_is_refused_or_only_shown(place: Place, name: str) -> None:
 
 @pytest.mark.parametrize("field", ["base_model", "dataset"])
 @pytest.mark.parametrize("value", ["--upload-pack=x", "x; touch p", "../../etc", "$(id)"])
-def test_what_a_run_trains_is_known_by_name(place: Place, field: str, value: str) -> None:
+def test_what_a_run_trains_is_known_by_name(place: Target, field: str, value: str) -> None:
     recipe = {"base_model": "starter", "dataset": "starter"} | {field: value}
     answer = place.client.post("/api/v1/runs", json={"name": "x", "recipe": recipe})
 
@@ -150,7 +150,7 @@ def test_the_name_of_an_uploaded_file_is_only_shown(filename: str) -> None:
 
 
 @pytest.mark.parametrize("asked", ["path", "output_dir", "target", "trust_remote_code"])
-def test_an_export_goes_where_the_studio_says(place: Place, asked: str) -> None:
+def test_an_export_goes_where_the_studio_says(place: Target, asked: str) -> None:
     body = {"dtype": "bfloat16", asked: "/root/.ssh/authorized_keys"}
     answer = place.client.post("/api/v1/runs/1/exports", json=body)
 

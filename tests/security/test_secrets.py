@@ -18,7 +18,7 @@ from studio.protocols.tasks import KINDS
 from studio.services.runs import artifacts
 from studio.settings import SECRETS, Settings
 from studio.worker.processes import process
-from tests.security.raw_requests import Place
+from tests.security.raw_requests import Target
 
 WORD = st.from_regex(r"[A-Za-z0-9]{20,40}", fullmatch=True).map(str)
 SHAPES = st.sampled_from(
@@ -128,7 +128,7 @@ TELLING = (
 )
 
 
-def test_no_page_shows_a_secret(place: Place) -> None:
+def test_no_page_shows_a_secret(place: Target) -> None:
     app = place.app
     kept = app.state.settings
     app.state.settings = kept.model_copy(

@@ -15,7 +15,7 @@ from studio.network import safe_http
 from studio.network.internal_networks import INTERNAL_NETWORKS
 from studio.services.datasets import import_sources as services
 from studio.settings import Settings
-from tests.security.raw_requests import Place
+from tests.security.raw_requests import Target
 
 INSIDE = st.sampled_from(
     [row.network for row in INTERNAL_NETWORKS if isinstance(row.network, IPv4Network)]
@@ -70,7 +70,7 @@ def test_an_address_inside_is_refused_in_six_parts_too(ip: IPv6Address) -> None:
     ),
     rest=st.sampled_from(["///etc/passwd", "//127.0.0.1/x", ":/etc/x", "//x?autoDeserialize=true"]),
 )
-def test_data_comes_from_the_web_alone(place: Place, scheme: str, rest: str) -> None:
+def test_data_comes_from_the_web_alone(place: Target, scheme: str, rest: str) -> None:
     source = {"kind": "url", "url": f"{scheme}:{rest}"}
     answer = place.client.post("/api/v1/datasets", json={"source": source})
 
@@ -78,7 +78,7 @@ def test_data_comes_from_the_web_alone(place: Place, scheme: str, rest: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["jdbc", "sql", "sqlite", "postgresql", "file", "ftp", ""])
-def test_there_is_no_source_with_a_connection_string(place: Place, kind: str) -> None:
+def test_there_is_no_source_with_a_connection_string(place: Target, kind: str) -> None:
     source = {"kind": kind, "url": "jdbc:mysql://x?autoDeserialize=true"}
 
     assert place.client.post("/api/v1/datasets", json={"source": source}).status_code == 422
@@ -111,7 +111,7 @@ def test_no_folder_of_the_server_is_open_by_itself() -> None:
 )
 @pytest.mark.parametrize("field", ["endpoint", "proxy", "headers", "verify", "allow_internal"])
 def test_who_brings_data_does_not_choose_how_it_is_asked_for(
-    place: Place, field: str, source: dict[str, str]
+    place: Target, field: str, source: dict[str, str]
 ) -> None:
     asked = {"source": source | {field: "http://169.254.169.254"}}
 

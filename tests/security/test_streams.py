@@ -18,13 +18,13 @@ from studio.errors import UnavailableError
 from studio.services.runs import artifacts
 from studio.web.app import create_app
 from studio.web.http.stream_limits import Viewers
-from tests.security.raw_requests import Answer, Place, ask, scope
+from tests.security.raw_requests import RawResponse, Target, scope, send_raw
 
 SECONDS = 20
 
 
 @pytest.fixture(scope="module")
-def port(place: Place) -> Iterator[int]:
+def port(place: Target) -> Iterator[int]:
     """Serve the studio by a real server, and return its port."""
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(place.app, log_config=None, access_log=False, proxy_headers=False)
@@ -81,7 +81,7 @@ def test_all_together_open_only_so_many_streams() -> None:
 STREAMS = ("/api/v1/stream", "/api/v1/runs/1/stream", "/api/v1/compare/stream")
 
 
-def test_a_stream_too_many_is_told_when_to_come_again(place: Place) -> None:
+def test_a_stream_too_many_is_told_when_to_come_again(place: Target) -> None:
     refused, after = asyncio.run(_two_streams(place))
 
     assert [(one.status, int(one.headers["retry-after"]) > 0) for one in refused] == [
@@ -90,21 +90,21 @@ def test_a_stream_too_many_is_told_when_to_come_again(place: Place) -> None:
     assert after == 200
 
 
-async def _two_streams(place: Place) -> tuple[list[Answer], int]:
+async def _two_streams(place: Target) -> tuple[list[RawResponse], int]:
     """Open a stream, ask for each besides, leave, and ask again. Return what is answered."""
     app = create_app(place.engine, place.settings)
     app.state.viewers = Viewers(most=1)
     there = replace(place, app=app)
     async with app.router.lifespan_context(app):
         first = await _opened(there, STREAMS[0])
-        refused = [await asyncio.to_thread(ask, there, path) for path in STREAMS]
+        refused = [await asyncio.to_thread(send_raw, there, path) for path in STREAMS]
         await _left(first)
         second = await _opened(there, STREAMS[0])
         await _left(second)
     return refused, second[1]
 
 
-async def _opened(place: Place, path: str) -> tuple[asyncio.Task[None], int, asyncio.Event]:
+async def _opened(place: Target, path: str) -> tuple[asyncio.Task[None], int, asyncio.Event]:
     """Open a stream; it stays until the event is set."""
     sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     asked, leave = [{"type": "http.request", "body": b"", "more_body": False}], asyncio.Event()
@@ -182,7 +182,7 @@ LINES = st.builds(
 
 @settings(max_examples=50, deadline=None)
 @given(printed=LINES)
-def test_what_a_run_prints_commands_no_terminal_and_no_stream(place: Place, printed: str) -> None:
+def test_what_a_run_prints_commands_no_terminal_and_no_stream(place: Target, printed: str) -> None:
     log = place.settings.runs / "1" / "log.txt"
     log.write_bytes(printed.encode("utf-8", "replace") + b"\n")
     shown = artifacts.log_part(log, None, 500).lines
@@ -193,7 +193,7 @@ def test_what_a_run_prints_commands_no_terminal_and_no_stream(place: Place, prin
     assert "\n" not in json.dumps({"lines": shown})
 
 
-def test_a_stream_holds_only_lines_of_its_own(place: Place) -> None:
+def test_a_stream_holds_only_lines_of_its_own(place: Target) -> None:
     log = place.settings.runs / "1" / "log.txt"
     log.write_bytes(b"one\r\n\r\nevent: evil\r\ndata: {}\r\nid: 9\n")
     with place.client as client:

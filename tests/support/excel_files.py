@@ -8,7 +8,7 @@ from openpyxl import Workbook
 Table = Sequence[Sequence[object]]
 
 
-def workbook(sheets: Mapping[str, Table], hidden: str = "") -> bytes:
+def excel_file(sheets: Mapping[str, Table], hidden: str = "") -> bytes:
     book = Workbook()
     book.remove(book.worksheets[0])
     for name, rows in sheets.items():

@@ -27,7 +27,7 @@ ROWS = [
 ]
 
 
-def furnish(db: Session, settings: Settings) -> None:
+def add_starter_data(db: Session, settings: Settings) -> None:
     """Add a model and a data set called `starter`, as a fresh studio has; without weights."""
     folder = settings.models / "starter"
     folder.mkdir(parents=True)
@@ -100,16 +100,16 @@ def make_running(db: Session, name: str = "first try", **changes: Any) -> Run:  
     return run
 
 
-def make_done(db: Session, name: str = "first try", **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
+def make_finished_run(db: Session, name: str = "first try", **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
     """Make a run that has succeeded, with a falling loss."""
     run = make_running(db, name, **changes)
-    told = [progressed(step, loss=3 - step / 10) for step in range(1, 11)]
+    told = [metrics_event(step, loss=3 - step / 10) for step in range(1, 11)]
     attempts.follow(db, run, told, 1000)
     states.move(db, run, RunStatus.SUCCEEDED)
     return run
 
 
-def progressed(step: int, **metrics: float) -> Progressed:
+def metrics_event(step: int, **metrics: float) -> Progressed:
     return Progressed(
         step=step, epoch=step / 10, tokens=step * 100, seconds=step * 0.5, metrics=metrics
     )

@@ -30,16 +30,16 @@ from studio.services.tasks import task_lifecycle
 from studio.services.workers import launcher_status, matmul_speeds
 from studio.settings import Settings
 from studio.worker.processes import process
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
-UNCHECKED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+UNVERIFIED_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of http alone: to load all certificates takes each of them 28 ms of a core."""
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class ApiClient:
     """A studio's REST interface, each call on a connection of its own."""
 
     base: str
@@ -53,7 +53,7 @@ class Api:
 
     def _given(self, given: dict[str, Any]) -> dict[str, Any]:
         headers = self.headers | given.pop("headers", {})
-        common = {"timeout": 30, "trust_env": False, "verify": UNCHECKED}
+        common = {"timeout": 30, "trust_env": False, "verify": UNVERIFIED_TLS}
         return common | {"headers": headers} | given
 
 
@@ -84,14 +84,14 @@ class Studio:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def api(self) -> "Api":
+    def api(self) -> "ApiClient":
         token = Settings(home=self.home).api_token
         shown = f"Bearer {token.read_text().strip()}" if token.exists() else ""
-        return Api(f"{self.url}/api/v1", {"Authorization": shown} if shown else {})
+        return ApiClient(f"{self.url}/api/v1", {"Authorization": shown} if shown else {})
 
     def start(self) -> None:
         self.begin()
-        until(self.is_up, seconds=120)
+        wait_until(self.is_up, seconds=120)
 
     def begin(self) -> None:
         """Start the process, and do not wait for it."""
@@ -239,7 +239,7 @@ QUICK: dict[str, Any] = {
 """A real run of a few seconds."""
 
 
-def submit(studio: Studio, name: str = "quick", **optimisation: Any) -> int:  # noqa: ANN401 -- any field of the section
+def submit_run(studio: Studio, name: str = "quick", **optimisation: Any) -> int:  # noqa: ANN401 -- any field of the section
     """Queue a short real run. Return its number."""
     recipe = QUICK | {"optimisation": QUICK["optimisation"] | optimisation}
     answer = studio.api.post("/runs", json={"name": name, "recipe": recipe})
@@ -247,19 +247,19 @@ def submit(studio: Studio, name: str = "quick", **optimisation: Any) -> int:  # 
     return number
 
 
-def run_of(studio: Studio, number: int) -> dict[str, Any]:
+def get_run(studio: Studio, number: int) -> dict[str, Any]:
     told: dict[str, Any] = studio.api.get(f"/runs/{number}").raise_for_status().json()
     return told
 
 
-def launcher_of(studio: Studio) -> psutil.Process:
+def launcher_process(studio: Studio) -> psutil.Process:
     """Wait for a studio's warm launcher, and return its process."""
     settings = Settings(home=studio.home)
-    until(lambda: launcher_status.read(settings).state == "ready", seconds=180)
+    wait_until(lambda: launcher_status.read(settings).state == "ready", seconds=180)
     return psutil.Process(launcher_status.read(settings).pid)
 
 
-def steps_of(studio: Studio, number: int) -> list[float]:
+def metric_steps(studio: Studio, number: int) -> list[float]:
     """Return the steps whose loss the studio knows."""
     answer = studio.api.get(f"/runs/{number}/metrics", params={"keys": "loss", "buckets": 10_000})
     steps: list[float] = answer.raise_for_status().json()["x"]

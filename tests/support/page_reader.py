@@ -59,7 +59,7 @@ class _Reader(HTMLParser):
         self.path[-1].parts.append(data)
 
 
-def read(html: str) -> Node:
+def parse_page(html: str) -> Node:
     """Return the page as a tree; every tag must be closed where it was opened."""
     reader = _Reader()
     reader.feed(html)
@@ -67,7 +67,7 @@ def read(html: str) -> Node:
     return page
 
 
-def posted(form: Node) -> list[tuple[str, str]]:
+def form_fields(form: Node) -> list[tuple[str, str]]:
     """Return what a browser would send for a form as it stands."""
     pairs: list[tuple[str, str]] = []
     for control in form.all():
@@ -78,12 +78,12 @@ def posted(form: Node) -> list[tuple[str, str]]:
     return pairs
 
 
-def value_of(form: Node, name: str) -> str:
+def field_value(form: Node, name: str) -> str:
     """Return the value of a field; of a checkbox or a radio the one that is sent."""
-    return dict(posted(form))[name]
+    return dict(form_fields(form))[name]
 
 
-def problem_of(page: Node, name: str) -> str:
+def field_error(page: Node, name: str) -> str:
     """Return what is said to be wrong with a field, or nothing."""
     found = page.all(id=f"{name.replace('.', '-')}-problem")
     return found[0].text if found else ""

@@ -12,13 +12,13 @@ _CUT = """() => [...document.querySelectorAll("main *")]
     .map((one) => one.outerHTML.slice(0, 100))"""
 
 
-def put_on_paper(page: Page) -> None:
+def emulate_print(page: Page) -> None:
     """Show a page as it is printed by somebody who likes it dark."""
     page.set_viewport_size({"width": WIDTH, "height": 900})
     page.emulate_media(media="print", color_scheme="dark")
 
 
-def expect_to_read_well(page: Page) -> None:
+def expect_readable_print(page: Page) -> None:
     """See that there is nothing to press, nothing cut off, and ink on nothing but the paper."""
     expect(page.locator(_TO_USE).filter(visible=True)).to_have_count(0)
     style = "getComputedStyle(document.body)"

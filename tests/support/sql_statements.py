@@ -10,7 +10,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor, ExecutionContext
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Statement:
     statement: ClauseElement | None
     """None where it was written in SQLite's own words from the start."""
     words: str
@@ -18,9 +18,9 @@ class Asked:
 
 
 @contextmanager
-def asked(engine: Engine) -> Iterator[list[Asked]]:
+def record_statements(engine: Engine) -> Iterator[list[Statement]]:
     """Gather every statement, as it is meant and as the driver gets it."""
-    found: list[Asked] = []
+    found: list[Statement] = []
 
     def note(
         _connection: Connection,
@@ -31,7 +31,7 @@ def asked(engine: Engine) -> Iterator[list[Asked]]:
         *_rest: object,
     ) -> None:
         compiled = getattr(context, "compiled", None)
-        found.append(Asked(compiled.statement if compiled else None, words, values))
+        found.append(Statement(compiled.statement if compiled else None, words, values))
 
     event.listen(engine, "before_cursor_execute", note)
     try:

@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.services.runs import attempts, runs
-from tests.support.factories import progressed
-from tests.support.live_studio import UNCHECKED
+from tests.support.factories import metrics_event
+from tests.support.live_studio import UNVERIFIED_TLS
 
 PATIENCE_SECONDS = 180
 KEYS = 10
@@ -34,7 +34,7 @@ def steps_seen(url: str, last: int) -> list[int]:
 
 
 def _listen(url: str, place: str, seen: list[int], last: int) -> str:
-    asked: dict[str, Any] = {"timeout": 10, "trust_env": False, "verify": UNCHECKED}
+    asked: dict[str, Any] = {"timeout": 10, "trust_env": False, "verify": UNVERIFIED_TLS}
     headers = {"Last-Event-ID": place} if place else {}
     kind = ""
     with httpx2.stream("GET", url, headers=headers, **asked) as answer:
@@ -55,16 +55,16 @@ def _listen(url: str, place: str, seen: list[int], last: int) -> str:
 
 
 @contextmanager
-def watching(url: str, count: int, last: int) -> Iterator[list[Future[list[int]]]]:
+def watch_streams(url: str, count: int, last: int) -> Iterator[list[Future[list[int]]]]:
     """Have so many viewers follow a stream until a step."""
     with ThreadPoolExecutor(count) as pool:
         yield [pool.submit(steps_seen, url, last) for _ in range(count)]
 
 
-def tell(engine: Engine, run_id: int, first: int, count: int) -> float:
+def add_metrics(engine: Engine, run_id: int, first: int, count: int) -> float:
     """Store the numbers of some steps in one transaction. Return how many seconds that took."""
     metrics = {f"m{i}": 0.5 for i in range(KEYS)}
-    told = [progressed(step, **metrics) for step in range(first, first + count)]
+    told = [metrics_event(step, **metrics) for step in range(first, first + count)]
     began = time.perf_counter()
     with unit_of_work(engine) as db:
         run = runs.get(db, run_id)

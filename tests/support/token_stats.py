@@ -14,7 +14,9 @@ from studio.settings import Settings
 from studio.training.data.token_stats import tally, writer
 
 
-def count(db: Session, settings: Settings, model: str, chat_template: str = "model") -> Chore:
+def count_tokens(
+    db: Session, settings: Settings, model: str, chat_template: str = "model"
+) -> Chore:
     """Count the first data set's rows for a model."""
     version = versions.current(db, datasets.get(db, 1))
     assert version is not None

@@ -40,7 +40,7 @@ def write_model(folder: Path, template: str = CHATML) -> Path:
 
 
 @contextmanager
-def tended(settings: Settings) -> Iterator[Post]:
+def run_tokenizer_service(settings: Settings) -> Iterator[Post]:
     """Tend a desk as a worker does, tick after tick, until the test is through with it."""
     desk, stop = Post(line.path(settings.home), line.MODULE), threading.Event()
     desk.tend()

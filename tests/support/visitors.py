@@ -16,7 +16,7 @@ PASSWORD = "a few words in a row"  # noqa: S105 -- of nobody
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class Visitors:
     """A studio with a door, and its keys."""
 
     app: FastAPI
@@ -60,6 +60,6 @@ class House:
         return TestClient(self.app, follow_redirects=False, headers=headers)
 
 
-def house(engine: Engine, settings: Settings, sign_in: str) -> House:
+def make_visitors(engine: Engine, settings: Settings, sign_in: str) -> Visitors:
     closed = settings.model_copy(update={"sign_in": sign_in})
-    return House(create_app(engine, closed), engine, closed)
+    return Visitors(create_app(engine, closed), engine, closed)

@@ -11,7 +11,7 @@ from studio.worker.loop import Loop
 PATIENCE_SECONDS = 60
 
 
-def until(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chore:
+def wait_for_task(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chore:
     """Let the worker tick until something is so of a chore."""
     pause = threading.Event()
     for _ in range(PATIENCE_SECONDS * 100):
@@ -24,12 +24,12 @@ def until(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chor
     raise AssertionError(f"Still {chore}.")
 
 
-def settled(loop: Loop, chore_id: int = 1) -> Chore:
+def wait_until_final(loop: Loop, chore_id: int = 1) -> Chore:
     """Let the worker tick until a chore has ended, and its process with it."""
-    return until(loop, lambda one: one.status.is_final and one.pid is None, chore_id)
+    return wait_for_task(loop, lambda one: one.status.is_final and one.pid is None, chore_id)
 
 
-def dismiss(loop: Loop) -> None:
+def stop_processes(loop: Loop) -> None:
     """Leave none of a worker's exports and chores running."""
     for shop in (loop.trades.exports, loop.trades.chores):
         for followed in shop.followed.values():

@@ -36,7 +36,7 @@ from studio.db.session import unit_of_work
 from studio.services.operations import home
 from studio.settings import Settings
 from studio.web.app import create_app
-from tests.support.factories import furnish, make_done, make_run
+from tests.support.factories import add_starter_data, make_finished_run, make_run
 
 
 def no_bug(_context: CheckContext, response: Response, case: Any) -> None:  # noqa: ANN401 -- schemathesis names no public type
@@ -79,14 +79,14 @@ def studio(folder: Path) -> Iterator[Any]:
     kept = Settings(home=folder, allowed_hosts=asgi.HOST, hub_endpoint=NOWHERE, slots=1)
     engine = home.open_home(kept)
     with unit_of_work(engine) as db:
-        furnish(db, kept)
-        make_done(db)
+        add_starter_data(db, kept)
+        make_finished_run(db)
         make_run(db)
-    yield calm(create_app(engine, kept))
+    yield without_crashes(create_app(engine, kept))
     engine.dispose()
 
 
-def calm(app: ASGIApp) -> ASGIApp:
+def without_crashes(app: ASGIApp) -> ASGIApp:
     """Let errors out only as answers: what is raised has been answered with 500 before."""
 
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:

@@ -25,30 +25,30 @@ MADE_OF = (
 )
 
 
-def ask(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def run_command(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     asked = [sys.executable, *command]
     return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def of_code() -> tuple[str, int]:
+def audit_code() -> tuple[str, int]:
     """Return what bandit says of our code, and the exit code."""
-    done = ask(IN_CODE)
+    done = run_command(IN_CODE)
     found = (done.stdout + done.stderr).strip()
     return (found, 1) if done.returncode else ("No holes were found in our code.", 0)
 
 
-def of_pins() -> tuple[str, int]:
+def audit_pins() -> tuple[str, int]:
     """Return what is known of the versions we pin, and the exit code."""
-    done = ask(IN_PINS)
+    done = run_command(IN_PINS)
     try:
         found = json.loads(done.stdout)["dependencies"]
     except ValueError:
         last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         return f"The pinned packages were not looked up: {last[:300]}", 0
-    return told(found)
+    return report(found)
 
 
-def told(found: list[dict[str, Any]]) -> tuple[str, int]:
+def report(found: list[dict[str, Any]]) -> tuple[str, int]:
     """Return what to say of what was found, and the exit code."""
     looked = [one for one in found if "vulns" in one]
     holes = [
@@ -70,13 +70,13 @@ def sbom(*, is_held_to_schema: bool) -> str:
         CalledProcessError: the pins cannot be read.
 
     """
-    done = ask(MADE_OF if is_held_to_schema else (*MADE_OF, "--no-validate"))
+    done = run_command(MADE_OF if is_held_to_schema else (*MADE_OF, "--no-validate"))
     done.check_returncode()
     return done.stdout
 
 
 def main(*, only_sbom: bool) -> int:
-    said = [] if only_sbom else [of_code(), of_pins()]
+    said = [] if only_sbom else [audit_code(), audit_pins()]
     SBOM.parent.mkdir(exist_ok=True)
     SBOM.write_text(sbom(is_held_to_schema=True), encoding="utf-8")
     where = SBOM.relative_to(ROOT).as_posix()

@@ -25,17 +25,17 @@ The browser tests need Chromium, and it could not be installed from here. Do one
 """
 
 
-def find() -> Path | None:
+def find_browser() -> Path | None:
     """Return the browser to drive, or nothing where there is none."""
     on_path = next(filter(None, map(shutil.which, _NAMES)), None)
     return Path(on_path) if on_path else _playwrights_own()
 
 
 def main() -> int:
-    if not (find() or _downloaded() or _installed()):
+    if not (find_browser() or _downloaded() or _installed()):
         sys.stderr.write(_ADVICE)
         return 1
-    sys.stdout.write(f"Browser tests use {find()}\n")
+    sys.stdout.write(f"Browser tests use {find_browser()}\n")
     return 0
 
 

@@ -31,7 +31,7 @@ _OPTIONS = {
 _HEADER = "# What the interface says. English is the key; `make words` keeps the keys.\n#"
 
 
-def wanted() -> Catalog:
+def extract_messages() -> Catalog:
     """Return all that is said, with the files that say it and no translations."""
     found = Catalog(charset="utf-8")
     for where, message in (*_in_templates(), *message_extraction.all_of(ROOT)):
@@ -39,18 +39,18 @@ def wanted() -> Catalog:
     return found
 
 
-def kept(tongue: str) -> Catalog:
+def load_catalogue(tongue: str) -> Catalog:
     with _path(tongue).open("rb") as file:
         return read_po(file, locale=tongue)
 
 
-def tongues() -> list[str]:
+def translated_languages() -> list[str]:
     return sorted(path.name for path in LOCALE.iterdir() if path.is_dir())
 
 
 def update(tongue: str) -> None:
     """Write the catalogue anew: with all that is wanted, and with nothing else."""
-    known, fresh = kept(tongue), wanted()
+    known, fresh = load_catalogue(tongue), extract_messages()
     held = Catalog(
         locale=tongue,
         header_comment=_HEADER,
@@ -83,5 +83,5 @@ def _in_templates() -> Iterator[tuple[str, str | tuple[str, ...]]]:
 
 
 if __name__ == "__main__":
-    for each in tongues():
+    for each in translated_languages():
         update(each)

@@ -19,9 +19,9 @@ from typing import Any
 from playwright.sync_api import Browser, FloatRect, sync_playwright
 
 from studio.settings import Settings
-from tests.support.live_studio import ROOT, Studio, free_port, prepare, run_of, stop_everything
-from tests.support.waiting import until
-from tests.tools.browser import FLAGS, find
+from tests.support.live_studio import ROOT, Studio, free_port, get_run, prepare, stop_everything
+from tests.support.waiting import wait_until
+from tests.tools.browser import FLAGS, find_browser
 
 PAGES = (
     "/",
@@ -89,26 +89,28 @@ def main() -> None:
     asked.add_argument("--only", default="")
     given = asked.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    with lived_in() as studio, chromium() as browser:
-        take(browser, studio.url, given.folder, [path for path in PAGES if given.only in path])
+    with used_studio() as studio, chromium() as browser:
+        take_screenshots(
+            browser, studio.url, given.folder, [path for path in PAGES if given.only in path]
+        )
         if given.readme:
             illustrate(browser, studio.url)
 
 
-def take(browser: Browser, url: str, folder: Path, pages: list[str]) -> None:
+def take_screenshots(browser: Browser, url: str, folder: Path, pages: list[str]) -> None:
     for path, theme, width in product(pages, THEMES, SIZES):
         name = f"{_named(path)}-{theme}-{width}.png"
-        shoot(browser, url + path, folder / name, (theme, width))
+        take_screenshot(browser, url + path, folder / name, (theme, width))
 
 
 def illustrate(browser: Browser, url: str) -> None:
     """Write the README's pictures."""
     for name, (path, theme) in README.items():
-        shoot(browser, url + path, ROOT / "docs" / name, (theme, 1280), whole=False)
+        take_screenshot(browser, url + path, ROOT / "docs" / name, (theme, 1280), whole=False)
 
 
 @contextmanager
-def lived_in() -> Iterator[Studio]:
+def used_studio() -> Iterator[Studio]:
     """Run a studio in which people have tried things: four runs, one too bold, and a study."""
     with TemporaryDirectory() as folder:
         studio = Studio(Path(folder), free_port(), warm=True, development=True)
@@ -124,12 +126,12 @@ def lived_in() -> Iterator[Studio]:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(find()), args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=str(find_browser()), args=FLAGS)
         yield browser
         browser.close()
 
 
-def shoot(
+def take_screenshot(
     browser: Browser, url: str, to: Path, look: tuple[str, int], *, whole: bool = True
 ) -> None:
     """Take one page as it stands once its numbers are drawn."""
@@ -146,7 +148,7 @@ def shoot(
         # Charts are drawn once they are on screen: all of the page is.
         height = page.evaluate("document.documentElement.scrollHeight")
         page.set_viewport_size({"width": width, "height": max(height, SIZES[width])})
-    until(lambda: page.evaluate(BLANK) == 0)
+    wait_until(lambda: page.evaluate(BLANK) == 0)
     clip = None if whole else FloatRect(x=0, y=0, width=width, height=SHORT)
     page.screenshot(path=to, full_page=whole, clip=clip)
     context.close()
@@ -169,11 +171,11 @@ def _try_things(studio: Studio) -> None:
     studio.api.post("/experiments/1/studies", json=plan).raise_for_status()
     studio.api.post("/datasets/1/stats", json={"model": "starter"}).raise_for_status()
     count = len(tried) + len(modes) * SEEDS
-    until(lambda: all(_is_over(studio, number) for number in range(1, count + 1)), seconds=900)
+    wait_until(lambda: all(_is_over(studio, number) for number in range(1, count + 1)), seconds=900)
 
 
 def _is_over(studio: Studio, number: int) -> bool:
-    return run_of(studio, number)["status"] in {"succeeded", "failed", "cancelled"}
+    return get_run(studio, number)["status"] in {"succeeded", "failed", "cancelled"}
 
 
 def _named(path: str) -> str:

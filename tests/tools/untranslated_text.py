@@ -39,7 +39,7 @@ _ATTRIBUTES = re.compile(r"=\"|^-")
 """What a macro draws that draws attributes alone."""
 
 
-def of(path: Path) -> list[str]:
+def untranslated_texts(path: Path) -> list[str]:
     source = path.read_text(encoding="utf-8")
     return [*_texts(source), *_strings(source)]
 

@@ -26,7 +26,7 @@ from studio.runner.execution import execute
 from studio.training.data.tokenisation import Collator, Examples, tensors
 from studio.training.stop_handler import Stop
 
-Said = TypeVar("Said", bound=Event)
+EventType = TypeVar("EventType", bound=Event)
 
 WITH_MARKS = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' }}"
@@ -130,16 +130,16 @@ def train(root: Path, model: str | Path, **changes: object) -> RunDir:
     return run
 
 
-def said(run: RunDir, kind: type[Said]) -> list[Said]:
+def events_of(run: RunDir, kind: type[EventType]) -> list[EventType]:
     return [event for event in run.events.read()[0] if isinstance(event, kind)]
 
 
-def last(run: RunDir) -> Event:
+def last_event(run: RunDir) -> Event:
     return run.events.read()[0][-1]
 
 
-def series(run: RunDir, metric: str) -> list[float]:
-    points = [event.metrics for event in said(run, Progressed)]
+def metric_values(run: RunDir, metric: str) -> list[float]:
+    points = [event.metrics for event in events_of(run, Progressed)]
     return [metrics[metric] for metrics in points if metric in metrics]
 
 
@@ -155,7 +155,7 @@ def loss_of(model: PreTrainedModel, examples: Examples, pad_token_id: int) -> fl
     ).item()
 
 
-def learnt(examples: Examples, reader: PreTrainedTokenizerBase) -> list[list[str]]:
+def trained_texts(examples: Examples, reader: PreTrainedTokenizerBase) -> list[list[str]]:
     """Return the stretches of text, row by row, that labels stand on."""
     return [_stretches(row["labels"].tolist(), reader) for row in tensors(examples.data)]
 

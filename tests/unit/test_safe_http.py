@@ -11,7 +11,7 @@ import pytest
 
 from studio.errors import InvalidError, UnavailableError
 from studio.network import safe_http
-from tests.fakes.message_receivers import Hook
+from tests.fakes.message_receivers import WebhookReceiver
 
 INTERNAL = (
     "http://127.0.0.1/",
@@ -90,12 +90,12 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         post(url)
 
 
-def test_the_operator_may_allow_what_is_internal(hook: Hook) -> None:
+def test_the_operator_may_allow_what_is_internal(hook: WebhookReceiver) -> None:
     assert post(f"{hook.url}/in?a=1", allow_internal=True) == 204
     assert [one.path for one in hook.posted] == ["/in?a=1"]
 
 
-def test_a_redirect_is_not_followed(hook: Hook) -> None:
+def test_a_redirect_is_not_followed(hook: WebhookReceiver) -> None:
     hook.answers = [302]
 
     assert post(hook.url, allow_internal=True) == 302
@@ -103,7 +103,7 @@ def test_a_redirect_is_not_followed(hook: Hook) -> None:
 
 
 def test_a_proxy_from_the_environment_is_not_asked(
-    hook: Hook, monkeypatch: pytest.MonkeyPatch
+    hook: WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -111,7 +111,7 @@ def test_a_proxy_from_the_environment_is_not_asked(
     assert post(hook.url, allow_internal=True) == 204
 
 
-def test_one_that_never_answers_is_given_up(hook: Hook) -> None:
+def test_one_that_never_answers_is_given_up(hook: WebhookReceiver) -> None:
     hook.go_on.clear()
 
     with pytest.raises(UnavailableError) as refused:

@@ -25,7 +25,7 @@ from studio.web.app import create_app
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
 from tests.support.factories import make_run
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
 HOUR = timedelta(hours=1)
@@ -68,7 +68,7 @@ def test_a_run_goes_on_and_is_done_once(
         with reading(engine) as db:
             return is_so(runs.get(db, 1))
 
-    until(lambda: seen(lambda run: run.step == 1))
+    wait_until(lambda: seen(lambda run: run.step == 1))
     with unit_of_work(engine) as db:
         set_clock(db, by)
     if is_another:
@@ -77,7 +77,7 @@ def test_a_run_goes_on_and_is_done_once(
     loop._beat_at = float("-inf")
     for step in range(1, 6):
         (settings.runs / "1" / f"go-{step}").touch()
-    until(lambda: seen(lambda run: run.status.is_final and not loop.followed))
+    wait_until(lambda: seen(lambda run: run.status.is_final and not loop.followed))
 
     with reading(engine) as db:
         run, made = runs.get(db, 1), attempts.of(db, 1)

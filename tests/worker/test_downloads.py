@@ -18,8 +18,8 @@ from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
-from tests.fakes.hub_server import Hub, Repo
-from tests.support.worker_processes import dismiss, settled, until
+from tests.fakes.hub_server import HubServer, Repo
+from tests.support.worker_processes import stop_processes, wait_for_task, wait_until_final
 from tests.unit.weights import safetensors_folders
 
 HERE = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ SIZE = 3_000_000
 
 @pytest.fixture
 def loop(
-    engine: Engine, settings: Settings, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, settings: Settings, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Loop]:
     """Make a worker whose hub is on this machine; no chore of its is left running."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -38,11 +38,11 @@ def loop(
     loop = Loop(engine, asked, Local(command=runner))
     loop.adopt(alone=True)
     yield loop
-    dismiss(loop)
+    stop_processes(loop)
 
 
 @pytest.fixture
-def repo(hub: Hub, tmp_path: Path) -> Repo:
+def repo(hub: HubServer, tmp_path: Path) -> Repo:
     made = safetensors_folders.write_empty(
         tmp_path / "made", {"a": ("F32", [SIZE // 4])}, auto_map={"AutoConfig": "own.Own"}
     )
@@ -69,7 +69,7 @@ def process_of(loop: Loop) -> subprocess.Popen[bytes]:
 
 def test_a_download_becomes_a_model_that_says_where_it_is_from(loop: Loop, repo: Repo) -> None:
     ask(loop, repo)
-    made = settled(loop)
+    made = wait_until_final(loop)
     with reading(loop.engine) as db:
         model = models.named(db, "tiny/one")
 
@@ -84,35 +84,35 @@ def test_a_download_becomes_a_model_that_says_where_it_is_from(loop: Loop, repo:
 
 
 def test_a_download_that_is_killed_goes_on_where_it_was(
-    loop: Loop, hub: Hub, repo: Repo, settings: Settings
+    loop: Loop, hub: HubServer, repo: Repo, settings: Settings
 ) -> None:
     hub.held.clear()
     hub.held_after = SIZE // 2
     ask(loop, repo)
-    until(loop, lambda _chore: part(settings) == SIZE // 2)
+    wait_for_task(loop, lambda _chore: part(settings) == SIZE // 2)
     process_of(loop).send_signal(signal.SIGKILL)
-    killed = settled(loop)
+    killed = wait_until_final(loop)
     assert (killed.status, part(settings)) == (WorkStatus.FAILED, SIZE // 2)
 
     hub.held.set()
     with unit_of_work(loop.engine) as db:
         tasks.again(tasks.get(db, 1))
-    made = settled(loop)
+    made = wait_until_final(loop)
 
     assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
     assert [one.range for one in hub.fetched("model.safetensors")] == ["", f"bytes={SIZE // 2}-"]
 
 
 def test_a_download_that_is_called_off_leaves_nothing(
-    loop: Loop, hub: Hub, repo: Repo, settings: Settings
+    loop: Loop, hub: HubServer, repo: Repo, settings: Settings
 ) -> None:
     hub.held.clear()
     hub.held_after = SIZE // 2
     ask(loop, repo)
-    until(loop, lambda _chore: part(settings) == SIZE // 2)
+    wait_for_task(loop, lambda _chore: part(settings) == SIZE // 2)
     with unit_of_work(loop.engine) as db:
         task_results.cancel(db, 1)
-    settled(loop)
+    wait_until_final(loop)
 
     assert [one.name for one in settings.models.iterdir()] == ["starter"]
     assert not (settings.chores / "1").exists()
@@ -122,13 +122,13 @@ def test_code_is_fetched_once_it_is_allowed_and_goes_with_the_consent(
     loop: Loop, repo: Repo
 ) -> None:
     ask(loop, repo)
-    settled(loop)
+    wait_until_final(loop)
     with unit_of_work(loop.engine) as db:
         model = models.named(db, "tiny/one")
         assert model is not None
         remote_code_trust.give(db, model, repo.commit("main"))
         assert downloads.ask_code(db, model) is not None
-    settled(loop, 2)
+    wait_until_final(loop, 2)
     with unit_of_work(loop.engine) as db:
         model = models.named(db, "tiny/one")
         assert model is not None

@@ -21,7 +21,7 @@ from studio.worker.loop import Loop
 from studio.worker.processes import cgroups, process
 from studio.worker.processes.local_launcher import Local
 from tests.support.factories import make_run
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 FAKE = str(Path(__file__).parents[1] / "fakes" / "runner.py")
 LIMIT = 200 * 2**20
@@ -48,7 +48,7 @@ def played(engine: Engine, settings: Settings, launcher: Local, **changes: Any) 
         with reading(engine) as db:
             return runs.get(db, run_id).status.is_final and not loop.followed
 
-    until(is_over)
+    wait_until(is_over)
     with reading(engine) as db:
         return runs.get(db, run_id)
 
@@ -107,9 +107,9 @@ def test_a_group_ends_whatever_has_left_the_session() -> None:
         group = GROUPS.make(child.pid, None)
         assert group is not None
         members = group.path / "cgroup.procs"
-        until(lambda: len(members.read_text(encoding="ascii").split()) == 2)
+        wait_until(lambda: len(members.read_text(encoding="ascii").split()) == 2)
         group.kill()
-        until(lambda: child.poll() is not None and not members.read_text(encoding="ascii"))
+        wait_until(lambda: child.poll() is not None and not members.read_text(encoding="ascii"))
     group.remove()
 
     assert (child.returncode, group.path.exists()) == (-9, False)
@@ -129,7 +129,7 @@ def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Se
         with reading(engine) as db:
             return runs.get(db, 1).status.is_final and not loop.followed
 
-    until(is_over)
+    wait_until(is_over)
     with reading(engine) as db:
         tried = [(one.number, one.from_step) for one in attempts.of(db, 1)]
     spec = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
@@ -156,7 +156,7 @@ def test_what_a_killed_process_left_holds_its_folder_no_longer(tmp_path: Path) -
         parent.wait()
         assert (process.training(folder), helper.is_running()) == (None, True)
         process.clear(folder)
-        until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE)
+        wait_until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE)
 
     with held(folder):
         assert folder.lock.read_text(encoding="ascii").startswith(f"{os.getpid()} ")

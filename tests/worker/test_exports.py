@@ -24,9 +24,9 @@ from studio.settings import Settings
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
 from studio.worker.tasks.scheduler import Commands, Exporting
-from tests.support.factories import MACHINES, make_done, make_run
-from tests.support.waiting import until as wait_until
-from tests.support.worker_processes import dismiss
+from tests.support.factories import MACHINES, make_finished_run, make_run
+from tests.support.waiting import wait_until
+from tests.support.worker_processes import stop_processes
 
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 30
@@ -57,7 +57,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
     yield begin
     for loop in loops:
-        dismiss(loop)
+        stop_processes(loop)
         for followed in loop.followed.values():
             loop.launcher.kill(followed.handle)
             wait_until(partial(has_ended, loop, followed.handle))
@@ -68,7 +68,7 @@ def export(engine: Engine, settings: Settings) -> int:
     """Ask for an export of a run that has succeeded."""
     RunDir(settings.runs / "1").artifacts.mkdir(parents=True)
     with unit_of_work(engine) as db:
-        run = make_done(db)
+        run = make_finished_run(db)
         return exports.request(db, run.id or 0, "bfloat16", None, settings.runs).id or 0
 
 

@@ -26,8 +26,8 @@ from studio.worker.processes.launcher import LaunchSpec
 from studio.worker.processes.local_launcher import Local
 from studio.worker.tasks.scheduler import Commands
 from tests.support import waiting
-from tests.support.factories import make_done, make_run
-from tests.support.worker_processes import dismiss
+from tests.support.factories import make_finished_run, make_run
+from tests.support.worker_processes import stop_processes
 
 HERE = Path(__file__).parents[1]
 
@@ -96,7 +96,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
     yield begin
     for loop in loops:
-        dismiss(loop)
+        stop_processes(loop)
         for handle, child in loop.launcher._children.items():  # type: ignore[attr-defined] # Local's own
             Local.kill(loop.launcher, handle)  # type: ignore[arg-type] # as above
             _ = child.child and child.child.wait()
@@ -118,7 +118,7 @@ def tick_until(loop: Loop, is_so: Callable[[], bool]) -> None:
         loop.tick()
         return is_so()
 
-    waiting.until(is_so_now)
+    waiting.wait_until(is_so_now)
 
 
 def folder_of(loop: Loop, run_id: int) -> RunDir:
@@ -331,7 +331,7 @@ def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -
     folder = folder_of(loop, 1)
     folder.artifacts.mkdir(parents=True)
     with unit_of_work(engine) as db:
-        exports.request(db, make_done(db).id or 0, "bfloat16", None, loop.settings.runs)
+        exports.request(db, make_finished_run(db).id or 0, "bfloat16", None, loop.settings.runs)
 
     def export() -> Export:
         with reading(engine) as db:

@@ -29,7 +29,7 @@ from studio.settings import Settings
 from studio.worker.socket_services.inference import Speaker
 from studio.worker.socket_services.socket_activation import Post
 from tests.support import live_studio
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 TAKEN = Obstacle("waits for run 7 to end", 130)
 TURN = {"messages": [{"role": "user", "content": "What is two plus two?"}]}
@@ -187,7 +187,7 @@ def test_no_slot_is_told_at_once(
     answer(home, question)
     assert speaking.slots == 1
     speaking.make_room()
-    until(lambda: speaking.slots == 0)
+    wait_until(lambda: speaking.slots == 0)
     room.slots = 0
     try:
         with pytest.raises(UnavailableError) as caught:
@@ -210,17 +210,17 @@ def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
 
     for _ in range(2):  # What left because somebody wanted it is loaded again for who asks.
         answer(home, question.model_copy(update={"name": "ft:one"}))
-        until(has_answered)
+        wait_until(has_answered)
         with unit_of_work(engine) as db:
             stays = loaded_model.left(db.exec(select(Loaded)).one())
             loaded_model.stop(db)
-        until(lambda: told(engine) is None)
+        wait_until(lambda: told(engine) is None)
         assert stays is not None
         assert timedelta() < stays <= timedelta(seconds=home.answer_idle_seconds)
 
 
 def test_nothing_is_stopped_where_nothing_is_loaded(engine: Engine) -> None:
-    until(lambda: told(engine) is None)
+    wait_until(lambda: told(engine) is None)
 
     with unit_of_work(engine) as db, pytest.raises(ConflictError, match="No model is loaded"):
         loaded_model.stop(db)

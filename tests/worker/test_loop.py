@@ -53,7 +53,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
 def gone(launcher: Launcher, handle: str) -> None:
     """Wait until a process has ended."""
-    waiting.until(lambda: launcher.observe(handle) is not None)
+    waiting.wait_until(lambda: launcher.observe(handle) is not None)
 
 
 def until(loop: Loop, run_id: int, is_so: Callable[[Run], bool]) -> Run:
@@ -142,7 +142,7 @@ def test_a_run_is_given_the_slot_of_a_model_that_answers(
         assert runs.get(db, number).status is RunStatus.QUEUED
 
     loop._tend_speaker()
-    waiting.until(lambda: loop.speaker.slots == 0)
+    waiting.wait_until(lambda: loop.speaker.slots == 0)
 
     assert until(loop, number, ended).status is RunStatus.SUCCEEDED
     loop.speaker.end()

@@ -12,7 +12,7 @@ from studio.db.outbox import Channel, Delivery
 from studio.services.notifications.deliveries import TEST, Answer
 from studio.settings import Settings
 from studio.worker.notifications import mail
-from tests.fakes.message_receivers import Post, post_office
+from tests.fakes.message_receivers import MailServer, run_mail_server
 
 SCHEMES = ("smtp", "smtps")
 """Encrypted when asked to be, and from the first byte."""
@@ -34,7 +34,7 @@ def proof(authority: trustme.CA, name: str) -> ssl.SSLContext:
     return context
 
 
-def send(post: Post) -> Answer:
+def send(post: MailServer) -> Answer:
     settings = Settings(smtp_url=SecretStr(post.url), notify_email="ann@example.org")
     delivery = Delivery(key="k", channel=Channel.EMAIL, event=TEST, created_at=datetime.now(UTC))
     return mail.send(delivery, settings)
@@ -44,7 +44,7 @@ def send(post: Post) -> Answer:
 def test_a_server_that_is_trusted_gets_the_mail_in_secret(
     authority: trustme.CA, scheme: str
 ) -> None:
-    with post_office(scheme, proof(authority, "127.0.0.1")) as post:
+    with run_mail_server(scheme, proof(authority, "127.0.0.1")) as post:
         answer = send(post)
 
     assert answer == Answer(is_ok=True, words="The server took the mail.")
@@ -54,7 +54,7 @@ def test_a_server_that_is_trusted_gets_the_mail_in_secret(
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.usefixtures("authority")
 def test_a_server_that_nobody_vouches_for_gets_nothing(scheme: str) -> None:
-    with post_office(scheme, proof(trustme.CA(), "127.0.0.1")) as post:
+    with run_mail_server(scheme, proof(trustme.CA(), "127.0.0.1")) as post:
         answer = send(post)
 
     assert (answer.is_ok, post.mails) == (False, [])
@@ -65,7 +65,7 @@ def test_a_server_that_nobody_vouches_for_gets_nothing(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_server_of_another_name_gets_nothing(authority: trustme.CA, scheme: str) -> None:
-    with post_office(scheme, proof(authority, "mail.example.org")) as post:
+    with run_mail_server(scheme, proof(authority, "mail.example.org")) as post:
         answer = send(post)
 
     assert (answer.is_ok, post.mails) == (False, [])

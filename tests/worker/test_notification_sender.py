@@ -22,9 +22,9 @@ from studio.services.notifications import channels, deliveries
 from studio.services.runs import attempts, states
 from studio.settings import Settings
 from studio.worker.notifications.sender import Messenger, send_next
-from tests.fakes.message_receivers import Hook, Post
-from tests.support.factories import make_done, make_running
-from tests.support.waiting import until
+from tests.fakes.message_receivers import MailServer, WebhookReceiver
+from tests.support.factories import make_finished_run, make_running
+from tests.support.waiting import wait_until
 
 KEY = b"0123456789abcdef01234567"
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
@@ -58,7 +58,7 @@ def send_all(engine: Engine, settings: Settings, now: datetime) -> None:
 def send_done(engine: Engine, settings: Settings, name: str = "first try") -> datetime:
     """Let a run succeed, and send what is due. Return when that was."""
     with unit_of_work(engine) as db:
-        make_done(db, name)
+        make_finished_run(db, name)
     now = datetime.now(UTC)
     send_all(engine, settings, now)
     return now
@@ -75,7 +75,9 @@ def words(engine: Engine) -> list[str]:
     return [one.words for one in outcome(engine)[1]]
 
 
-def test_a_webhook_tells_what_became_of_a_run(engine: Engine, given: Set, hook: Hook) -> None:
+def test_a_webhook_tells_what_became_of_a_run(
+    engine: Engine, given: Set, hook: WebhookReceiver
+) -> None:
     send_done(engine, given(webhook_url=f"{hook.url}/in?team=a"))
 
     [posted] = hook.posted
@@ -96,7 +98,7 @@ def test_a_webhook_tells_what_became_of_a_run(engine: Engine, given: Set, hook: 
 
 
 def test_a_webhook_is_signed_as_standard_webhooks_are(
-    engine: Engine, given: Set, hook: Hook
+    engine: Engine, given: Set, hook: WebhookReceiver
 ) -> None:
     now = send_done(engine, given(webhook_url=hook.url, webhook_secret=SECRET))
 
@@ -107,7 +109,7 @@ def test_a_webhook_is_signed_as_standard_webhooks_are(
     assert int(at) == int(now.timestamp())
 
 
-def test_a_secret_that_is_none_is_told(engine: Engine, given: Set, hook: Hook) -> None:
+def test_a_secret_that_is_none_is_told(engine: Engine, given: Set, hook: WebhookReceiver) -> None:
     send_done(engine, given(webhook_url=hook.url, webhook_secret=SECRET + "!"))
 
     assert words(engine) == [
@@ -116,7 +118,7 @@ def test_a_secret_that_is_none_is_told(engine: Engine, given: Set, hook: Hook) -
 
 
 def test_a_failed_try_is_made_again_under_the_same_key(
-    engine: Engine, given: Set, hook: Hook
+    engine: Engine, given: Set, hook: WebhookReceiver
 ) -> None:
     hook.answers = [500, 302]
     settings = given(webhook_url=hook.url)
@@ -134,7 +136,9 @@ def test_a_failed_try_is_made_again_under_the_same_key(
     assert len({one.content for one in hook.posted}) == 1
 
 
-def test_what_was_acknowledged_is_never_sent_again(engine: Engine, given: Set, hook: Hook) -> None:
+def test_what_was_acknowledged_is_never_sent_again(
+    engine: Engine, given: Set, hook: WebhookReceiver
+) -> None:
     settings = given(webhook_url=hook.url)
     now = send_done(engine, settings)
     send_all(engine, settings, now + timedelta(days=2))
@@ -142,7 +146,9 @@ def test_what_was_acknowledged_is_never_sent_again(engine: Engine, given: Set, h
     assert len(hook.posted) == 1
 
 
-def test_an_internal_address_is_not_asked(engine: Engine, given: Set, hook: Hook) -> None:
+def test_an_internal_address_is_not_asked(
+    engine: Engine, given: Set, hook: WebhookReceiver
+) -> None:
     send_done(engine, given(webhook_url=hook.url, allow_internal_addresses=False))
 
     assert hook.posted == []
@@ -157,7 +163,7 @@ def test_without_a_channel_nothing_is_kept(engine: Engine, given: Set) -> None:
         assert deliveries.newest(db, limit=1) == []
 
 
-def test_a_mail_is_a_sentence_and_a_link(engine: Engine, given: Set, post: Post) -> None:
+def test_a_mail_is_a_sentence_and_a_link(engine: Engine, given: Set, post: MailServer) -> None:
     send_done(engine, given(smtp_url=post.url, notify_email="ann@example.org, bob@example.org"))
 
     [mail] = post.mails
@@ -171,7 +177,7 @@ def test_a_mail_is_a_sentence_and_a_link(engine: Engine, given: Set, post: Post)
     assert words(engine) == ["The server took the mail."]
 
 
-def test_a_mail_says_why_a_run_failed(engine: Engine, given: Set, post: Post) -> None:
+def test_a_mail_says_why_a_run_failed(engine: Engine, given: Set, post: MailServer) -> None:
     with unit_of_work(engine) as db:
         why = Failed(code="killed", message="It was killed.", hint="Try again.")
         attempts.fail(db, make_running(db), why)
@@ -181,7 +187,7 @@ def test_a_mail_says_why_a_run_failed(engine: Engine, given: Set, post: Post) ->
 
 
 def test_a_name_cannot_add_a_line_to_the_head_of_a_mail(
-    engine: Engine, given: Set, post: Post
+    engine: Engine, given: Set, post: MailServer
 ) -> None:
     with unit_of_work(engine) as db:
         # As a program might name it that writes the database itself.
@@ -195,7 +201,7 @@ def test_a_name_cannot_add_a_line_to_the_head_of_a_mail(
 
 
 def test_a_mail_that_is_refused_is_sent_again_as_the_same(
-    engine: Engine, given: Set, post: Post
+    engine: Engine, given: Set, post: MailServer
 ) -> None:
     post.answers = ["451 Come back later."]
     settings = given(smtp_url=post.url, notify_email="a@example.org")
@@ -209,7 +215,7 @@ def test_a_mail_that_is_refused_is_sent_again_as_the_same(
     assert post.mails[0]["Message-ID"] == f"<{outcome(engine)[0].key}@example.org>"
 
 
-def test_a_wrong_password_is_told(engine: Engine, given: Set, post: Post) -> None:
+def test_a_wrong_password_is_told(engine: Engine, given: Set, post: MailServer) -> None:
     url = post.url.replace("hush%20hush", "guess")
     send_done(engine, given(smtp_url=url, notify_email="a@example.org"))
 
@@ -226,7 +232,7 @@ def test_a_mail_server_that_is_away_is_told(engine: Engine, given: Set) -> None:
 
 
 def test_each_channel_is_tried_by_itself(
-    engine: Engine, given: Set, hook: Hook, post: Post
+    engine: Engine, given: Set, hook: WebhookReceiver, post: MailServer
 ) -> None:
     hook.answers = [500]
     send_done(engine, given(webhook_url=hook.url, smtp_url=post.url, notify_email="a@example.org"))
@@ -236,14 +242,14 @@ def test_each_channel_is_tried_by_itself(
     assert told == {Channel.EMAIL: "delivered", Channel.WEBHOOK: "waiting"}
 
 
-def test_a_thread_sends_what_comes(engine: Engine, given: Set, hook: Hook) -> None:
+def test_a_thread_sends_what_comes(engine: Engine, given: Set, hook: WebhookReceiver) -> None:
     stop = threading.Event()
     messenger = Messenger(engine, given(webhook_url=hook.url))
     messenger.tend(stop)
     try:
         with unit_of_work(engine) as db:
             deliveries.send_test(db, Channel.WEBHOOK)
-        until(lambda: outcome(engine)[0].status == DeliveryStatus.DELIVERED)
+        wait_until(lambda: outcome(engine)[0].status == DeliveryStatus.DELIVERED)
     finally:
         stop.set()
         assert messenger._thread is not None

@@ -23,7 +23,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module", autouse=True)
 def desked(home: Settings) -> Iterator[None]:
-    with tokenizer_services.tended(home):
+    with tokenizer_services.run_tokenizer_service(home):
         yield
 
 

@@ -23,10 +23,10 @@ from studio.worker.loop import Loop
 from studio.worker.notifications.sender import Messenger
 from studio.worker.processes.local_launcher import Local
 from studio.worker.tasks.scheduler import Commands
-from tests.fakes.message_receivers import Hook
+from tests.fakes.message_receivers import WebhookReceiver
 from tests.support.factories import make_run
-from tests.support.waiting import until
-from tests.support.worker_processes import dismiss
+from tests.support.waiting import wait_until
+from tests.support.worker_processes import stop_processes
 
 HERE = Path(__file__).parents[1]
 STORED, TOLD = "hf_stored_on_the_page", "hf_told_by_the_environment"
@@ -47,8 +47,8 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     yield made
     for handle in made.launcher._children:  # type: ignore[attr-defined] # as a Local has them
         made.launcher.kill(handle)
-        until(partial(is_gone, made, handle))
-    dismiss(made)
+        wait_until(partial(is_gone, made, handle))
+    stop_processes(made)
 
 
 def is_gone(loop: Loop, handle: str) -> bool:
@@ -83,7 +83,7 @@ def test_a_trainer_is_told_none_and_its_folder_holds_none(loop: Loop, engine: En
     loop.tick()
     followed = loop.followed[run_id]
     folder = RunDir(loop.settings.runs / str(run_id))
-    until(lambda: folder.events.read()[0] != [])
+    wait_until(lambda: folder.events.read()[0] != [])
 
     assert told(int(followed.handle.split("@")[0])) == set()
     files = [path for path in folder.root.rglob("*") if path.is_file()]
@@ -129,7 +129,7 @@ def test_work_whose_secret_cannot_be_read_says_so_and_waits_for_nobody(
 
 
 def test_messages_go_where_the_page_says_now_and_wait_while_it_cannot_be_read(
-    engine: Engine, settings: Settings, hook: Hook
+    engine: Engine, settings: Settings, hook: WebhookReceiver
 ) -> None:
     hook.go_on.set()
     keep(engine, settings, "webhook_url", f"{hook.url}/in")

@@ -19,9 +19,9 @@ from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
-from tests.fakes.file_server import Site
-from tests.fakes.s3_signature import Lock
-from tests.support.worker_processes import dismiss, settled
+from tests.fakes.file_server import FileServer
+from tests.fakes.s3_signature import SignatureCheck
+from tests.support.worker_processes import stop_processes, wait_until_final
 
 ROWS = b"".join(b'{"prompt": "What is %d?", "completion": "%d."}\n' % (i, i) for i in range(500))
 
@@ -40,14 +40,14 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     loop = Loop(engine, settings, Local())
     yield loop
-    dismiss(loop)
+    stop_processes(loop)
 
 
 def bring(loop: Loop, source: Source, name: str = "") -> Chore:
     """Have a file brought, and wait for what becomes of it."""
     with unit_of_work(loop.engine) as db:
         asked = import_sources.bring(db, loop.settings, source, name).id or 0
-    return settled(loop, asked)
+    return wait_until_final(loop, asked)
 
 
 def made(loop: Loop, chore: Chore) -> Dataset:
@@ -68,7 +68,7 @@ def test_a_file_of_an_open_folder_becomes_a_draft(loop: Loop) -> None:
 
 
 def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
-    loop: Loop, site: Site
+    loop: Loop, site: FileServer
 ) -> None:
     url = site.put("/rows.jsonl", ROWS, cuts=[10_000])
     chore = bring(loop, Url(url=f"{url}?key=secret"))
@@ -83,12 +83,12 @@ def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
     [("right", ""), ("wrong", "The secret key of this studio does not belong to its access key.")],
 )
 def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
-    loop: Loop, site: Site, monkeypatch: pytest.MonkeyPatch, secret: str, says: str
+    loop: Loop, site: FileServer, monkeypatch: pytest.MonkeyPatch, secret: str, says: str
 ) -> None:
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     monkeypatch.setenv("STUDIO_S3_ENDPOINT", site.url)
     site.put("/bucket/rows.jsonl", ROWS)
-    site.check = Lock("AKIAEXAMPLE", "right")
+    site.check = SignatureCheck("AKIAEXAMPLE", "right")
     with unit_of_work(loop.engine) as db:
         secrets.keep(db, loop.settings, "s3_key", "AKIAEXAMPLE", "ann")
         secrets.keep(db, loop.settings, "s3_secret", secret, "ann")
@@ -110,7 +110,7 @@ def test_what_was_sent_in_parts_becomes_a_draft(loop: Loop) -> None:
     assert (dataset.name, dataset.source, dataset.bytes) == ("rows", "upload", len(ROWS))
 
 
-def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: Loop, site: Site) -> None:
+def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: Loop, site: FileServer) -> None:
     names = [
         made(loop, bring(loop, Url(url=site.put(path, ROWS)))).name
         for path in ("/a/rows.jsonl", "/b/rows.jsonl")
@@ -118,13 +118,13 @@ def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: Loop, site: Site) -
     assert names == ["rows", "rows 2"]
 
 
-def test_what_cannot_be_read_as_a_table_fails_in_words(loop: Loop, site: Site) -> None:
+def test_what_cannot_be_read_as_a_table_fails_in_words(loop: Loop, site: FileServer) -> None:
     chore = bring(loop, Url(url=site.put("/empty.jsonl", b"")))
 
     assert (chore.status, chore.error_code) == (WorkStatus.FAILED, "invalid")
 
 
-def test_a_file_that_is_not_there_fails_in_words(loop: Loop, site: Site) -> None:
+def test_a_file_that_is_not_there_fails_in_words(loop: Loop, site: FileServer) -> None:
     chore = bring(loop, Url(url=f"{site.url}/missing"))
 
     assert chore.error_message == "What is asked for is not there (status 404)."

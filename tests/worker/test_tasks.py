@@ -26,8 +26,8 @@ from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
 from studio.worker.tasks.scheduler import Commands
 from tests.support.factories import make_run
-from tests.support.waiting import until as wait_until
-from tests.support.worker_processes import dismiss, settled, until
+from tests.support.waiting import wait_until
+from tests.support.worker_processes import stop_processes, wait_for_task, wait_until_final
 
 HERE = Path(__file__).parents[1]
 PATIENCE_SECONDS = 30
@@ -52,7 +52,7 @@ def start(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) -
 
     yield begin
     for loop in loops:
-        dismiss(loop)
+        stop_processes(loop)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def abandon(loop: Loop, chore_id: int = 1) -> subprocess.Popen[bytes]:
 def test_a_file_is_fetched_by_a_process_of_its_own(
     settings: Settings, start: Start, chore: int, source: Path
 ) -> None:
-    made = settled(start("real"))
+    made = wait_until_final(start("real"))
 
     arrival = made.result.pop("arrival")
     assert (made.status, arrival["format"], made.result) == (
@@ -131,7 +131,7 @@ def test_a_file_is_fetched_by_a_process_of_its_own(
 @pytest.mark.usefixtures("chore")
 def test_a_refusal_is_told_in_its_own_words(start: Start, source: Path) -> None:
     source.unlink()
-    made = settled(start("real"))
+    made = wait_until_final(start("real"))
 
     assert (made.status, made.error_code, made.error_message, made.error_hint) == (
         WorkStatus.FAILED,
@@ -157,7 +157,7 @@ def test_a_refusal_is_told_in_its_own_words(start: Start, source: Path) -> None:
 def test_however_it_ends_it_says_why(
     start: Start, part: str, says: str, heard: list[tuple[str, object]]
 ) -> None:
-    made = settled(start(part))
+    made = wait_until_final(start(part))
 
     assert (made.status, made.error_message) == (WorkStatus.FAILED, says)
     assert heard == [("failed", None)]
@@ -168,7 +168,7 @@ def test_who_asked_is_told_of_the_result_once(
     start: Start, heard: list[tuple[str, object]]
 ) -> None:
     loop = start("succeed")
-    settled(loop)
+    wait_until_final(loop)
     loop.tick()
 
     assert heard == [("succeeded", 3)]
@@ -183,40 +183,40 @@ def test_what_is_refused_at_its_end_has_failed(
             raise ConflictError("The name is taken.", hint="Choose another.")
 
     monkeypatch.setitem(task_results.ENDED, "fetch", refuse)
-    made = settled(start("succeed"))
+    made = wait_until_final(start("succeed"))
 
     assert (made.status, made.error_message) == (WorkStatus.FAILED, "The name is taken.")
 
 
 def test_another_worker_adopts_what_goes_on(settings: Settings, start: Start, chore: int) -> None:
     first = start("wait")
-    until(first, begun)
+    wait_for_task(first, begun)
     left = abandon(first)
     second = start("wait")
     (folder(settings, chore).root / "go").touch()
     left.wait()
 
-    made = settled(second)
+    made = wait_until_final(second)
     assert (made.status, made.attempt) == (WorkStatus.SUCCEEDED, 1)
 
 
 @pytest.mark.usefixtures("chore")
 def test_what_died_with_its_worker_goes_on_with_its_files(start: Start) -> None:
     first = start("wait")
-    until(first, begun)
+    wait_for_task(first, begun)
     left = abandon(first)
     left.kill()
     left.wait()
 
     second = start("wait")
-    made = until(second, begun)
+    made = wait_for_task(second, begun)
     assert (made.attempt, made.phase) == (2, "found 1 files")
 
 
 def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore: int) -> None:
     for _ in range(task_lifecycle.MOST_ATTEMPTS):
         loop = start("wait")
-        until(loop, begun)
+        wait_for_task(loop, begun)
         left = abandon(loop)
         left.kill()
         left.wait()
@@ -232,12 +232,12 @@ def test_one_that_is_cancelled_leaves_no_process_and_no_files(
 ) -> None:
     loop = start("parent")
     child = folder(settings, chore).root / "child"
-    until(loop, lambda _one: child.exists() and child.read_text() != "")
+    wait_for_task(loop, lambda _one: child.exists() and child.read_text() != "")
     process, its_own = loop.trades.chores.followed[chore].process, int(child.read_text())
     with unit_of_work(engine) as db:
         task_results.cancel(db, chore)
 
-    made = settled(loop)
+    made = wait_until_final(loop)
     assert (made.status, heard) == (WorkStatus.CANCELLED, [("cancelled", None)])
     assert not process.is_alive
     wait_until(lambda: not psutil.pid_exists(its_own) or _is_dead(its_own), seconds=30)
@@ -248,7 +248,7 @@ def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
     engine: Engine, start: Start, chore: int
 ) -> None:
     first = start("wait")
-    until(first, begun)
+    wait_for_task(first, begun)
     left = abandon(first)
     with unit_of_work(engine) as db:
         task_results.cancel(db, chore)
@@ -256,15 +256,15 @@ def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
     second.tick()
     left.wait()
 
-    assert settled(second).status is WorkStatus.CANCELLED
+    assert wait_until_final(second).status is WorkStatus.CANCELLED
 
 
 def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, chore: int) -> None:
-    settled(start("fail"))
+    wait_until_final(start("fail"))
     with unit_of_work(engine) as db:
         tasks.again(tasks.get(db, chore))
 
-    made = settled(start("succeed"))
+    made = wait_until_final(start("succeed"))
     assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
 
 
@@ -289,7 +289,7 @@ def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -
 
     with reading(engine) as db:
         assert (len(runs.live(db)), len(task_lifecycle.live(db, Chore))) == (1, 1)
-    until(loop, lambda _one: not loop.followed)
+    wait_for_task(loop, lambda _one: not loop.followed)
 
 
 def test_one_for_the_device_waits_until_no_run_holds_it(
@@ -303,7 +303,7 @@ def test_one_for_the_device_waits_until_no_run_holds_it(
     loop.tick()
     with reading(engine) as db:
         assert (len(runs.live(db)), len(task_lifecycle.waiting(db, Chore))) == (1, 1)
-    settled(loop)
+    wait_until_final(loop)
 
     with reading(engine) as db:
         assert runs.get(db, run).status is RunStatus.SUCCEEDED
@@ -315,7 +315,7 @@ def test_a_run_waits_for_one_that_holds_the_device(
     monkeypatch.setitem(KINDS, "fetch", Kind("", "Measuring", needs_device=True))
     ask(engine, "import:1", source)
     loop = start("wait")
-    until(loop, begun)
+    wait_for_task(loop, begun)
     with unit_of_work(engine) as db:
         run = make_run(db).id or 0
     loop.tick()

@@ -23,7 +23,7 @@ from studio.settings import Settings
 from studio.worker.loop import Loop
 from studio.worker.processes.local_launcher import Local
 from tests.support import tokenizer_services
-from tests.support.worker_processes import dismiss, settled
+from tests.support.worker_processes import stop_processes, wait_until_final
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     loop = Loop(engine, settings, Local())
     yield loop
-    dismiss(loop)
+    stop_processes(loop)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def counted(loop: Loop) -> Chore:
     """Have the tokens counted, and wait for what comes of it."""
     with unit_of_work(loop.engine) as db:
         asked = token_stats.ask(db, loop.settings, which(loop)).id or 0
-    return settled(loop, asked)
+    return wait_until_final(loop, asked)
 
 
 def which(loop: Loop) -> Which:

@@ -17,7 +17,7 @@ from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.worker.socket_services.socket_activation import Post
 from tests.support import tokenizer_services
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 ROW: dict[str, Any] = {
     "messages": [
@@ -38,7 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module", autouse=True)
 def desked(home: Settings) -> Iterator[Post]:
-    with tokenizer_services.tended(home) as here:
+    with tokenizer_services.run_tokenizer_service(home) as here:
         yield here
 
 
@@ -270,12 +270,12 @@ def test_only_its_owner_may_ask(home: Settings) -> None:
 
 def test_a_desk_ends_with_its_worker(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
-    with tokenizer_services.tended(settings) as here:
+    with tokenizer_services.run_tokenizer_service(settings) as here:
         tokenizer_client.tokens(settings, asked(model))
         assert here.child is not None
         process = psutil.Process(here.child.pid)
 
-    until(lambda: not process.is_running())
+    wait_until(lambda: not process.is_running())
     with pytest.raises(UnavailableError, match="There is no worker to ask"):
         tokenizer_client.tokens(settings, asked(model))
 
@@ -284,14 +284,14 @@ def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> N
     settings = Settings(home=tmp_path / ("long" * 25))
     settings.home.mkdir()
 
-    with tokenizer_services.tended(settings):
+    with tokenizer_services.run_tokenizer_service(settings):
         assert learnt(settings, asked(model)) == "Yo<|im_end|>"
 
 
 def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
     second = Post(line.path(settings.home), line.MODULE)
-    with tokenizer_services.tended(settings):
+    with tokenizer_services.run_tokenizer_service(settings):
         tokenizer_client.tokens(settings, asked(model))
         second.tend()
         assert second._listener is None

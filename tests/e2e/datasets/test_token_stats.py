@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.support.live_studio import Studio
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -44,7 +44,7 @@ def test_rows_are_counted_cut_and_leafed_through(page: Page) -> None:
 
 def test_what_a_cut_costs_is_told_before_start(page: Page, studio: Studio) -> None:
     counts = partial(studio.api.post, "/datasets/1/stats", json={"model": "starter"})
-    until(lambda: counts().is_success)
+    wait_until(lambda: counts().is_success)
     page.goto("/new?preset=full")
     page.get_by_label("Longest example").fill("40")
     page.get_by_label("Longest example").blur()

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.fakes.hub_server import Hub, Repo
-from tests.support.live_studio import Studio, run_of, starter_model
+from tests.fakes.hub_server import HubServer, Repo
+from tests.support.live_studio import Studio, get_run, starter_model
 
 pytestmark = pytest.mark.e2e
 
@@ -14,7 +14,7 @@ NAME = "mantissa/small"
 
 
 @pytest.fixture
-def repo(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Repo:
+def repo(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> Repo:
     """Put the starter model on a hub, which the studio that starts later is told of."""
     monkeypatch.setenv("STUDIO_HUB_ENDPOINT", hub.url)
     files = {path.name: path.read_bytes() for path in starter_model().iterdir() if path.is_file()}
@@ -28,7 +28,7 @@ def studio(repo: Repo, make_studio: Callable[[], Studio]) -> Studio:  # noqa: AR
 
 
 def test_a_model_is_found_downloaded_and_trained(
-    page: Page, hub: Hub, repo: Repo, studio: Studio
+    page: Page, hub: HubServer, repo: Repo, studio: Studio
 ) -> None:
     hub.held.clear()
     hub.held_after = 100_000
@@ -48,7 +48,7 @@ def test_a_model_is_found_downloaded_and_trained(
     page.wait_for_url("**/runs/1")
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=180_000)
 
-    assert run_of(studio, 1)["recipe"]["base_model"] == NAME
+    assert get_run(studio, 1)["recipe"]["base_model"] == NAME
     manifest = studio.api.get("/runs/1/manifest").json()
     assert manifest["base_model"]["revision"] == repo.commit("main")
     assert hub.fetched("pytorch_model.bin") == []

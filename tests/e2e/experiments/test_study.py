@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.live_studio import Studio, submit
-from tests.support.print_layout import expect_to_read_well, put_on_paper
+from tests.support.live_studio import Studio, submit_run
+from tests.support.print_layout import emulate_print, expect_readable_print
 
 pytestmark = pytest.mark.e2e
 WARM = True
@@ -17,7 +17,7 @@ PATIENCE = 300_000
 def test_a_study_from_its_beginning_to_a_file_and_paper(
     page: Page, studio: Studio, tmp_path: Path
 ) -> None:
-    submit(studio, max_steps=2)
+    submit_run(studio, max_steps=2)
     page.goto("/experiments/1")
     page.get_by_role("link", name="Precision study").first.click()
     for box in page.locator("input[name=modes]:not([disabled])").all():
@@ -37,10 +37,10 @@ def test_a_study_from_its_beginning_to_a_file_and_paper(
         page.get_by_role("link", name="Markdown").click()
     taken.value.save_as(tmp_path / "study.md")
 
-    put_on_paper(page)
+    emulate_print(page)
     expect(page.locator(".chart canvas")).to_have_count(2)
     expect(page.locator(".legend label").filter(visible=True)).to_have_text(["fp32", "bf16"])
-    expect_to_read_well(page)
+    expect_readable_print(page)
     said = (tmp_path / "study.md").read_text(encoding="utf-8")
     assert said.startswith("# Precision study: quick")
     assert verdict.get_by_role("listitem").first.inner_text().split(" (")[0] in said

@@ -13,10 +13,10 @@ from sqlalchemy import Engine
 from studio.db.session import connect, unit_of_work
 from studio.protocols.events import Sampled
 from studio.services.runs import attempts, runs
-from tests.support.factories import make_running, progressed
+from tests.support.factories import make_running, metrics_event
 from tests.support.live_studio import Studio, stop_everything
-from tests.support.print_layout import expect_to_read_well, put_on_paper
-from tests.support.waiting import until
+from tests.support.print_layout import emulate_print, expect_readable_print
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -65,7 +65,7 @@ def living(home: Path, to: Path) -> Iterator[tuple[Studio, Engine]]:
         for number, precision in enumerate(("bf16", "fp32", "fp16"), 1):
             run = make_running(db, f"try {number}", precision=precision)
             told = [
-                progressed(step, loss=loss_of(number, step), eval_loss=float(number))
+                metrics_event(step, loss=loss_of(number, step), eval_loss=float(number))
                 for step in range(1, STEPS + 1)
             ]
             attempts.follow(db, run, [*told, answer(number)], 1)
@@ -129,7 +129,7 @@ def spoken(page: Page) -> Locator:
 def tell(engine: Engine, number: int, first: int, count: int) -> None:
     with unit_of_work(engine) as db:
         run = runs.get(db, number)
-        told = [progressed(step, loss=9.0) for step in range(first, first + count)]
+        told = [metrics_event(step, loss=9.0) for step in range(first, first + count)]
         attempts.follow(db, run, told, run.events_offset)
 
 
@@ -199,11 +199,11 @@ def test_a_smooth_line_lies_over_the_raw_one_and_outliers_are_cut(laid_out: Page
     def texts() -> list[str]:
         return [one for one in drawn(laid_out, "fillText") if one]
 
-    until(lambda: SMOOTH in drawn(laid_out, "stroke"))
+    wait_until(lambda: SMOOTH in drawn(laid_out, "stroke"))
     before = highest()
     laid_out.evaluate("drawn.length = 0")
     laid_out.get_by_label("Clip outliers").check()
-    until(lambda: SMOOTH in drawn(laid_out, "stroke"))
+    wait_until(lambda: SMOOTH in drawn(laid_out, "stroke"))
 
     lines = [one for one in drawn(laid_out, "stroke") if one in {RAW, SMOOTH}]
     assert lines == [RAW, SMOOTH]
@@ -216,13 +216,13 @@ def test_a_comparison_is_printed_whole_and_in_ink(laid_out: Page) -> None:
     rest = laid_out.locator("#answers .rest .words").first
     expect(rest).to_be_hidden()
     laid_out.evaluate("drawn.length = 0")
-    put_on_paper(laid_out)
+    emulate_print(laid_out)
 
     expect(laid_out.locator("[data-chart] canvas")).to_have_count(charts)
-    until(lambda: SMOOTH in drawn(laid_out, "stroke"))
+    wait_until(lambda: SMOOTH in drawn(laid_out, "stroke"))
     expect(rest).to_be_visible()
     expect(laid_out.get_by_role("region", name="Runs compared")).to_contain_text("try 2")
-    expect_to_read_well(laid_out)
+    expect_readable_print(laid_out)
 
 
 def test_a_chart_is_read_by_keyboard_line_by_line(laid_out: Page) -> None:

@@ -10,8 +10,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from studio.web.i18n import formatting
 from studio.web.i18n import locale as page_locale
 from studio.web.rendering import live_figures
-from tests.support.live_studio import Studio, run_of, submit
-from tests.support.waiting import until
+from tests.support.live_studio import Studio, get_run, submit_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -33,7 +33,7 @@ SPANS = (0, 3.04, 9.97, 12.4, 59.4, 60, 3599, 3600, 7322, 90_000)
 @pytest.fixture
 def number(studio: Studio) -> Iterator[int]:
     """Queue a run that trains for as long as a test looks at it."""
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     yield number
     studio.api.post(f"/runs/{number}/cancel")
 
@@ -59,7 +59,7 @@ def step_shown(page: Page, place: str = "#head") -> int:
 
 def read_at(page: Page, place: str, least: int) -> Figures:
     """Read the figures of a place once they are those of a step, or of a later one."""
-    until(lambda: step_shown(page, place) >= least)
+    wait_until(lambda: step_shown(page, place) >= least)
     return read(page, place)
 
 
@@ -98,7 +98,7 @@ def test_tiles_stand_before_the_first_step_and_move_in_every_place(
     page.goto(f"/runs/{number}")
     first = page.locator("dl.figures").evaluate_all(READ)[0]
     assert [*first][: len(live_figures.TILES)] == [*live_figures.TILES]
-    until(lambda: step_shown(page) >= 3)
+    wait_until(lambda: step_shown(page) >= 3)
     tabs = [(page, "#head")]
     for path, place in places.items():
         tab = context.new_page()
@@ -108,7 +108,9 @@ def test_tiles_stand_before_the_first_step_and_move_in_every_place(
         begun = step_shown(tab, place)
         seen.extend(read_at(tab, place, begun + further) for further in (1, 2, 3))
 
-    until(lambda: run_of(studio, number)["step"] > max(map(int, (one["step"] for one in seen))))
+    wait_until(
+        lambda: get_run(studio, number)["step"] > max(map(int, (one["step"] for one in seen)))
+    )
     known = expected(studio, number)
     for shown in seen:
         assert any(
@@ -122,8 +124,8 @@ def test_tiles_of_a_run_that_waits_are_dashes(
     page: Page, context: BrowserContext, studio: Studio, number: int
 ) -> None:
     page.goto(f"/runs/{number}")
-    until(lambda: run_of(studio, number)["status"] == "running")
-    waiting = submit(studio, "waits", max_steps=5)
+    wait_until(lambda: get_run(studio, number)["status"] == "running")
+    waiting = submit_run(studio, "waits", max_steps=5)
     with opened(context, f"/runs/{waiting}") as tab:
         shown = tab.locator("dl.figures").evaluate_all(READ)[0]
         studio.api.post(f"/runs/{waiting}/cancel").raise_for_status()
@@ -135,18 +137,18 @@ def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
     page: Page, context: BrowserContext, studio: Studio, number: int
 ) -> None:
     page.goto(f"/runs/{number}")
-    until(lambda: step_shown(page) >= 3)
+    wait_until(lambda: step_shown(page) >= 3)
     studio.kill()
     studio.wait()
     studio.start()
-    kept = run_of(studio, number)["step"]
-    until(lambda: step_shown(page) > kept + 2)
+    kept = get_run(studio, number)["step"]
+    wait_until(lambda: step_shown(page) > kept + 2)
     studio.api.post(f"/runs/{number}/keep").raise_for_status()
     expect(page.locator("#head .status")).to_contain_text("succeeded", timeout=120_000)
     expect(page.locator("[data-put='train_seconds']")).to_be_visible()
     context.new_page().goto(f"/runs/{number}")
 
-    told: dict[str, Any] = run_of(studio, number)["metrics"]
+    told: dict[str, Any] = get_run(studio, number)["metrics"]
     names = [*live_figures.TILES, *(one for one in live_figures.RESULT_TILES if one in told)]
     for tab in context.pages:
         shown = read(tab)
@@ -156,11 +158,11 @@ def test_figures_go_on_after_a_lost_connection_and_end_as_rest_tells(
 
 
 def test_comparison_shows_steps_as_they_come(page: Page, studio: Studio, number: int) -> None:
-    other = submit(studio, "other", max_steps=2)
+    other = submit_run(studio, "other", max_steps=2)
     page.goto(f"/compare?runs={number},{other}")
     chip = f".run-chip[data-of='{number}']"
     begun = step_shown(page, chip)
-    until(lambda: step_shown(page, chip) >= begun + 3)
+    wait_until(lambda: step_shown(page, chip) >= begun + 3)
 
 
 @pytest.mark.parametrize("locale", ["en-GB", "zh-CN"])

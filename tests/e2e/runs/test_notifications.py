@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.live_studio import Studio, submit
+from tests.support.live_studio import Studio, submit_run
 
 pytestmark = pytest.mark.e2e
 WARM = True
@@ -27,7 +27,7 @@ def end(studio: Studio, number: int) -> None:
 
 def test_a_run_that_ends_is_told_by_a_notification(page: Page, studio: Studio) -> None:
     page.add_init_script(KEEP_WHAT_IS_SHOWN)
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     page.get_by_role("button", name="Tell me when it ends").click()
     expect(page.get_by_text("You will be told by a notification.")).to_be_visible()
@@ -42,7 +42,7 @@ def test_a_run_that_ends_is_told_by_a_notification(page: Page, studio: Studio) -
 
 
 def test_where_notifications_are_refused_the_title_tells(page: Page, studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     page.get_by_role("button", name="Tell me when it ends").click()
     expect(page.get_by_text("title will tell you")).to_be_visible()
@@ -55,7 +55,7 @@ def test_where_notifications_are_refused_the_title_tells(page: Page, studio: Stu
 
 
 def test_history_grows_while_it_is_looked_at(page: Page, studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     story = page.get_by_role("list", name="What happened, newest first")
     expect(story.get_by_text("Began to train.")).to_be_visible(timeout=60_000)

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from studio.db.session import connect, unit_of_work
 from studio.services.runs import attempts, trash
-from tests.support.factories import make_done, progressed
+from tests.support.factories import make_finished_run, metrics_event
 from tests.support.live_studio import Studio, stop_everything
 
 pytestmark = pytest.mark.e2e
@@ -26,8 +26,8 @@ def table_studio(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -
     engine = connect(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         for name, loss in LOSSES.items():
-            run = make_done(db, name, precision="fp32" if name == "alpha" else "bf16")
-            attempts.follow(db, run, [progressed(11, eval_loss=loss)], 2000)
+            run = make_finished_run(db, name, precision="fp32" if name == "alpha" else "bf16")
+            attempts.follow(db, run, [metrics_event(11, eval_loss=loss)], 2000)
     engine.dispose()
     studio.start()
     yield studio
@@ -52,7 +52,7 @@ def table(browser: Browser, table_studio: Studio) -> Iterator[Page]:
 def more(studio: Studio, name: str, count: int) -> Iterator[None]:
     """Add runs of a name for as long as a test looks at them."""
     with unit_of_work(connect(studio.home / "studio.db")) as db:
-        added = [make_done(db, name).id or 0 for _ in range(count)]
+        added = [make_finished_run(db, name).id or 0 for _ in range(count)]
     yield
     with unit_of_work(connect(studio.home / "studio.db")) as db:
         trash.throw_away(db, added)

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from studio.db.session import connect, unit_of_work
 from studio.protocols.events import Sampled, Stage
 from studio.services.runs import attempts, runs
-from tests.support.factories import make_done, make_running
+from tests.support.factories import make_finished_run, make_running
 from tests.support.live_studio import Studio, stop_everything
 
 pytestmark = pytest.mark.e2e
@@ -40,7 +40,7 @@ def answered(starter_home: Path, tmp_path: Path) -> Iterator[tuple[Studio, Engin
     with unit_of_work(engine) as db:
         for number, said in enumerate(SAID, 1):
             told = [sampled(place, answer) for place, answer in enumerate(said)]
-            attempts.follow(db, make_done(db, f"try {number}"), told, 2000)
+            attempts.follow(db, make_finished_run(db, f"try {number}"), told, 2000)
         attempts.follow(db, make_running(db), [sampled(0, "Da da.", "before", 0)], 1)
     studio.start()
     yield studio, engine

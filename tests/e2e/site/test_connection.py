@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, Route, expect
 
-from tests.support.live_studio import Studio, run_of, submit
-from tests.support.waiting import until
+from tests.support.live_studio import Studio, get_run, submit_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -22,7 +22,7 @@ BACK = "The studio answers again."
 
 @pytest.fixture
 def number(studio: Studio) -> Iterator[int]:
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     yield number
     studio.api.post(f"/runs/{number}/cancel")
 
@@ -52,7 +52,7 @@ def test_a_live_page_says_that_the_studio_is_away_and_recovers(
     page: Page, studio: Studio, number: int
 ) -> None:
     page.goto(f"/runs/{number}")
-    until(lambda: run_of(studio, number)["step"] >= 2)
+    wait_until(lambda: get_run(studio, number)["step"] >= 2)
     pause = page.get_by_role("button", name="Pause", exact=True)
     expect(page.locator("#connection")).to_have_text("Live")
     with away(studio):
@@ -63,7 +63,7 @@ def test_a_live_page_says_that_the_studio_is_away_and_recovers(
     expect(pause).to_be_enabled()
     expect(page.locator("#connection")).to_have_text("Live")
     seen = int(page.locator("#head [data-put=step]").inner_text().replace("\u202f", ""))
-    until(lambda: run_of(studio, number)["step"] > seen)
+    wait_until(lambda: get_run(studio, number)["step"] > seen)
     expect(page.locator("#head [data-put=step]")).not_to_have_text(str(seen))
 
 
@@ -86,7 +86,7 @@ def test_a_press_with_the_studio_away_says_that_nothing_was_saved(
 def test_what_a_proxy_answers_for_an_absent_studio_is_no_page(
     page: Page, studio: Studio, status: int, said: str
 ) -> None:
-    submit(studio, max_steps=1)
+    submit_run(studio, max_steps=1)
     page.goto("/")
 
     def refuse(route: Route) -> None:
@@ -113,7 +113,7 @@ def test_a_dead_connection_is_noticed_and_recovered_from(
 
 
 def test_a_slow_answer_shows_that_it_is_waited_for(page: Page, studio: Studio) -> None:
-    submit(studio, max_steps=1)
+    submit_run(studio, max_steps=1)
     page.goto("/")
     assert studio.process is not None
     os.kill(studio.process.pid, signal.SIGSTOP)

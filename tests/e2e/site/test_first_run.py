@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from tests.support.live_studio import Studio, run_of, submit
-from tests.support.waiting import until
+from tests.support.live_studio import Studio, get_run, submit_run
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 WARM = True
@@ -65,7 +65,7 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     expect(page.get_by_role("link", name="model.safetensors")).to_be_visible()
 
     # What is recommended differs from machine to machine.
-    taken = run_of(studio, first)["recipe"]["precision"]
+    taken = get_run(studio, first)["recipe"]["precision"]
     other, compute = ("fp32", "float32") if taken != "fp32" else ("bf16", "bfloat16")
     page.get_by_role("button", name="Run in another precision").click()
     page.get_by_role("dialog").locator(f'input[value="{other}"]').check(force=True)
@@ -78,15 +78,15 @@ def test_a_newcomer_tunes_and_compares(page: Page, studio: Studio) -> None:
     settings = page.get_by_role("region", name=re.compile("ettings"))
     expect(settings.get_by_role("row", name=f"precision {taken} {other}")).to_be_visible()
     expect(settings.get_by_role("row")).to_have_count(2)
-    assert run_of(studio, second)["resolved"]["compute"] == compute
+    assert get_run(studio, second)["resolved"]["compute"] == compute
 
 
 def test_a_reload_and_a_second_tab_show_the_same_run(
     page: Page, context: BrowserContext, studio: Studio
 ) -> None:
-    number = submit(studio, max_steps=20)
+    number = submit_run(studio, max_steps=20)
     page.goto(f"/runs/{number}")
-    until(lambda: run_of(studio, number)["step"] >= 5)
+    wait_until(lambda: get_run(studio, number)["step"] >= 5)
     page.reload()
     second = context.new_page()
     second.goto(f"/runs/{number}")
@@ -97,24 +97,24 @@ def test_a_reload_and_a_second_tab_show_the_same_run(
 
 
 def test_a_restart_of_the_studio_loses_nothing_on_an_open_page(page: Page, studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
-    until(lambda: run_of(studio, number)["step"] >= 5)
+    wait_until(lambda: get_run(studio, number)["step"] >= 5)
     studio.kill()
     studio.wait()
     studio.start()
     expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible(timeout=60_000)
-    seen = run_of(studio, number)["step"]
-    until(lambda: run_of(studio, number)["step"] > seen + 3)
+    seen = get_run(studio, number)["step"]
+    wait_until(lambda: get_run(studio, number)["step"] > seen + 3)
     studio.api.post(f"/runs/{number}/cancel").raise_for_status()
     expect(page.locator("#head")).to_contain_text("cancelled", timeout=60_000)
 
-    last = run_of(studio, number)["step"]
+    last = get_run(studio, number)["step"]
     assert read_steps(loss_chart(page), last) == list(range(last + 1))
 
 
 def test_back_and_forward_find_their_page_alive(page: Page, studio: Studio) -> None:
-    number = submit(studio, max_steps=10)
+    number = submit_run(studio, max_steps=10)
     page.goto("/")
     page.get_by_role("link", name="quick").first.click()
     expect(page.locator("#head")).to_contain_text("succeeded", timeout=120_000)
@@ -127,9 +127,9 @@ def test_back_and_forward_find_their_page_alive(page: Page, studio: Studio) -> N
 
 
 def test_stop_asks_first_and_then_stops(page: Page, studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
-    until(lambda: run_of(studio, number)["step"] >= 1)
+    wait_until(lambda: get_run(studio, number)["step"] >= 1)
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_role("dialog").get_by_role("button", name="Stop and discard").click()
 
@@ -137,7 +137,7 @@ def test_stop_asks_first_and_then_stops(page: Page, studio: Studio) -> None:
 
 
 def test_ctrl_c_ends_everything_with_pages_open(page: Page, studio: Studio) -> None:
-    number = submit(studio, max_steps=LONG)
+    number = submit_run(studio, max_steps=LONG)
     page.goto(f"/runs/{number}")
     expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     studio.interrupt()
@@ -178,7 +178,7 @@ def press(page: Page, *keys: str) -> None:
 
 
 def test_the_whole_way_by_keyboard(page: Page, studio: Studio) -> None:
-    other = submit(studio, "the other", max_steps=2)
+    other = submit_run(studio, "the other", max_steps=2)
     page.goto("/")
     page.get_by_role("heading", name="Runs", exact=True).wait_for()
     press(page, "g", "n")

@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from studio.db.session import connect, unit_of_work
-from tests.support.factories import make_done
+from tests.support.factories import make_finished_run
 from tests.support.live_studio import Studio, stop_everything
 
 pytestmark = pytest.mark.e2e
@@ -22,7 +22,7 @@ def quiet_studio(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -
     studio.worker = False
     engine = connect(studio.home / "studio.db")
     with unit_of_work(engine) as db:
-        make_done(db, "a blue moon")
+        make_finished_run(db, "a blue moon")
     engine.dispose()
     studio.start()
     yield studio

@@ -26,9 +26,9 @@ from studio.services.sweeps import sweeps
 from studio.services.sweeps.sweep_preview import Plan
 from studio.services.tasks import task_lifecycle
 from tests.fakes.exporter import MEASURED
-from tests.support.factories import make_done, make_running
+from tests.support.factories import make_finished_run, make_running
 from tests.support.live_studio import Studio, stop_everything
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -117,7 +117,7 @@ def furnished_studio(
     engine = connect(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         for precision in ("bf16", "fp32"):
-            run = make_done(db, f"a run in {precision}", precision=precision)
+            run = make_finished_run(db, f"a run in {precision}", precision=precision)
             attempts.follow(db, run, answers(), 1)
         comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
         export(db, studio.home / "runs")
@@ -132,7 +132,7 @@ def furnished_studio(
         sweep(db)
     engine.dispose()
     studio.start()
-    until(lambda: counted(studio))
+    wait_until(lambda: counted(studio))
     yield studio
     stop_everything(studio)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.live_studio import Studio, run_of
+from tests.support.live_studio import Studio, get_run
 
 pytestmark = pytest.mark.e2e
 
@@ -37,8 +37,8 @@ def test_the_script_in_the_readme_does_what_it_says(
     )
 
     assert done.returncode == 0, done.stderr
-    assert run_of(studio, 1)["status"] == "succeeded"
-    assert run_of(studio, 1)["recipe"]["precision"] in {"bf16", "fp32"}  # as recommended here
+    assert get_run(studio, 1)["status"] == "succeeded"
+    assert get_run(studio, 1)["recipe"]["precision"] in {"bf16", "fp32"}  # as recommended here
     assert (tmp_path / "adapter_model.safetensors").stat().st_size > 0
     assert loads(tmp_path / "model.zip", tmp_path / "model") == "torch.bfloat16"
 

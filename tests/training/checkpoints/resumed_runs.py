@@ -37,7 +37,7 @@ LORA: dict[str, Any] = {
 _CLOCKS = {"tokens_per_second", "step_seconds", "peak_memory_bytes", "train_seconds"}
 
 
-def cut_off(run: RunDir, step: int, to: Path) -> RunDir:
+def interrupt_run(run: RunDir, step: int, to: Path) -> RunDir:
     """Return what a process killed after a step would have left, about to be taken up again."""
     shutil.copytree(run.root, to)
     left = RunDir(to)
@@ -45,10 +45,10 @@ def cut_off(run: RunDir, step: int, to: Path) -> RunDir:
     for folder in left.checkpoints.iterdir():
         if int(folder.name.removeprefix("checkpoint-")) > step:
             shutil.rmtree(folder)
-    return taken_up(left)
+    return resume_run(left)
 
 
-def taken_up(run: RunDir) -> RunDir:
+def resume_run(run: RunDir) -> RunDir:
     """Tell the next attempt to go on, as the worker does."""
     spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
     again = spec.model_copy(update={"attempt": spec.attempt + 1, "resume": True})
@@ -72,20 +72,20 @@ def formats(file: Path) -> set[str]:
 
 def result(run: RunDir) -> Mapping[str, float]:
     """Return the numbers that a run ended with, but for what a clock or the machine says."""
-    return _timeless(tiny.said(run, Finished)[-1].metrics)
+    return _timeless(tiny.events_of(run, Finished)[-1].metrics)
 
 
 def curve(run: RunDir) -> dict[int, dict[str, float]]:
     """Return all numbers by step; of a step trained again, those told last."""
     found: dict[int, dict[str, float]] = {}
-    for event in tiny.said(run, Progressed):
+    for event in tiny.events_of(run, Progressed):
         numbers = {**_timeless(event.metrics), "tokens": event.tokens, "epoch": event.epoch}
         found.setdefault(event.step, {}).update(numbers)
     return found
 
 
 def resumed_at(run: RunDir) -> list[tuple[int, int]]:
-    return [(event.attempt, event.step) for event in tiny.said(run, Resumed)]
+    return [(event.attempt, event.step) for event in tiny.events_of(run, Resumed)]
 
 
 def _timeless(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarnin
 def assert_equal_after(step: int, model: Path, folder: Path, **knobs: Any) -> None:  # noqa: ANN401 -- any knob
     """Train a run twice: whole, and cut off after a step. All of it must come out equal."""
     whole = tiny.train(folder / "whole", model, **STEPS, **SAVED, **knobs)
-    again = resumed_runs.cut_off(whole, step, folder / "again")
+    again = resumed_runs.interrupt_run(whole, step, folder / "again")
     assert execute(again.root, Stop()) == 0
     assert resumed_runs.resumed_at(again) == [(2, step)]
     assert resumed_runs.curve(again) == resumed_runs.curve(whole)
@@ -67,14 +67,14 @@ def test_saving_leaves_no_trace_in_training(model: Path, tmp_path: Path) -> None
     saved = tiny.train(tmp_path / "saved", model, **STEPS, **LORA, **SAVED)
 
     assert resumed_runs.bits(saved) == resumed_runs.bits(without)
-    assert tiny.said(without, Checkpointed) == []
+    assert tiny.events_of(without, Checkpointed) == []
 
 
 def test_a_resumed_run_tells_its_stages_and_keeps_the_first_answers(
     model: Path, tmp_path: Path
 ) -> None:
     whole = tiny.train(tmp_path / "whole", model, **SAVED, samples__prompts=1)
-    again = resumed_runs.cut_off(whole, 2, tmp_path / "again")
+    again = resumed_runs.interrupt_run(whole, 2, tmp_path / "again")
     before = len(again.events.read()[0])
 
     execute(again.root, Stop())
@@ -93,11 +93,11 @@ def test_a_resumed_run_tells_its_stages_and_keeps_the_first_answers(
         "finished",
     ]
     assert [event.seq for event in told] == list(range(1, len(told) + 1))
-    first = [e.answer for e in tiny.said(whole, Sampled) if e.stage == "before"]
+    first = [e.answer for e in tiny.events_of(whole, Sampled) if e.stage == "before"]
     assert (
         f"* before: {' '.join(first[0].split())}\n" in (again.artifacts / "README.md").read_text()
     )
-    assert tiny.said(again, Started)[0].resolved == tiny.said(again, Started)[1].resolved
+    assert tiny.events_of(again, Started)[0].resolved == tiny.events_of(again, Started)[1].resolved
 
 
 def test_a_run_stopped_early_goes_on_to_the_same_best_weights(model: Path, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_run_stopped_early_goes_on_to_the_same_best_weights(model: Path, tmp_p
         "early_stopping__early_stopping_patience": 2,
     }
     whole = tiny.train(tmp_path / "whole", model, **knobs, **SAVED)
-    last = max(event.step for event in tiny.said(whole, Checkpointed))
-    again = resumed_runs.cut_off(whole, last - 1, tmp_path / "again")
+    last = max(event.step for event in tiny.events_of(whole, Checkpointed))
+    again = resumed_runs.interrupt_run(whole, last - 1, tmp_path / "again")
 
     execute(again.root, Stop())
 
@@ -130,12 +130,12 @@ def test_the_best_checkpoint_outlives_newer_ones(model: Path, tmp_path: Path) ->
         checkpoints__load_best_model_at_end=True,
         checkpoints__keep_after_success=True,
     )
-    _untrained, *measured = tiny.series(run, "eval_loss")
+    _untrained, *measured = tiny.metric_values(run, "eval_loss")
     best = measured.index(min(measured)) + 1
 
     assert best < 6
     assert resumed_runs.checkpoints(run) == [f"checkpoint-{best}", "checkpoint-6"]
-    assert tiny.said(run, Finished)[0].metrics["eval_loss"] == min(measured)
+    assert tiny.events_of(run, Finished)[0].metrics["eval_loss"] == min(measured)
 
 
 def test_only_the_newest_checkpoints_are_kept_and_none_after_success(
@@ -182,12 +182,12 @@ def test_a_broken_checkpoint_is_told_of_and_the_one_before_is_taken(
     tmp_path: Path,
 ) -> None:
     whole = tiny.train(tmp_path / "whole", model, **SAVED)
-    again = resumed_runs.cut_off(whole, 2, tmp_path / "again")
+    again = resumed_runs.interrupt_run(whole, 2, tmp_path / "again")
     harm(again.checkpoints / "checkpoint-2" / name)
 
     execute(again.root, Stop())
 
-    (alarm,) = tiny.said(again, Alarmed)
+    (alarm,) = tiny.events_of(again, Alarmed)
     assert alarm.message == f"The checkpoint of step 2 cannot be used: {name} {why}."
     assert resumed_runs.resumed_at(again) == [(2, 1)]
     assert resumed_runs.bits(again) == resumed_runs.bits(whole)
@@ -202,24 +202,24 @@ def test_a_disk_too_full_to_save_is_told_once_and_harms_nothing(
 
     assert execute(run.root, Stop()) == 0
 
-    (alarm,) = tiny.said(run, Alarmed)
+    (alarm,) = tiny.events_of(run, Alarmed)
     assert (alarm.code, alarm.step) == ("not_saved", 2)
     assert alarm.message.startswith("Step 2 could not be saved. It takes 0.5 MB, and 0.5 MB are ")
-    assert [event.step for event in tiny.said(run, Checkpointed)] == [1]
+    assert [event.step for event in tiny.events_of(run, Checkpointed)] == [1]
     assert checksums.examine(run.checkpoints / "checkpoint-1").step == 1
-    assert isinstance(tiny.last(run), Finished)
+    assert isinstance(tiny.last_event(run), Finished)
 
 
 def test_a_checkpoint_of_another_recipe_is_not_taken(model: Path, tmp_path: Path) -> None:
     whole = tiny.train(tmp_path / "whole", model, **SAVED)
-    again = resumed_runs.cut_off(whole, 2, tmp_path / "again")
+    again = resumed_runs.interrupt_run(whole, 2, tmp_path / "again")
     text = again.recipe.read_text(encoding="utf-8")
     again.recipe.write_text(text.replace("seed: 42", "seed: 43"), encoding="utf-8")
 
     execute(again.root, Stop())
 
     assert resumed_runs.resumed_at(again) == [(2, 0)]
-    assert {alarm.message.partition(": ")[2] for alarm in tiny.said(again, Alarmed)} == {
+    assert {alarm.message.partition(": ")[2] for alarm in tiny.events_of(again, Alarmed)} == {
         "it was made by another recipe."
     }
 
@@ -233,7 +233,7 @@ def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_pat
         "evaluation__logging_steps": 1,
     }
     whole = tiny.train(tmp_path / "whole", model, **wide, **SAVED)
-    again = resumed_runs.cut_off(whole, 7, tmp_path / "again")
+    again = resumed_runs.interrupt_run(whole, 7, tmp_path / "again")
     values = yaml.load(again.recipe.read_text(encoding="utf-8"))
     recipe = RECIPES.validate_python(values, strict=False)
     shrunk = RECIPES.validate_python(merge(recipe.model_dump(), oom_retry.smaller_batch(recipe)))
@@ -243,7 +243,10 @@ def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_pat
 
     one, other = (resumed_runs.curve(run) for run in (again, whole))
     assert resumed_runs.resumed_at(again) == [(2, 7)]
-    assert (shrunk.optimisation.per_device_train_batch_size, tiny.said(again, Alarmed)) == (3, [])
+    assert (shrunk.optimisation.per_device_train_batch_size, tiny.events_of(again, Alarmed)) == (
+        3,
+        [],
+    )
     assert [one[step]["tokens"] for step in range(1, 13)] == [
         other[step]["tokens"] for step in range(1, 13)
     ]
@@ -258,7 +261,7 @@ def test_a_run_told_to_begin_anew_takes_no_old_checkpoint(model: Path, tmp_path:
     execute(run.root, Stop())
 
     assert resumed_runs.resumed_at(run) == []
-    assert [event.step for event in tiny.said(run, Checkpointed)] == [1, 2, 3, 1, 2, 3]
+    assert [event.step for event in tiny.events_of(run, Checkpointed)] == [1, 2, 3, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("asked", "kind"), [("pause", "paused"), ("keep", "stopped")])
@@ -271,5 +274,5 @@ def test_a_run_asked_before_it_began_leaves_with_nothing(
 
     assert execute(run.root, stop) == 0
     assert [event.kind for event in run.events.read()[0]] == [kind]
-    assert tiny.last(run).model_dump()["step"] == 0
+    assert tiny.last_event(run).model_dump()["step"] == 0
     assert not run.artifacts.exists()

@@ -48,7 +48,7 @@ def learnt_with(template: str, choice: str = "model") -> list[str]:
     examples = tokenisation.tokenise(
         [Row(messages=TALK)], chat_templates.Template(reader), reader, max_length=500
     )
-    return tiny.learnt(examples, reader)[0]
+    return tiny.trained_texts(examples, reader)[0]
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_reasoning_is_learnt_where_the_template_writes_it(key: str) -> None:
     rows = [Row(messages=found.messages)]
     examples = tokenisation.tokenise(rows, chat_templates.Template(reader), reader, max_length=500)
 
-    assert tiny.learnt(examples, reader)[0] == ["<think>One more than 2.</think>3<|im_end|>"]
+    assert tiny.trained_texts(examples, reader)[0] == ["<think>One more than 2.</think>3<|im_end|>"]

@@ -17,7 +17,7 @@ from studio.data_sources import Hub as Source
 from studio.protocols.events import Failed
 from studio.protocols.tasks import ChoreDir, ChoreSpec
 from studio.settings import Settings
-from tests.fakes.hub_server import Files, Hub
+from tests.fakes.hub_server import Files, HubServer
 
 ROWS = b"".join(b'{"prompt": "What is %d?", "completion": "%d."}\n' % (i, i) for i in range(300))
 CARD = b"""---
@@ -46,7 +46,9 @@ def folder(tmp_path: Path) -> ChoreDir:
     return ChoreDir(tmp_path / "1")
 
 
-def fetch(hub: Hub, folder: ChoreDir, token: str = "", **source: str) -> dict[str, Any] | Failed:
+def fetch(
+    hub: HubServer, folder: ChoreDir, token: str = "", **source: str
+) -> dict[str, Any] | Failed:
     """Fetch a data set. Return what the chore has to say in the end."""
     errand = Errand(
         source=Source(id=source.pop("id", "acme/rows"), **source),
@@ -84,7 +86,7 @@ def refusal(told: dict[str, Any] | Failed) -> str:
     return told.message
 
 
-def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: Hub, folder: ChoreDir) -> None:
+def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: HubServer, folder: ChoreDir) -> None:
     repo = hub.dataset("acme/rows", {"data/train.jsonl": ROWS, "README.md": b"# Rows"})
     first = repo.names["main"]
     repo.push({"data/train.jsonl": ROWS.upper()})
@@ -96,7 +98,7 @@ def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: Hub, folder: ChoreD
     assert told["sha256"] == hashlib.sha256(ROWS).hexdigest()
 
 
-def test_several_files_of_a_part_are_put_together(hub: Hub, folder: ChoreDir) -> None:
+def test_several_files_of_a_part_are_put_together(hub: HubServer, folder: ChoreDir) -> None:
     hub.dataset("acme/rows", FILES)
     filename, rows = content(folder, fetch(hub, folder, config="english", split="train"))
 
@@ -106,7 +108,7 @@ def test_several_files_of_a_part_are_put_together(hub: Hub, folder: ChoreDir) ->
     )
 
 
-def test_what_measures_a_split_comes_along_with_it(hub: Hub, folder: ChoreDir) -> None:
+def test_what_measures_a_split_comes_along_with_it(hub: HubServer, folder: ChoreDir) -> None:
     hub.dataset("acme/rows", FILES)
     told = fetch(hub, folder, config="english")
     filename, found = content(folder, told)
@@ -121,7 +123,7 @@ def test_what_measures_a_split_comes_along_with_it(hub: Hub, folder: ChoreDir) -
     assert told["arrival"]["detected"]["mapping"]["split"]["kind"] == "file"
 
 
-def test_files_of_several_formats_become_json_lines(hub: Hub, folder: ChoreDir) -> None:
+def test_files_of_several_formats_become_json_lines(hub: HubServer, folder: ChoreDir) -> None:
     card = b"---\nconfigs:\n- config_name: default\n  data_files: [a.jsonl, b.json]\n---\n"
     row = b'{"prompt": "a", "completion": "b"}\n'
     hub.dataset("acme/rows", {"README.md": card, "a.jsonl": row, "b.json": b"[" + row + b"]"})
@@ -130,7 +132,7 @@ def test_files_of_several_formats_become_json_lines(hub: Hub, folder: ChoreDir) 
     assert (filename, members(found)) == ("rows-train.zip", {"train.jsonl": row * 2})
 
 
-def test_files_of_splits_stay_as_they_are(hub: Hub, folder: ChoreDir) -> None:
+def test_files_of_splits_stay_as_they_are(hub: HubServer, folder: ChoreDir) -> None:
     names = ("data/train.csv", "data/validation.csv", "data/test.csv")
     hub.dataset("acme/rows", {name: f"prompt,completion\na,{name}\n".encode() for name in names})
     filename, found = content(folder, fetch(hub, folder))
@@ -142,28 +144,30 @@ def test_files_of_splits_stay_as_they_are(hub: Hub, folder: ChoreDir) -> None:
     }
 
 
-def test_a_split_is_chosen_by_its_name(hub: Hub, folder: ChoreDir) -> None:
+def test_a_split_is_chosen_by_its_name(hub: HubServer, folder: ChoreDir) -> None:
     hub.dataset("acme/rows", FILES)
 
     told = fetch(hub, folder, config="english", split="test")
     assert content(folder, told) == ("test.jsonl", FILES["test.jsonl"])
 
 
-def test_a_cut_is_no_failure(hub: Hub, folder: ChoreDir) -> None:
+def test_a_cut_is_no_failure(hub: HubServer, folder: ChoreDir) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS})
     hub.cuts["train.jsonl"] = 5000
 
     assert content(folder, fetch(hub, folder)) == ("train.jsonl", ROWS)
 
 
-def test_what_comes_otherwise_than_the_hub_says_is_refused(hub: Hub, folder: ChoreDir) -> None:
+def test_what_comes_otherwise_than_the_hub_says_is_refused(
+    hub: HubServer, folder: ChoreDir
+) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS})
     hub.wrong.add("train.jsonl")
 
     assert refusal(fetch(hub, folder)) == "train.jsonl did not come as the hub has it."
 
 
-def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: Hub, folder: ChoreDir) -> None:
+def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: ChoreDir) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS}).gated = "manual"
     without = fetch(hub, folder)
     told = fetch(hub, folder, token=hub.token)
@@ -202,14 +206,14 @@ def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: Hub, folder: ChoreDir)
     ],
 )
 def test_what_cannot_be_had_is_told_in_words(
-    hub: Hub, folder: ChoreDir, files: Files, source: dict[str, str], says: str
+    hub: HubServer, folder: ChoreDir, files: Files, source: dict[str, str], says: str
 ) -> None:
     hub.dataset("acme/rows", files)
 
     assert refusal(fetch(hub, folder, **source)) == says
 
 
-def test_a_hub_that_cannot_be_reached_is_told_in_words(hub: Hub, folder: ChoreDir) -> None:
+def test_a_hub_that_cannot_be_reached_is_told_in_words(hub: HubServer, folder: ChoreDir) -> None:
     hub.url = "http://127.0.0.1:9"
 
     assert refusal(fetch(hub, folder)) == (

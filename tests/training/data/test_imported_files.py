@@ -20,7 +20,7 @@ from studio.settings import Settings
 from studio.training.stop_handler import Stop
 from studio.web.app import create_app
 from studio.worker.processes import run_dir_setup
-from tests.support.page_reader import posted, read
+from tests.support.page_reader import form_fields, parse_page
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -152,7 +152,7 @@ def client(engine: Engine, settings: Settings, caller: Path) -> TestClient:
 def bring(client: TestClient, filename: str, content: bytes) -> dict[str, Any]:
     """Bring a file, and press the one button of the screen that says what was seen in it."""
     screen = client.post("/datasets", files={"file": (filename, content)})
-    form = posted(read(screen.text).one("form", id="form"))
+    form = form_fields(parse_page(screen.text).one("form", id="form"))
     page = client.post(screen.url.path, data=dict(form))
     made = client.get(f"/api/v1/datasets/{page.url.path.rpartition('/')[2]}")
     told: dict[str, Any] = made.raise_for_status().json()
@@ -190,6 +190,9 @@ def test_a_file_is_brought_with_one_press_and_trained_on(
 
     assert Brought(shape=made["shape"], kind=made["kind"], rows=made["train_rows"]) == expected
     assert made["removed"] == {}
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
-    assert [event.step for event in tiny.said(run, Progressed) if "loss" in event.metrics] == [1, 2]
-    assert all(loss > 0 for loss in tiny.series(run, "loss"))
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    assert [event.step for event in tiny.events_of(run, Progressed) if "loss" in event.metrics] == [
+        1,
+        2,
+    ]
+    assert all(loss > 0 for loss in tiny.metric_values(run, "loss"))

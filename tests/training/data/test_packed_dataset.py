@@ -108,7 +108,7 @@ def test_a_model_that_keeps_rows_apart_may_read_them_packed(family: str) -> None
 def test_a_run_of_a_model_that_would_mix_rows_is_refused(family: str, tmp_path: Path) -> None:
     model = tiny.write_model(tmp_path / "model", MIXING[family])
 
-    ended = tiny.last(tiny.train(tmp_path / "run", model, **PACKED))
+    ended = tiny.last_event(tiny.train(tmp_path / "run", model, **PACKED))
 
     assert isinstance(ended, Failed)
     assert ended.message == (
@@ -124,7 +124,7 @@ def test_no_number_format_is_taken_for_mixing(precision: str, tmp_path: Path) ->
 
     run = tiny.train(tmp_path / "run", model, precision=precision, **PACKED)
 
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
 
 
 def test_a_run_tells_how_many_examples_its_rows_became(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_run_tells_how_many_examples_its_rows_became(tmp_path: Path) -> None:
     changes = {"optimisation__max_steps": None, "optimisation__num_train_epochs": 2.0}
     run = tiny.train(tmp_path / "run", model, **PACKED, **changes)
 
-    started, ended = tiny.said(run, Started)[0], tiny.last(run)
+    started, ended = tiny.events_of(run, Started)[0], tiny.last_event(run)
     told = started.resolved
     assert isinstance(ended, Finished)
     assert told["train_rows"] == 29

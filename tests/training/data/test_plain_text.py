@@ -120,7 +120,7 @@ def test_a_base_model_without_a_template_learns_text(tmp_path: Path, model: Path
     tiny.write_rows(spec.train, texts)
 
     assert execute(run.root, Stop()) == 0
-    samples = tiny.said(run, Sampled)
-    assert isinstance(tiny.last(run), Finished)
+    samples = tiny.events_of(run, Sampled)
+    assert isinstance(tiny.last_event(run), Finished)
     assert [one.stage for one in samples] == ["before", "during", "during", "after"]
     assert f"{samples[0].prompt} {samples[0].reference}" in [one["text"] for one in texts]

@@ -69,7 +69,7 @@ def test_a_run_from_the_cache_equals_one_without(model: Path, tmp_path: Path) ->
         run.job.write_text(kept.model_dump_json(), encoding="utf-8")
     codes = [execute(run.root, Stop()) for run in runs]
 
-    losses = [tiny.series(run, "loss") for run in runs]
+    losses = [tiny.metric_values(run, "loss") for run in runs]
     assert codes == [0, 0, 0]
     assert losses[1] == losses[2] == losses[0]
     assert len(list((tmp_path / "cache").iterdir())) == 2

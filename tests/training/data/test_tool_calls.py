@@ -44,7 +44,7 @@ def of_family(name: str) -> str:
 def learnt(template: str, rows: list[Row], choice: str = "model") -> list[list[str]]:
     reader = tiny.tokenizer(template)
     chat_templates.install(reader, choice)  # type: ignore[arg-type] # parametrised
-    return tiny.learnt(tokenisation.tokenise(rows, Template(reader), reader, 5000), reader)
+    return tiny.trained_texts(tokenisation.tokenise(rows, Template(reader), reader, 5000), reader)
 
 
 @pytest.mark.parametrize("family", ["qwen2_5", "qwen3"])

@@ -20,7 +20,7 @@ from studio.recipe.exports import ExportSpec, Kind
 from studio.recipe.float_formats import DType
 from studio.runner.execution import export
 from studio.training.stop_handler import Stop
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 from tests.training import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -95,7 +95,7 @@ def test_a_full_model_in_float32_is_the_run_s_own(full: RunDir) -> None:
 def test_perplexity_before_is_that_of_the_run_s_last_validation(full: RunDir) -> None:
     told = exported(full, "float32", "full")[1]
 
-    loss = tiny.series(full, "eval_loss")[-1]
+    loss = tiny.metric_values(full, "eval_loss")[-1]
     assert math.log(told["perplexity_before"]) == pytest.approx(loss, rel=1e-5)
 
 
@@ -154,7 +154,9 @@ def test_a_merged_model_is_the_one_that_was_trained(beside: RunDir) -> None:
     assert told["loss_after"] == pytest.approx(told["loss_before"], rel=near)
     assert math.log(told["perplexity_after"]) == pytest.approx(told["loss_after"])
     # The run has measured itself so, computing in bfloat16.
-    assert told["loss_before"] == pytest.approx(tiny.series(beside, "eval_loss")[-1], rel=5e-3)
+    assert told["loss_before"] == pytest.approx(
+        tiny.metric_values(beside, "eval_loss")[-1], rel=5e-3
+    )
 
 
 def test_merged_with_the_original_base_it_is_another_and_says_so(beside: RunDir) -> None:
@@ -274,7 +276,7 @@ def test_an_export_killed_halfway_leaves_nothing_that_looks_finished(full: RunDi
         told = [one.name for one in folder.events.read()[0] if isinstance(one, Phase)]
         return "measuring before" in told
 
-    until(is_measuring)
+    wait_until(is_measuring)
     process.send_signal(signal.SIGKILL)
     process.wait()
 

@@ -179,7 +179,7 @@ def test_a_run_holds_what_was_estimated(
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(20)])
     counted = dry(tmp_path, run) if is_dry else None
     train_as_worker(run)
-    (started,), (finished,) = tiny.said(run, Started), tiny.said(run, Finished)
+    (started,), (finished,) = tiny.events_of(run, Started), tiny.events_of(run, Finished)
     held = finished.metrics["peak_memory_bytes"]
 
     assert started.resolved["peak_memory"] == RESIDENT
@@ -209,7 +209,7 @@ def test_batches_of_many_lengths_hold_no_more_than_the_longest(tmp_path: Path) -
     train_as_worker(run)
 
     # Unbounded, caches of compiled kernels make it five times as much.
-    early, *_, late = tiny.series(run, "peak_memory_bytes")[9:]
+    early, *_, late = tiny.metric_values(run, "peak_memory_bytes")[9:]
     assert late < 1.5 * early
 
 

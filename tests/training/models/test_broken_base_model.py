@@ -44,19 +44,19 @@ def test_the_tensor_is_named_before_anything_is_trained(
     folder = with_broken(tmp_path / "model", value)
     run = tiny.train(tmp_path / "run", folder, samples__prompts=1, **knobs)
 
-    failed = tiny.last(run)
+    failed = tiny.last_event(run)
     assert isinstance(failed, Failed)
     assert (failed.code, failed.message) == (
         "corrupt_weights",
         f"2 weights of the base model are NaN or infinite, in {UP}. Nothing was trained.",
     )
-    assert tiny.said(run, Sampled) == []
+    assert tiny.events_of(run, Sampled) == []
 
 
 def test_a_tensor_that_the_model_does_not_use_may_be_broken(tmp_path: Path) -> None:
     folder = changed(tmp_path / "model", **{"unused.weight": torch.full((4, 4), math.nan)})
 
-    assert isinstance(tiny.last(tiny.train(tmp_path / "run", folder)), Finished)
+    assert isinstance(tiny.last_event(tiny.train(tmp_path / "run", folder)), Finished)
 
 
 def test_files_that_lack_a_weight_are_refused(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_files_that_lack_a_weight_are_refused(tmp_path: Path) -> None:
     del weights[UP]
     save_file(weights, folder / WHOLE, metadata={"format": "pt"})
 
-    failed = tiny.last(tiny.train(tmp_path / "run", folder))
+    failed = tiny.last_event(tiny.train(tmp_path / "run", folder))
 
     assert isinstance(failed, Failed)
     assert (failed.code, failed.message) == (

@@ -69,10 +69,10 @@ def test_a_family_trains(family: str, adapter: str, tmp_path: Path) -> None:
         samples__prompts=2,
     )
 
-    assert isinstance(tiny.last(run), Finished), (run.root / "events.jsonl").read_text()
-    resolved = tiny.said(run, Started)[0].resolved
+    assert isinstance(tiny.last_event(run), Finished), (run.root / "events.jsonl").read_text()
+    resolved = tiny.events_of(run, Started)[0].resolved
     assert (resolved["compute"], resolved["attention"]) == ("bfloat16", ATTENTION[family])
-    assert tiny.series(run, "loss")[0] != tiny.series(run, "loss")[1]
+    assert tiny.metric_values(run, "loss")[0] != tiny.metric_values(run, "loss")[1]
 
 
 KEEPING = Ernie4_5_MoeConfig(
@@ -101,8 +101,8 @@ def test_what_a_family_keeps_in_float32_is_planned_and_found(
     model = tiny.write_model(tmp_path / "model", KEEPING)
     run = tiny.train(tmp_path / "run", model, **changes)
 
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
-    resolved = tiny.said(run, Started)[0].resolved
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    resolved = tiny.events_of(run, Started)[0].resolved
     assert resolved["plan"]["kept_in_float32"] == ["gate.weight", "moe_statics"]
     assert resolved["audit"]["kept_in_float32"] == ["gate.weight", "moe_statics"]
     assert resolved["audit"]["weights"] == "bfloat16"
@@ -139,5 +139,8 @@ def test_rwkv_is_saved_as_it_was_measured(tmp_path: Path) -> None:
     still = {"optimisation__max_steps": 1, "optimisation__learning_rate": 1e-12}
     again = tiny.train(tmp_path / "again", run.artifacts, **still)
 
-    ended, begun = tiny.series(run, "eval_loss")[-1], tiny.series(again, "eval_loss")[0]
+    ended, begun = (
+        tiny.metric_values(run, "eval_loss")[-1],
+        tiny.metric_values(again, "eval_loss")[0],
+    )
     assert begun == pytest.approx(ended, rel=1e-4)

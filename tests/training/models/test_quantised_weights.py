@@ -62,7 +62,7 @@ def prepared(model: Path, root: Path, **changes: object) -> training_run.Stages:
 
 
 def resolved(run: RunDir) -> dict[str, Any]:
-    told: dict[str, Any] = tiny.said(run, Started)[0].resolved
+    told: dict[str, Any] = tiny.events_of(run, Started)[0].resolved
     return told
 
 
@@ -82,9 +82,9 @@ def runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[st
 def test_an_adapter_learns_beside_quantised_weights(
     runs: dict[tuple[str, str], RunDir], case: tuple[str, str]
 ) -> None:
-    losses = tiny.series(runs[case], "loss")
+    losses = tiny.metric_values(runs[case], "loss")
 
-    assert isinstance(tiny.last(runs[case]), Finished)
+    assert isinstance(tiny.last_event(runs[case]), Finished)
     assert losses[-1] < losses[0]
 
 
@@ -114,7 +114,7 @@ def test_samples_numbers_and_files_come_of_it(
 ) -> None:
     run = runs[kind, "bf16"]
 
-    assert len(tiny.series(run, "update_ratio")) == 1
+    assert len(tiny.metric_values(run, "update_ratio")) == 1
     card = (run.artifacts / "README.md").read_text(encoding="utf-8")
     assert f"a LoRA adapter beside the model in {QUANTISED[kind].title}" in card
     assert (run.artifacts / "adapter_model.safetensors").is_file()
@@ -133,7 +133,7 @@ def test_the_adapter_is_as_good_beside_the_model_as_it_was_saved(
 
     after = tiny.loss_of(adapted, held, reader.pad_token_id)
     assert after < before
-    assert after == pytest.approx(tiny.series(runs[kind, "fp32"], "eval_loss")[-1], rel=0.01)
+    assert after == pytest.approx(tiny.metric_values(runs[kind, "fp32"], "eval_loss")[-1], rel=0.01)
 
 
 def test_parameters_are_counted_as_what_they_stand_for(
@@ -222,7 +222,7 @@ def test_stacks_of_experts_are_found_out(tmp_path: Path) -> None:
 
     run = tiny.train(tmp_path / "run", model, precision="bf16", **lora("nf4"))
 
-    assert "weights should be nf4 and is bfloat16 and nf4" in tiny.said(run, Failed)[0].message
+    assert "weights should be nf4 and is bfloat16 and nf4" in tiny.events_of(run, Failed)[0].message
 
 
 @pytest.mark.parametrize("kind", QUANTISED)
@@ -234,7 +234,7 @@ def test_other_families_train_quantised(family: str, kind: str, tmp_path: Path) 
         tmp_path / "run", model, precision="bf16", optimisation__max_steps=2, **lora(kind)
     )
 
-    assert isinstance(tiny.last(run), Finished), tiny.said(run, Failed)
+    assert isinstance(tiny.last_event(run), Finished), tiny.events_of(run, Failed)
     assert resolved(run)["audit"]["weights"] == kind
 
 

@@ -70,7 +70,7 @@ def train(tmp_path: Path, own: Path, allowed: str) -> RunDir:
 
 
 def test_code_that_nobody_allowed_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
-    end = tiny.last(train(tmp_path, own, ""))
+    end = tiny.last_event(train(tmp_path, own, ""))
 
     assert isinstance(end, Failed)
     assert (end.code, ran.exists()) == ("needs_remote_code", False)
@@ -81,16 +81,16 @@ def test_code_that_was_allowed_runs_and_the_model_learns(
 ) -> None:
     run = train(tmp_path, own, model_code.read(own).sha256)
 
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
     assert ran.exists()
-    assert len(tiny.series(run, "loss")) == 3
+    assert len(tiny.metric_values(run, "loss")) == 3
 
 
 def test_code_that_has_changed_since_does_not_run(tmp_path: Path, own: Path, ran: Path) -> None:
     allowed = model_code.read(own).sha256
     with (own / "modeling_own.py").open("a") as file:
         file.write("# changed\n")
-    end = tiny.last(train(tmp_path, own, allowed))
+    end = tiny.last_event(train(tmp_path, own, allowed))
 
     assert isinstance(end, Failed)
     assert (end.code, ran.exists()) == ("needs_remote_code", False)
@@ -100,7 +100,7 @@ def test_code_of_another_repository_does_not_run(tmp_path: Path, own: Path, ran:
     config = json.loads((own / "config.json").read_text())
     config["auto_map"]["AutoModelForCausalLM"] = "evil/repo--modeling_own.OwnForCausalLM"
     (own / "config.json").write_text(json.dumps(config))
-    end = tiny.last(train(tmp_path, own, model_code.read(own).sha256))
+    end = tiny.last_event(train(tmp_path, own, model_code.read(own).sha256))
 
     assert isinstance(end, Failed)
     assert (end.code, ran.exists()) == ("needs_remote_code", False)
@@ -118,4 +118,4 @@ def test_a_kernel_that_a_config_names_is_not_fetched(
     (folder / "config.json").write_text(json.dumps(config))
     run = train(tmp_path, folder, "")
 
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)

@@ -23,7 +23,7 @@ from studio.starter import instruction_rows
 from studio.starter.chat import Message
 from studio.training import starter_model
 from tests.support import live_studio
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def test_who_comes_while_another_makes_it_waits(tmp_path: Path) -> None:
     second.start()
     waits = f":{tmp_path.stat().st_ino} "
     try:
-        until(lambda: any("->" in one and waits in one for one in locks()))
+        wait_until(lambda: any("->" in one and waits in one for one in locks()))
         (tmp_path / "starter").mkdir()
     finally:
         os.close(handle)

@@ -175,13 +175,13 @@ def test_a_model_in_two_formats_trains_and_is_what_was_planned(
     turned = LORA | {"precision": precision, "samples__prompts": 1}
     run = tiny.train(tmp_path / "run", folder, **turned)
 
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
-    resolved = tiny.said(run, Started)[0].resolved
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    resolved = tiny.events_of(run, Started)[0].resolved
     assert resolved["plan"]["weights"] == resolved["audit"]["weights"] == "bfloat16 and float32"
     asked = make_recipe(precision=precision, adapter={"kind": "lora"})
     told = number_formats.plan(asked, model_facts.read(folder))
     assert told.weights == "bfloat16 and float32"
-    assert {one.stage for one in tiny.said(run, Sampled)} >= {"before", "after"}
+    assert {one.stage for one in tiny.events_of(run, Sampled)} >= {"before", "after"}
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_the_bytes_of_a_model_in_two_formats_are_those_it_holds(tmp_path: Path) 
 
 
 def same_bits(run: RunDir) -> float:
-    return tiny.series(run, "eval_loss")[0]
+    return tiny.metric_values(run, "eval_loss")[0]
 
 
 @pytest.mark.slow

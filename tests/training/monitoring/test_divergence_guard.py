@@ -36,11 +36,11 @@ def hopeless(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ended(run: RunDir) -> tuple[str, int]:
     """Return how a run has failed, and at which step."""
-    return tiny.said(run, Failed)[0].code, tiny.said(run, Progressed)[-1].step
+    return tiny.events_of(run, Failed)[0].code, tiny.events_of(run, Progressed)[-1].step
 
 
 def codes(run: RunDir) -> list[str]:
-    return [alarm.code for alarm in tiny.said(run, Alarmed)]
+    return [alarm.code for alarm in tiny.events_of(run, Alarmed)]
 
 
 def made_guard(model: Path, folder: Path, **changes: object) -> Guard:
@@ -58,7 +58,7 @@ def test_a_run_without_numbers_is_ended(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", hopeless, optimisation__max_steps=40)
 
     assert ended(run) == ("non_finite", 10)
-    assert tiny.said(run, Failed)[0].message == (
+    assert tiny.events_of(run, Failed)[0].message == (
         f"The loss has been no number for 10 steps; it began in {BAD}."
     )
     assert not run.artifacts.exists()
@@ -74,7 +74,7 @@ def test_weights_that_are_no_numbers_are_never_a_success(hopeless: Path, tmp_pat
 def test_a_warning_lets_the_run_go_on(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", hopeless, numerics__guard="warn", optimisation__max_steps=12)
 
-    assert tiny.said(run, Progressed)[-1].step == 12
+    assert tiny.events_of(run, Progressed)[-1].step == 12
     assert codes(run) == ["activations_overflow", "non_finite"]
 
 
@@ -118,14 +118,14 @@ def test_a_step_without_a_number_changes_no_weight(model: Path, tmp_path: Path) 
 
     made.trainer.train()
 
-    assert [math.isfinite(norm) for norm in tiny.series(run, "grad_norm")] == [
+    assert [math.isfinite(norm) for norm in tiny.metric_values(run, "grad_norm")] == [
         True,
         False,
         True,
         True,
     ]
     assert all(weight.isfinite().all() for weight in made.trainer.model.parameters())
-    assert tiny.series(run, "skipped_steps") == [1, 1, 1]
+    assert tiny.metric_values(run, "skipped_steps") == [1, 1, 1]
 
 
 def test_updates_that_go_on_being_lost_end_the_run(model: Path, tmp_path: Path) -> None:
@@ -181,6 +181,6 @@ def test_a_run_that_was_ended_leaves_a_checkpoint(model: Path, tmp_path: Path) -
     }
     run = tiny.train(tmp_path / "run", model, **changes, optimisation__learning_rate=1e-6)
 
-    saved = [event.step for event in tiny.said(run, Checkpointed)]
+    saved = [event.step for event in tiny.events_of(run, Checkpointed)]
     assert (ended(run), saved) == (("updates_lost", 11), [11])
     assert [path.name for path in run.checkpoints.iterdir()] == ["checkpoint-11"]

@@ -53,11 +53,11 @@ def strengthened(model: Path, folder: Path, factor: float) -> Path:
 
 def looks(run: RunDir) -> list[int]:
     """Return the steps at which a look was taken."""
-    return [e.step for e in tiny.said(run, Progressed) if "nonfinite_grads" in e.metrics]
+    return [e.step for e in tiny.events_of(run, Progressed) if "nonfinite_grads" in e.metrics]
 
 
 def alarms(run: RunDir) -> list[str]:
-    return [alarm.code for alarm in tiny.said(run, Alarmed)]
+    return [alarm.code for alarm in tiny.events_of(run, Alarmed)]
 
 
 @pytest.mark.parametrize(("mode", "adapter"), HEALTHY)
@@ -72,9 +72,9 @@ def test_a_healthy_run_is_measured_and_raises_no_alarm(
         optimisation__max_steps=12,
     )
 
-    first = tiny.said(run, Progressed)[1].metrics
+    first = tiny.events_of(run, Progressed)[1].metrics
     assert sorted(set(first) & set(SIGNALS)) == SIGNALS
-    assert (looks(run), alarms(run), tiny.last(run).kind) == ([1, 11], [], "finished")
+    assert (looks(run), alarms(run), tiny.last_event(run).kind) == ([1, 11], [], "finished")
     assert first["grad_underflow_share"] < 0.01
     # Where 16-bit weights are rounded, some share is lost, or kept elsewhere: that is their way.
     assert first["lost_update_share"] < (0.01 if PRECISIONS[mode].rounding is None else 1)
@@ -89,7 +89,7 @@ def test_losses_are_the_same_without_health(
     without = tiny.train(tmp_path / "without", model, **changes, numerics__health=False)
 
     assert looks(without) == []
-    assert tiny.series(with_health, "loss") == tiny.series(without, "loss")
+    assert tiny.metric_values(with_health, "loss") == tiny.metric_values(without, "loss")
 
 
 def test_looks_are_taken_on_logging_steps_alone(model: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_the_largest_score_is_that_of_the_head(model: Path, tmp_path: Path) -> N
     usual = tiny.train(tmp_path / "usual", model, optimisation__max_steps=1)
     run = tiny.train(tmp_path / "run", tmp_path / "model", optimisation__max_steps=1)
 
-    high, low = tiny.series(run, "logit_max")[0], tiny.series(usual, "logit_max")[0]
+    high, low = tiny.metric_values(run, "logit_max")[0], tiny.metric_values(usual, "logit_max")[0]
     assert high == pytest.approx(100 * low, rel=1e-3)
 
 
@@ -128,10 +128,10 @@ def test_no_hook_stays_on_the_model(model: Path, tmp_path: Path) -> None:
 def test_the_module_where_numbers_end_is_named(exploding: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", exploding, precision="fp16")
 
-    first = tiny.said(run, Alarmed)[0]
+    first = tiny.events_of(run, Alarmed)[0]
     assert (first.code, first.step, first.module) == ("activations_overflow", 1, BAD)
-    assert tiny.series(run, "activation_max")[0] == float("inf")
-    assert tiny.series(run, "nonfinite_losses")[0] == 1
+    assert tiny.metric_values(run, "activation_max")[0] == float("inf")
+    assert tiny.metric_values(run, "nonfinite_losses")[0] == 1
 
 
 def test_a_loss_scale_that_falls_without_end_is_told(exploding: Path, tmp_path: Path) -> None:
@@ -143,23 +143,27 @@ def test_a_loss_scale_that_falls_without_end_is_told(exploding: Path, tmp_path: 
         optimisation__max_steps=24,
     )
 
-    assert tiny.series(run, "loss_scale")[-1] == 2.0 ** (16 - 24)
-    assert tiny.series(run, "skipped_steps")[-1] == tiny.series(run, "nonfinite_losses")[-1] == 24
+    assert tiny.metric_values(run, "loss_scale")[-1] == 2.0 ** (16 - 24)
+    assert (
+        tiny.metric_values(run, "skipped_steps")[-1]
+        == tiny.metric_values(run, "nonfinite_losses")[-1]
+        == 24
+    )
     assert alarms(run) == ["activations_overflow", "non_finite", "loss_scale_collapsed"]
 
 
 def test_bfloat16_has_room_for_what_float16_has_not(exploding: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", exploding, precision="bf16")
 
-    assert (alarms(run), tiny.last(run).kind) == ([], "finished")
-    assert tiny.series(run, "activation_max")[0] > 65504
+    assert (alarms(run), tiny.last_event(run).kind) == ([], "finished")
+    assert tiny.metric_values(run, "activation_max")[0] > 65504
 
 
 def test_a_layer_near_the_end_of_float16_is_named(model: Path, tmp_path: Path) -> None:
     strong = strengthened(model, tmp_path / "model", 2_200.0)
     run = tiny.train(tmp_path / "run", strong, precision="fp16")
 
-    assert [(alarm.code, alarm.module) for alarm in tiny.said(run, Alarmed)] == [
+    assert [(alarm.code, alarm.module) for alarm in tiny.events_of(run, Alarmed)] == [
         ("little_headroom", BAD)
     ]
 
@@ -180,7 +184,7 @@ def test_gradients_that_round_to_zero_are_seen(
 
     made.trainer.train()
 
-    share = tiny.series(run, "grad_underflow_share")[0]
+    share = tiny.metric_values(run, "grad_underflow_share")[0]
     assert (share > 0.5, share < 0.01) == (is_lost, not is_lost)
     assert alarms(run) == expected
 
@@ -192,7 +196,7 @@ def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
 
     made.trainer.train()
 
-    first = tiny.said(run, Progressed)[1].metrics
+    first = tiny.events_of(run, Progressed)[1].metrics
     assert (first["skipped_steps"], first["nonfinite_grads"] > 0) == (1, True)
     assert set(first) & {"lost_update_share", "update_ratio"} == set()
     # The scaler searches for its scale in this way: that is no trouble.
@@ -204,7 +208,7 @@ def test_updates_that_16_bits_cannot_hold_are_seen(model: Path, tmp_path: Path) 
         tmp_path / "run", model, precision="bf16_pure", optimisation__learning_rate=1e-5
     )
 
-    assert tiny.series(run, "lost_update_share")[0] > 0.5
+    assert tiny.metric_values(run, "lost_update_share")[0] > 0.5
     assert alarms(run) == ["updates_lost"]
 
 
@@ -220,17 +224,17 @@ def test_the_same_small_updates_are_no_trouble_where_they_are_kept(
         optimisation__max_steps=12,
     )
 
-    assert (alarms(run), tiny.last(run).kind) == ([], "finished")
+    assert (alarms(run), tiny.last_event(run).kind) == ([], "finished")
 
 
 def test_float32_weights_keep_small_updates(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, precision="bf16", optimisation__learning_rate=1e-5)
 
-    assert tiny.series(run, "lost_update_share")[0] < 0.01
+    assert tiny.metric_values(run, "lost_update_share")[0] < 0.01
 
 
 def test_no_update_is_lost_while_the_rate_is_zero(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, optimisation__warmup_steps=2)
 
-    first = tiny.said(run, Progressed)[1].metrics
+    first = tiny.events_of(run, Progressed)[1].metrics
     assert set(first) & {"lost_update_share", "update_ratio"} == set()

@@ -80,12 +80,12 @@ def train(root: Path, model: Path, broken: Collection[int], **changes: Any) -> R
 
 
 def losses(run: RunDir) -> dict[int, float]:
-    points = [event for event in tiny.said(run, Progressed) if "loss" in event.metrics]
+    points = [event for event in tiny.events_of(run, Progressed) if "loss" in event.metrics]
     return {event.step: event.metrics["loss"] for event in points}
 
 
 def failure(run: RunDir) -> Failed:
-    return tiny.said(run, Failed)[0]
+    return tiny.events_of(run, Failed)[0]
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_a_nan_loss_is_shown_in_its_own_window_alone(
     expected.pop(4)
     # Without a learning rate, the loss of a window is that of its rows.
     assert shown == pytest.approx(expected, rel=1e-3)
-    assert math.isfinite(tiny.said(run, Finished)[0].metrics["loss"])
-    assert all(map(math.isfinite, tiny.series(run, "eval_loss")))
+    assert math.isfinite(tiny.events_of(run, Finished)[0].metrics["loss"])
+    assert all(map(math.isfinite, tiny.metric_values(run, "eval_loss")))
 
 
 def test_the_gradient_norm_breaks_at_its_own_step_alone(fragile: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", fragile, [3])
 
-    finite = [math.isfinite(norm) for norm in tiny.series(run, "grad_norm")]
+    finite = [math.isfinite(norm) for norm in tiny.metric_values(run, "grad_norm")]
     assert finite == [True, True, False, True, True, True, True, True]
 
 
@@ -127,7 +127,7 @@ def test_a_run_resumed_after_a_nan_goes_on_as_it_would_have(
 ) -> None:
     knobs = {**resumed_runs.SAVED, "evaluation__logging_steps": 3}
     whole = train(tmp_path / "whole", fragile, [4], **knobs)
-    again = resumed_runs.cut_off(whole, step, tmp_path / "again")
+    again = resumed_runs.interrupt_run(whole, step, tmp_path / "again")
     execute(again.root, Stop())
 
     # Compared as text: NaN equals nothing.
@@ -159,9 +159,9 @@ def test_the_schedule_waits_for_a_step_left_out(
 ) -> None:
     run = train(tmp_path / "run", fragile, [3], precision=mode, **LINEAR, **changes)
 
-    rates = [round(rate * 800) for rate in tiny.series(run, "learning_rate")]
+    rates = [round(rate * 800) for rate in tiny.metric_values(run, "learning_rate")]
     assert rates == [8, 7, 6, 6, 5, 4, 3, 2]
-    assert tiny.said(run, Finished)[0].metrics["skipped_steps"] == 1
+    assert tiny.events_of(run, Finished)[0].metrics["skipped_steps"] == 1
 
 
 def test_warm_up_waits_for_a_step_left_out(fragile: Path, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_warm_up_waits_for_a_step_left_out(fragile: Path, tmp_path: Path) -> Non
         optimisation__warmup_steps=4,
     )
 
-    rates = [round(rate * 400) for rate in tiny.series(run, "learning_rate")]
+    rates = [round(rate * 400) for rate in tiny.metric_values(run, "learning_rate")]
     assert rates == [0, 1, 1, 2, 3, 4, 4, 4]
 
 
@@ -184,7 +184,7 @@ def test_a_step_is_left_out_without_clipping_too(fragile: Path, tmp_path: Path) 
 
     made.trainer.train()
 
-    rates = tiny.series(run, "learning_rate")
+    rates = tiny.metric_values(run, "learning_rate")
     assert [before == after for before, after in pairwise(rates)].index(True) == 2
     assert all(weight.isfinite().all() for weight in made.trainer.model.parameters())
     assert made.trainer.guard.skipped_steps == 1
@@ -193,12 +193,12 @@ def test_a_step_is_left_out_without_clipping_too(fragile: Path, tmp_path: Path) 
 def test_the_first_step_left_out_is_told(fragile: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", fragile, [3, 6], numerics__health=False)
 
-    alarm = tiny.said(run, Alarmed)[0]
+    alarm = tiny.events_of(run, Alarmed)[0]
     assert (alarm.code, alarm.message) == (
         "step_left_out",
         "Step 3 was left out: its loss or a gradient was NaN or infinite.",
     )
-    assert len(tiny.said(run, Alarmed)) == 1
+    assert len(tiny.events_of(run, Alarmed)) == 1
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_run_that_left_out_most_steps_is_no_success(
     run = train(tmp_path / "run", fragile, broken, precision=mode, numerics__guard=guard)
 
     ended = failure(run)
-    assert (ended.code, tiny.said(run, Progressed)[-1].step) == ("steps_left_out", 8)
+    assert (ended.code, tiny.events_of(run, Progressed)[-1].step) == ("steps_left_out", 8)
     assert ended.message.startswith("Only 3 of 8 steps updated the weights;")
     assert ended.hint
     kept = [path.name for path in run.artifacts.glob("*")]
@@ -221,7 +221,7 @@ def test_a_run_that_left_out_most_steps_is_no_success(
 def test_half_the_steps_are_enough(fragile: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", fragile, [1, 3, 5, 7])
 
-    assert tiny.said(run, Finished)[0].metrics["skipped_steps"] == 4
+    assert tiny.events_of(run, Finished)[0].metrics["skipped_steps"] == 4
 
 
 @pytest.mark.parametrize("guard", ["stop", "rollback"])
@@ -240,9 +240,9 @@ def test_a_run_that_goes_on_leaving_out_steps_is_ended(
     )
 
     # Of the steps up to the 17th, ten were left out: 4, 5, 7, 8, 10, 11, 13, 14, 16 and 17.
-    assert (failure(run).code, tiny.said(run, Progressed)[-1].step) == ("steps_left_out", 17)
+    assert (failure(run).code, tiny.events_of(run, Progressed)[-1].step) == ("steps_left_out", 17)
     assert failure(run).message.startswith("10 of the last 20 steps were left out")
-    assert [event.step for event in tiny.said(run, Checkpointed)] == [17]
+    assert [event.step for event in tiny.events_of(run, Checkpointed)] == [17]
     assert (run.artifacts / "last-good").is_dir() == (guard == "rollback")
 
 
@@ -261,8 +261,8 @@ def test_float16_that_never_finds_its_scale_alarms_and_fails(model: Path, tmp_pa
         tmp_path / "run", tmp_path / "model", precision="fp16", optimisation__max_steps=12
     )
 
-    assert all(map(math.isfinite, tiny.series(run, "loss")))
-    assert tiny.series(run, "skipped_steps")[-1] == 12
-    assert [alarm.code for alarm in tiny.said(run, Alarmed)] == ["steps_left_out"]
+    assert all(map(math.isfinite, tiny.metric_values(run, "loss")))
+    assert tiny.metric_values(run, "skipped_steps")[-1] == 12
+    assert [alarm.code for alarm in tiny.events_of(run, Alarmed)] == ["steps_left_out"]
     assert failure(run).code == "steps_left_out"
     assert failure(run).message.startswith("Only 0 of 12 steps updated the weights;")

@@ -29,8 +29,8 @@ def test_each_answer_names_the_format_it_was_computed_in(
 ) -> None:
     run = tiny.train(tmp_path / "run", model, samples__prompts=1, **knobs)
 
-    assert isinstance(tiny.last(run), Finished)
-    said = tiny.said(run, Sampled)
+    assert isinstance(tiny.last_event(run), Finished)
+    said = tiny.events_of(run, Sampled)
     assert {one.stage for one in said} >= {"before", "after"}
     assert {one.computed_in for one in said} == {computed_in or "bfloat16 (nf4)"}
 

@@ -56,7 +56,7 @@ def runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run
 
 @pytest.fixture(scope="module")
 def audited(runs: dict[str, RunDir]) -> dict[str, Any]:
-    audit: dict[str, Any] = tiny.said(runs["fp8"], Started)[0].resolved["audit"]
+    audit: dict[str, Any] = tiny.events_of(runs["fp8"], Started)[0].resolved["audit"]
     return audit
 
 
@@ -133,15 +133,15 @@ def test_a_conversion_that_hides_weights_from_the_optimizer_is_found_out(
 
 
 def test_it_learns_what_sixteen_bits_do(runs: dict[str, RunDir]) -> None:
-    wide, narrow = (tiny.series(runs[name], "loss") for name in ("bf16", "fp8"))
+    wide, narrow = (tiny.metric_values(runs[name], "loss") for name in ("bf16", "fp8"))
 
-    assert isinstance(tiny.last(runs["fp8"]), Finished)
+    assert isinstance(tiny.last_event(runs["fp8"]), Finished)
     assert sum(narrow[-5:]) / 5 == pytest.approx(sum(wide[-5:]) / 5, abs=0.1)
     assert narrow[-1] < 0.5 * narrow[0]
 
 
 def test_a_sound_run_raises_no_alarm(runs: dict[str, RunDir]) -> None:
-    assert tiny.said(runs["fp8"], Alarmed) == []
+    assert tiny.events_of(runs["fp8"], Alarmed) == []
 
 
 def test_every_converted_weight_changes(runs: dict[str, RunDir], model: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_model_that_cannot_is_refused_in_words(
 
     run = tiny.train(tmp_path / "run", model, precision="fp8")
 
-    failed = tiny.said(run, Failed)[0]
+    failed = tiny.events_of(run, Failed)[0]
     assert (failed.code, failed.message) == ("precision_refused", message)
 
 

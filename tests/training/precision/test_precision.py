@@ -26,7 +26,7 @@ def runs(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Precisio
 
 
 def test_every_mode_computes_something_of_its_own(runs: dict[PrecisionName, RunDir]) -> None:
-    first = {mode: tiny.series(run, "loss")[0] for mode, run in runs.items()}
+    first = {mode: tiny.metric_values(run, "loss")[0] for mode, run in runs.items()}
 
     rows = [PRECISIONS[mode] for mode in MODES]
     kinds = {(row.weights, row.matmul, row.compute) for row in rows}
@@ -38,7 +38,7 @@ def test_every_mode_computes_something_of_its_own(runs: dict[PrecisionName, RunD
 def test_what_ran_is_what_the_table_says(
     runs: dict[PrecisionName, RunDir], mode: PrecisionName
 ) -> None:
-    resolved = tiny.said(runs[mode], Started)[0].resolved
+    resolved = tiny.events_of(runs[mode], Started)[0].resolved
     row = PRECISIONS[mode]
 
     assert (resolved["weights"], resolved["compute"]) == (row.weights, row.compute)
@@ -50,7 +50,7 @@ def test_what_ran_is_what_the_table_says(
 def test_the_audit_found_what_the_plan_said(
     runs: dict[PrecisionName, RunDir], mode: PrecisionName
 ) -> None:
-    resolved, row = tiny.said(runs[mode], Started)[0].resolved, PRECISIONS[mode]
+    resolved, row = tiny.events_of(runs[mode], Started)[0].resolved, PRECISIONS[mode]
     plan, audit = resolved["plan"], resolved["audit"]
 
     assert {name: audit[name] for name in plan} == plan
@@ -59,13 +59,13 @@ def test_the_audit_found_what_the_plan_said(
 
 
 def test_the_loss_is_scaled_in_fp16_alone(runs: dict[PrecisionName, RunDir]) -> None:
-    scales = {mode: tiny.series(run, "loss_scale") for mode, run in runs.items()}
+    scales = {mode: tiny.metric_values(run, "loss_scale") for mode, run in runs.items()}
 
     assert scales == {mode: [] for mode in MODES} | {"fp16": [65536.0] * 3}
 
 
 def test_no_step_of_a_sound_run_is_skipped(runs: dict[PrecisionName, RunDir]) -> None:
-    assert tiny.said(runs["fp16"], Finished)[0].metrics["skipped_steps"] == 0
+    assert tiny.events_of(runs["fp16"], Finished)[0].metrics["skipped_steps"] == 0
 
 
 def test_skipped_steps_are_counted_and_hold_the_schedule(model: Path, tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_skipped_steps_are_counted_and_hold_the_schedule(model: Path, tmp_path: 
     made.trainer.train()
 
     # Every step overflows, and the scale halves each time, until there are no steps left.
-    assert tiny.series(run, "skipped_steps") == [1, 2, 3, 4, 5, 6]
-    assert tiny.series(run, "loss_scale") == [2.0**power for power in range(39, 33, -1)]
-    assert tiny.series(run, "learning_rate") == [0.01] * 6
+    assert tiny.metric_values(run, "skipped_steps") == [1, 2, 3, 4, 5, 6]
+    assert tiny.metric_values(run, "loss_scale") == [2.0**power for power in range(39, 33, -1)]
+    assert tiny.metric_values(run, "learning_rate") == [0.01] * 6
 
 
 def test_a_silent_fallback_is_refused(model: Path, tmp_path: Path) -> None:

@@ -184,10 +184,10 @@ def test_what_is_not_refused_trains_as_planned(
         pytest.skip("RWKV overflows float16 beside an int8 base on a processor without AVX-512.")
     run = tiny.train(tmp_path / "run", model_of(cell[-1]), **changes(cell))
 
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
-    resolved = tiny.said(run, Started)[0].resolved
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
+    resolved = tiny.events_of(run, Started)[0].resolved
     assert {name: resolved["audit"][name] for name in resolved["plan"]} == resolved["plan"]
-    losses = tiny.series(run, "eval_loss")
+    losses = tiny.metric_values(run, "eval_loss")
     assert losses[-1] < losses[0]
     assert told(cell, model_of, tmp_path) == []
 
@@ -205,7 +205,7 @@ def test_what_was_not_refused_in_time_is_stopped(
 ) -> None:
     run = tiny.train(tmp_path / "run", model_of(cell[-1]), **changes(cell))
 
-    ended = tiny.last(run)
+    ended = tiny.last_event(run)
     assert (ended.kind, STOPPED[CELLS[cell]] in getattr(ended, "message", "")) == ("failed", True)
 
 

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 def audited(run: RunDir) -> dict[str, Any]:
-    audit: dict[str, Any] = tiny.said(run, Started)[0].resolved["audit"]
+    audit: dict[str, Any] = tiny.events_of(run, Started)[0].resolved["audit"]
     return audit
 
 
@@ -92,7 +92,7 @@ def test_a_run_leaves_torch_as_it_was(model: Path, tmp_path: Path) -> None:
 def test_tf32_on_a_processor_is_found_out(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, precision="fp32_tf32")
 
-    failed = tiny.said(run, Failed)[0]
+    failed = tiny.events_of(run, Failed)[0]
     assert failed.code == "precision_refused"
     assert failed.message == (
         "float32 with TF32 products was asked for, but this model would train otherwise: "
@@ -138,14 +138,14 @@ def test_an_audit_tells_each_layer_and_the_kernel(model: Path, tmp_path: Path) -
 def test_other_optimizers_pass_the_audit(optim: str, model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, optimisation__optim=optim)
 
-    assert isinstance(tiny.last(run), Finished)
+    assert isinstance(tiny.last_event(run), Finished)
     assert audited(run)["optimizer"] == {"sgd": "SGD", "adafactor": "Adafactor"}[optim]
 
 
 def test_knobs_that_exclude_each_other_end_a_run_at_once(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, precision="bf16_pure", adapter__kind="lora")
 
-    assert tiny.said(run, Failed)[0].code == "conflict"
+    assert tiny.events_of(run, Failed)[0].code == "conflict"
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -172,7 +172,7 @@ def test_a_frozen_model_is_kept_as_asked(dtype: str, model: Path, tmp_path: Path
     run = tiny.train(tmp_path / "run", model, precision="bf16", **lora)
 
     assert (audited(run)["weights"], audited(run)["trained"]) == (dtype, "float32")
-    assert tiny.series(run, "loss")[-1] < tiny.series(run, "loss")[0]
+    assert tiny.metric_values(run, "loss")[-1] < tiny.metric_values(run, "loss")[0]
 
 
 def test_what_an_adapter_copies_is_never_trained_in_16_bits(model: Path) -> None:

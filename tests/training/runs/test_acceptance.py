@@ -56,7 +56,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     rate = {"optimisation__learning_rate": 3e-3, "optimisation__max_steps": 100}
     run = tiny.train(root / "run", tiny.write_model(root / "model", config), **rate)
-    assert isinstance(tiny.last(run), Finished)
+    assert isinstance(tiny.last_event(run), Finished)
     return run.artifacts
 
 
@@ -96,15 +96,15 @@ def _row(one: int, two: int) -> dict[str, Any]:
 
 
 def last(run: RunDir) -> float:
-    return sum(tiny.series(run, "loss")[-5:]) / 5
+    return sum(tiny.metric_values(run, "loss")[-5:]) / 5
 
 
 def drop(run: RunDir) -> float:
-    return tiny.series(run, "loss")[0] - last(run)
+    return tiny.metric_values(run, "loss")[0] - last(run)
 
 
 def audited(run: RunDir, *names: str) -> list[Any]:
-    audit = tiny.said(run, Started)[0].resolved["audit"]
+    audit = tiny.events_of(run, Started)[0].resolved["audit"]
     return [audit[name] for name in names]
 
 
@@ -121,7 +121,7 @@ def test_float32_says_what_its_products_read(tune: Tune) -> None:
 def test_rounded_products_change_the_loss_but_not_where_it_ends(tune: Tune) -> None:
     wide, rounded = tune("fp32"), tune("fp32_bf16_matmul")
 
-    assert tiny.series(wide, "loss")[0] != tiny.series(rounded, "loss")[0]
+    assert tiny.metric_values(wide, "loss")[0] != tiny.metric_values(rounded, "loss")[0]
     assert last(rounded) == pytest.approx(last(wide), abs=0.02)
 
 
@@ -130,7 +130,7 @@ def test_products_that_secretly_read_eight_bits_are_found_out(taught: Path, tmp_
     with _Reading(torch.float8_e4m3fn):
         run = tiny.train(tmp_path / "run", taught, precision="fp32")
 
-    assert "matmul should be float32 and is" in tiny.said(run, Failed)[0].message
+    assert "matmul should be float32 and is" in tiny.events_of(run, Failed)[0].message
 
 
 class _Reading(TorchDispatchMode):
@@ -197,7 +197,7 @@ def test_rwkv_ends_where_float32_does(precision: PrecisionName, rwkv: Path, tune
     wide, narrow = (tune(one, rwkv, optimisation__max_steps=20) for one in ("fp32", precision))
 
     assert audited(narrow, "compute") == [PRECISIONS[precision].compute]
-    assert tiny.series(narrow, "loss")[0] != tiny.series(wide, "loss")[0]
+    assert tiny.metric_values(narrow, "loss")[0] != tiny.metric_values(wide, "loss")[0]
     assert last(narrow) == pytest.approx(last(wide), rel=0.01)
     assert drop(wide) > 0.5
 
@@ -231,7 +231,7 @@ def mixed(model: Path, tune: Tune) -> dict[str, RunDir]:
 
 
 def test_no_step_of_float16_is_skipped(mixed: dict[str, RunDir]) -> None:
-    assert tiny.said(mixed["fp16"], Finished)[0].metrics["skipped_steps"] == 0
+    assert tiny.events_of(mixed["fp16"], Finished)[0].metrics["skipped_steps"] == 0
 
 
 def test_the_scaler_is_there_for_float16_alone(mixed: dict[str, RunDir]) -> None:
@@ -241,7 +241,7 @@ def test_the_scaler_is_there_for_float16_alone(mixed: dict[str, RunDir]) -> None
 
 
 def test_each_choice_computes_otherwise(mixed: dict[str, RunDir]) -> None:
-    assert len({tiny.series(run, "loss")[0] for run in mixed.values()}) == len(MIXED)
+    assert len({tiny.metric_values(run, "loss")[0] for run in mixed.values()}) == len(MIXED)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
@@ -285,21 +285,21 @@ def test_a_model_of_bfloat16_is_steered_to_bfloat16(loud: Path) -> None:
 def test_what_float16_cannot_hold_is_told_with_its_place(loud: Path, tune: Tune) -> None:
     run = tune("fp16", loud, numerics__guard="stop")
 
-    first, ended = tiny.said(run, Alarmed)[0], tiny.said(run, Failed)[0]
+    first, ended = tiny.events_of(run, Alarmed)[0], tiny.events_of(run, Failed)[0]
     assert (first.code, first.module) == ("activations_overflow", LOUD)
     assert (ended.code, ended.message) == (
         "non_finite",
         f"The loss has been no number for 10 steps; it began in {LOUD}.",
     )
-    assert not any(map(math.isfinite, tiny.series(run, "loss")))
-    assert tiny.series(run, "loss_scale")[-1] == 2.0 ** (16 - 10)
+    assert not any(map(math.isfinite, tiny.metric_values(run, "loss")))
+    assert tiny.metric_values(run, "loss_scale")[-1] == 2.0 ** (16 - 10)
 
 
 def test_bfloat16_trains_it(loud: Path, tune: Tune) -> None:
     run = tune("bf16", loud)
 
-    assert isinstance(tiny.last(run), Finished)
-    assert tiny.series(run, "nonfinite_losses")[-1] == 0
+    assert isinstance(tiny.last_event(run), Finished)
+    assert tiny.metric_values(run, "nonfinite_losses")[-1] == 0
     assert drop(run) > 0
 
 

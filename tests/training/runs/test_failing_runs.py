@@ -27,7 +27,7 @@ STRICT = (
 
 def failed(run: RunDir) -> Failed:
     assert execute(run.root, Stop()) == 1
-    (told,) = tiny.said(run, Failed)
+    (told,) = tiny.events_of(run, Failed)
     return told
 
 

@@ -20,7 +20,7 @@ from studio.settings import Settings
 from studio.worker.processes import process
 from studio.worker.processes.prefork_client import Warm
 from studio.worker.processes.process import Process
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -45,13 +45,13 @@ def ready_launcher(home: Path) -> Iterator[Warm]:
     settings = Settings(home=home)
     made = Warm(settings)
     made.begin()
-    until(lambda: is_ready(made), seconds=120)
+    wait_until(lambda: is_ready(made), seconds=120)
     yield made
     made.end()
     for found in psutil.process_iter(["cmdline"]):
         if str(settings.runs) in (found.info["cmdline"] or ()):
             found.kill()
-    until(lambda: all(child.poll() is not None for child in made._left))
+    wait_until(lambda: all(child.poll() is not None for child in made._left))
 
 
 def is_ready(launcher: Warm) -> bool:
@@ -69,7 +69,7 @@ def ended(made: Process) -> bool:
 
 
 def losses(run: RunDir) -> list[float]:
-    return tiny.series(run, "loss")
+    return tiny.metric_values(run, "loss")
 
 
 def weights(run: RunDir) -> bytes:
@@ -83,7 +83,7 @@ def test_a_forked_run_equals_a_spawned_one(
     changes = {"precision": precision, "optimisation__max_steps": 6, "samples__prompts": 1}
     warm, cold = (tiny.write_run(tmp_path / name, model, **changes) for name in ("warm", "cold"))
     forked, spawned = shared.start(warm), process.start(cold)
-    until(lambda: ended(forked) and ended(spawned), seconds=120)
+    wait_until(lambda: ended(forked) and ended(spawned), seconds=120)
 
     assert (forked.child, forked.exit_code, spawned.exit_code) == (None, 0, 0)
     assert losses(warm) == losses(cold)
@@ -94,9 +94,9 @@ def test_a_forked_run_equals_a_spawned_one(
 def test_two_forked_runs_at_once_are_strangers(model: Path, tmp_path: Path, shared: Warm) -> None:
     alone, one, two = (tiny.write_run(tmp_path / name, model) for name in "abc")
     first = shared.start(alone)
-    until(lambda: ended(first), seconds=120)
+    wait_until(lambda: ended(first), seconds=120)
     both = [shared.start(one), shared.start(two)]
-    until(lambda: all(map(ended, both)), seconds=120)
+    wait_until(lambda: all(map(ended, both)), seconds=120)
 
     assert [made.exit_code for made in both] == [0, 0]
     assert losses(one) == losses(two) == losses(alone)
@@ -108,19 +108,19 @@ def test_a_launcher_that_is_killed_takes_no_run_along(
 ) -> None:
     going = tiny.write_run(tmp_path / "going", model, optimisation__max_steps=100_000)
     forked = launcher.start(going)
-    until(lambda: len(tiny.said(going, Progressed)) > 0)
+    wait_until(lambda: len(tiny.events_of(going, Progressed)) > 0)
     launcher_of(launcher).kill()
     launcher_of(launcher).wait()
-    seen = len(tiny.said(going, Progressed))
+    seen = len(tiny.events_of(going, Progressed))
     spawned = launcher.start(tiny.write_run(tmp_path / "next", model))
-    until(lambda: len(tiny.said(going, Progressed)) > seen)
+    wait_until(lambda: len(tiny.events_of(going, Progressed)) > seen)
 
     assert forked.is_alive
     assert spawned.child is not None
     assert spawned.child.wait(120) == 0
     forked.terminate()
-    until(lambda: ended(forked))
-    assert isinstance(tiny.last(going), Stopped)
+    wait_until(lambda: ended(forked))
+    assert isinstance(tiny.last_event(going), Stopped)
 
 
 def test_a_dead_launcher_is_followed_by_another(launcher: Warm) -> None:
@@ -129,7 +129,7 @@ def test_a_dead_launcher_is_followed_by_another(launcher: Warm) -> None:
     first.wait()
     launcher.tend()
     assert board.read(launcher.settings).state == "broken"
-    until(lambda: is_ready(launcher), seconds=120)
+    wait_until(lambda: is_ready(launcher), seconds=120)
 
     assert launcher_of(launcher) != first
 
@@ -140,10 +140,10 @@ def test_a_launcher_leaves_its_runs_and_how_they_end_is_still_known(
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     forked, parent = launcher.start(run), launcher_of(launcher)
     launcher.end()
-    until(lambda: len(tiny.said(run, Progressed)) > 0)
-    until(lambda: not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: len(tiny.events_of(run, Progressed)) > 0)
+    wait_until(lambda: not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE)
     forked.kill()
-    until(lambda: ended(forked))
+    wait_until(lambda: ended(forked))
 
     assert forked.exit_code == -signal.SIGKILL
     assert launcher._left[0].wait(30) == 0
@@ -155,13 +155,13 @@ def test_a_forked_run_stops_when_asked_with_all_of_its_group(
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     forked = shared.start(run)
     group, session = os.getpgid(forked.pid), os.getsid(forked.pid)
-    until(lambda: len(tiny.said(run, Progressed)) > 0)
+    wait_until(lambda: len(tiny.events_of(run, Progressed)) > 0)
     forked.terminate()
-    until(lambda: ended(forked))
+    wait_until(lambda: ended(forked))
 
     assert (group, session) == (forked.pid, forked.pid)
-    assert (forked.exit_code, type(tiny.last(run))) == (0, Stopped)
-    until(lambda: launcher_of(shared).children() == [])  # no zombie either
+    assert (forked.exit_code, type(tiny.last_event(run))) == (0, Stopped)
+    wait_until(lambda: launcher_of(shared).children() == [])  # no zombie either
 
 
 def test_a_fork_nobody_waits_for_trains_nothing(
@@ -174,7 +174,7 @@ def test_a_fork_nobody_waits_for_trains_nothing(
     launcher.line.reply_seconds = 0.0
     spawned = launcher.start(run)
     late.resume()
-    until(lambda: ended(spawned), seconds=120)
+    wait_until(lambda: ended(spawned), seconds=120)
 
     assert launcher._left[0].wait(30) == 0
     assert spawned.child is not None
@@ -221,14 +221,14 @@ def test_a_change_of_packages_brings_a_new_launcher(launcher: Warm) -> None:
     assert launcher.line is not None
     launcher.line.stamp = ()
     launcher._look_at = time.monotonic()
-    until(lambda: is_ready(launcher), seconds=120)
+    wait_until(lambda: is_ready(launcher), seconds=120)
 
     def has_left() -> bool:
         launcher.tend()
         return not first.is_running()
 
     assert launcher_of(launcher) != first
-    until(has_left)
+    wait_until(has_left)
 
 
 def test_the_launcher_has_one_thread_and_little_memory(shared: Warm) -> None:
@@ -246,7 +246,7 @@ def test_a_worker_that_came_later_learns_how_a_forked_run_ended(
     adopted = process.found(forked.pid, forked.started, run)
     assert adopted is not None
     os.killpg(forked.pid, signal.SIGKILL)
-    until(lambda: ended(adopted))
+    wait_until(lambda: ended(adopted))
 
     assert adopted.exit_code == -signal.SIGKILL
 

@@ -27,7 +27,7 @@ from studio.client import (
     sync_client,
 )
 from tests.support import live_studio
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -201,7 +201,7 @@ def test_leaving_does_not_stop_the_run(lives: live_studio.Studio, studio: Studio
     assert (follows.returncode, f"Run {run.id} goes on." in said) == (130, True)
     assert studio.runs.get(run.id).status == "running"
     studio.runs.cancel(run.id)
-    until(lambda: studio.runs.get(run.id).is_final, seconds=60)
+    wait_until(lambda: studio.runs.get(run.id).is_final, seconds=60)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from studio.protocols.events import Failed, Finished, Progressed, Stopped
 from studio.protocols.run_dir import RunDir
-from tests.support.waiting import until
+from tests.support.waiting import wait_until
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
@@ -96,14 +96,14 @@ def hub(folder: Path) -> Iterator[str]:
 def test_a_run_stops_after_the_step_when_asked(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     process = start(run)
-    until(lambda: len(tiny.said(run, Progressed)) > 0)
+    wait_until(lambda: len(tiny.events_of(run, Progressed)) > 0)
 
     process.send_signal(signal.SIGTERM)
 
     assert process.wait(60) == 0
-    stopped = tiny.last(run)
+    stopped = tiny.last_event(run)
     assert isinstance(stopped, Stopped)
-    assert stopped.step >= tiny.said(run, Progressed)[-1].step
+    assert stopped.step >= tiny.events_of(run, Progressed)[-1].step
     assert {path.name for path in run.root.iterdir()} == {
         "recipe.yaml",
         "job.json",
@@ -120,7 +120,7 @@ def test_a_leaking_variable_changes_no_precision(model: Path, tmp_path: Path) ->
     process = start(run, ACCELERATE_MIXED_PRECISION="fp16", ACCELERATE_USE_FSDP="true")
 
     assert process.wait(120) == 0
-    assert isinstance(tiny.last(run), Finished)
+    assert isinstance(tiny.last_event(run), Finished)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
@@ -141,7 +141,7 @@ def test_a_model_is_fetched_from_the_hub_by_name(model: Path, tmp_path: Path) ->
         process = start(run, HF_ENDPOINT=endpoint, HF_HOME=str(tmp_path / "cache"))
         code = process.wait(120)
 
-    assert (code, tiny.last(run).kind) == (0, "finished"), run.log.read_text(encoding="utf-8")
+    assert (code, tiny.last_event(run).kind) == (0, "finished"), run.log.read_text(encoding="utf-8")
     assert "base_model: tests/tiny\n" in (run.artifacts / "README.md").read_text(encoding="utf-8")
 
 
@@ -152,7 +152,7 @@ def test_an_unknown_model_is_told_in_words(model: Path, tmp_path: Path) -> None:
         process = start(run, HF_ENDPOINT=endpoint, HF_HOME=str(tmp_path / "cache"))
         code = process.wait(120)
 
-    failed = tiny.said(run, Failed)[0]
+    failed = tiny.events_of(run, Failed)[0]
     assert (code, failed.code) == (1, "model_not_found")
     assert "Traceback" in run.log.read_text(encoding="utf-8")
     assert failed.message == "There is no such model on the hub, or it is private."
@@ -164,7 +164,7 @@ def test_a_gated_model_says_whom_to_ask(model: Path, tmp_path: Path) -> None:
     with hub(model) as endpoint:
         code = start(run, HF_ENDPOINT=endpoint, HF_HOME=str(tmp_path / "cache")).wait(120)
 
-    failed = tiny.said(run, Failed)[0]
+    failed = tiny.events_of(run, Failed)[0]
     assert (code, failed.code, failed.message) == (
         1,
         "gated_model",
@@ -184,7 +184,7 @@ def test_a_missing_package_is_named(model: Path, tmp_path: Path) -> None:
         [sys.executable, "-c", without, str(run.root)], capture_output=True, check=False
     )
 
-    failed = tiny.said(run, Failed)[0]
+    failed = tiny.events_of(run, Failed)[0]
     assert (done.returncode, failed.code, failed.message) == (
         1,
         "dependency_missing",
@@ -202,7 +202,7 @@ def test_a_result_that_does_not_fit_on_the_disk_is_told(model: Path, tmp_path: P
     try:
         run = tiny.write_run(disk / "run", model)
         code = start(run).wait(120)
-        failed = tiny.said(run, Failed)[0]
+        failed = tiny.events_of(run, Failed)[0]
     finally:
         subprocess.run(["umount", disk], check=True)  # noqa: S607 -- where a system keeps it
 

@@ -43,20 +43,20 @@ def validation(run: RunDir) -> tokenisation.Examples:
 
 
 def test_a_run_tells_its_stages_in_order(full: RunDir) -> None:
-    between = len({one.step for one in tiny.said(full, Sampled) if one.stage == "during"})
+    between = len({one.step for one in tiny.events_of(full, Sampled) if one.stage == "during"})
 
-    assert [event.name for event in tiny.said(full, Phase)] == [
+    assert [event.name for event in tiny.events_of(full, Phase)] == [
         "loading",
         "tokenising",
         "answering",
         *("training", "answering") * (between + 1),
         "saving",
     ]
-    assert isinstance(tiny.last(full), Finished)
+    assert isinstance(tiny.last_event(full), Finished)
 
 
 def test_a_logged_step_tells_every_number(full: RunDir) -> None:
-    first = tiny.said(full, Progressed)[1]
+    first = tiny.events_of(full, Progressed)[1]
 
     assert sorted(first.metrics) == [
         "activation_max",
@@ -86,19 +86,22 @@ def test_tokens_add_up_to_those_of_the_rows(model: Path, tmp_path: Path) -> None
         evaluation__logging_steps=3,
     )
 
-    started, finished = tiny.said(run, Started)[0], tiny.said(run, Finished)[0]
+    started, finished = tiny.events_of(run, Started)[0], tiny.events_of(run, Finished)[0]
     assert finished.metrics["tokens"] == 2 * started.resolved["train_tokens"]
 
 
 def test_the_last_step_is_always_measured(full: RunDir) -> None:
-    measured = [e.step for e in tiny.said(full, Progressed) if "eval_loss" in e.metrics]
+    measured = [e.step for e in tiny.events_of(full, Progressed) if "eval_loss" in e.metrics]
 
     assert measured == [0, 1, 2, 3, 4]
-    assert tiny.said(full, Finished)[0].metrics["eval_loss"] == tiny.series(full, "eval_loss")[-1]
+    assert (
+        tiny.events_of(full, Finished)[0].metrics["eval_loss"]
+        == tiny.metric_values(full, "eval_loss")[-1]
+    )
 
 
 def test_prompts_are_answered_before_after_and_on_the_way(full: RunDir) -> None:
-    samples = tiny.said(full, Sampled)
+    samples = tiny.events_of(full, Sampled)
 
     assert [(one.stage, one.step, one.position) for one in samples] == [
         (stage, step, position)
@@ -117,8 +120,8 @@ def test_one_seed_gives_one_curve(model: Path, tmp_path: Path) -> None:
     same = tiny.train(tmp_path / "same", model, **knobs)
     other = tiny.train(tmp_path / "other", model, **knobs, optimisation__seed=1)
 
-    assert tiny.series(one, "loss") == tiny.series(same, "loss")
-    assert tiny.series(one, "loss") != tiny.series(other, "loss")
+    assert tiny.metric_values(one, "loss") == tiny.metric_values(same, "loss")
+    assert tiny.metric_values(one, "loss") != tiny.metric_values(other, "loss")
 
 
 @pytest.mark.parametrize("kind", ["lora", "full"])
@@ -131,7 +134,7 @@ def test_samples_leave_no_trace_in_training(
     without = tiny.train(tmp_path / "without", model, **knobs)
     with_samples = tiny.train(tmp_path / "with", model, **knobs, samples__prompts=3)
 
-    assert tiny.series(without, "loss") == tiny.series(with_samples, "loss")
+    assert tiny.metric_values(without, "loss") == tiny.metric_values(with_samples, "loss")
 
 
 def test_accumulated_batches_equal_one_large_batch(model: Path, tmp_path: Path) -> None:
@@ -143,7 +146,9 @@ def test_accumulated_batches_equal_one_large_batch(model: Path, tmp_path: Path) 
         optimisation__gradient_accumulation_steps=4,
     )
 
-    assert tiny.series(parts, "loss") == pytest.approx(tiny.series(large, "loss"), rel=1e-4)
+    assert tiny.metric_values(parts, "loss") == pytest.approx(
+        tiny.metric_values(large, "loss"), rel=1e-4
+    )
 
 
 def test_a_full_fine_tune_reloads_as_it_was(full: RunDir) -> None:
@@ -152,7 +157,7 @@ def test_a_full_fine_tune_reloads_as_it_was(full: RunDir) -> None:
 
     loss = tiny.loss_of(model, examples, pad_token_id=0)
 
-    assert loss == pytest.approx(tiny.series(full, "eval_loss")[-1], rel=1e-4)
+    assert loss == pytest.approx(tiny.metric_values(full, "eval_loss")[-1], rel=1e-4)
 
 
 def test_an_adapter_reloads_as_it_was(model: Path, lora: RunDir) -> None:
@@ -160,7 +165,7 @@ def test_an_adapter_reloads_as_it_was(model: Path, lora: RunDir) -> None:
 
     loss = tiny.loss_of(PeftModel.from_pretrained(base, lora.artifacts), validation(lora), 0)
 
-    assert loss == pytest.approx(tiny.series(lora, "eval_loss")[-1], rel=1e-4)
+    assert loss == pytest.approx(tiny.metric_values(lora, "eval_loss")[-1], rel=1e-4)
 
 
 def test_artifacts_are_all_there_and_nothing_else(full: RunDir, lora: RunDir) -> None:
@@ -184,7 +189,7 @@ def test_the_card_names_no_folder_of_this_machine(full: RunDir) -> None:
 def test_numbers_are_kept_for_programs(full: RunDir) -> None:
     kept = json.loads((full.artifacts / "metrics.json").read_text(encoding="utf-8"))
 
-    assert kept["eval_loss"] == tiny.said(full, Finished)[0].metrics["eval_loss"]
+    assert kept["eval_loss"] == tiny.events_of(full, Finished)[0].metrics["eval_loss"]
     assert kept["resolved"]["train_rows"] == 29
 
 
@@ -206,7 +211,7 @@ def test_the_manifest_tells_what_it_takes_to_repeat_the_run(full: RunDir, model:
     assert (kept.is_finished, kept.base_model.sha256) == (True, weights)
     assert (kept.seed, kept.metrics) == (
         recipe.optimisation.seed,
-        tiny.said(full, Finished)[0].metrics,
+        tiny.events_of(full, Finished)[0].metrics,
     )
     assert set(kept.versions) >= {"mantissa-studio", "python", "torch", "transformers"}
 
@@ -214,7 +219,7 @@ def test_the_manifest_tells_what_it_takes_to_repeat_the_run(full: RunDir, model:
 def test_the_manifest_tells_what_was_asked_planned_and_measured(full: RunDir) -> None:
     kept = Manifest.model_validate_json(full.manifest.read_text(encoding="utf-8")).precision
 
-    resolved = tiny.said(full, Started)[0].resolved
+    resolved = tiny.events_of(full, Started)[0].resolved
     assert (kept.resolved, kept.audited) == (resolved["plan"], resolved["audit"])
     assert kept.requested == "fp32"
 
@@ -228,8 +233,8 @@ def test_early_stopping_keeps_the_best_weights(model: Path, tmp_path: Path) -> N
         evaluation__eval_steps=1,
         early_stopping__early_stopping_patience=2,
     )
-    measured = tiny.series(run, "eval_loss")[1:]
-    finished = tiny.said(run, Finished)[0].metrics
+    measured = tiny.metric_values(run, "eval_loss")[1:]
+    finished = tiny.events_of(run, Finished)[0].metrics
 
     kept = AutoModelForCausalLM.from_pretrained(run.artifacts, dtype=torch.float32)
 
@@ -249,8 +254,8 @@ def test_a_loss_that_is_no_number_is_told_as_such_and_ends_the_run(
 
     run = tiny.train(tmp_path / "run", tmp_path / "broken", optimisation__max_steps=30)
 
-    assert [math.isnan(loss) for loss in tiny.series(run, "loss")] == [True] * 10
-    assert tiny.said(run, Failed)[0].code == "non_finite"
+    assert [math.isnan(loss) for loss in tiny.metric_values(run, "loss")] == [True] * 10
+    assert tiny.events_of(run, Failed)[0].code == "non_finite"
     assert not run.artifacts.exists()
 
 
@@ -258,7 +263,7 @@ def test_rows_without_answers_fail_in_words(model: Path, tmp_path: Path) -> None
     run = tiny.write_run(tmp_path / "run", model, data__max_length=16)
 
     assert execute(run.root, Stop()) == 1
-    assert tiny.said(run, Failed)[0].code == "sequence_too_long"
+    assert tiny.events_of(run, Failed)[0].code == "sequence_too_long"
 
 
 def test_a_run_asked_to_stop_before_it_began_leaves_at_once(model: Path, tmp_path: Path) -> None:
@@ -268,4 +273,4 @@ def test_a_run_asked_to_stop_before_it_began_leaves_at_once(model: Path, tmp_pat
 
     assert execute(run.root, stop) == 0
     assert [event.kind for event in run.events.read()[0]] == ["stopped"]
-    assert tiny.said(run, Stopped)[0].step == 0
+    assert tiny.events_of(run, Stopped)[0].step == 0

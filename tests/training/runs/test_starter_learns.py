@@ -52,7 +52,7 @@ def run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     spec = JobSpec(run_id=1, name="x", model=str(model), train=train, validation=validation)
     run.job.write_text(spec.model_dump_json(), encoding="utf-8")
     execute(run.root, Stop())
-    assert isinstance(tiny.last(run), Finished), tiny.last(run)
+    assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
     return run
 
 
@@ -63,7 +63,7 @@ def test_the_loss_on_rows_held_out_falls_far(run: RunDir, model: Path) -> None:
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
     assert tiny.loss_of(base, examples, reader.pad_token_id) > 3
-    assert tiny.series(run, "eval_loss")[-1] < 0.8
+    assert tiny.metric_values(run, "eval_loss")[-1] < 0.8
 
 
 def test_questions_held_out_are_answered_to_the_letter(run: RunDir) -> None:
@@ -72,6 +72,6 @@ def test_questions_held_out_are_answered_to_the_letter(run: RunDir) -> None:
 
 
 def right(run: RunDir, stage: str) -> int:
-    said = [answer for answer in tiny.said(run, Sampled) if answer.stage == stage]
+    said = [answer for answer in tiny.events_of(run, Sampled) if answer.stage == stage]
     assert len(said) == ASKED
     return sum(answer.answer.strip() == answer.reference.strip() for answer in said)

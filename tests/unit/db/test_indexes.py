@@ -12,7 +12,7 @@ from studio.services.metrics import metrics
 from studio.services.operations import prometheus_metrics
 from studio.services.runs import runs
 from studio.services.runs.runs import Filter
-from tests.support.sql_statements import Asked, asked
+from tests.support.sql_statements import Statement, record_statements
 
 READS: dict[str, Callable[[Session], object]] = {
     "searched": lambda db: runs.newest(db, Filter(search="9"), limit=50),
@@ -27,7 +27,7 @@ READS: dict[str, Callable[[Session], object]] = {
 def test_no_table_is_read_from_end_to_end(
     engine: Engine, read: Callable[[Session], object]
 ) -> None:
-    with asked(engine) as statements, reading(engine) as db:
+    with record_statements(engine) as statements, reading(engine) as db:
         read(db)
 
     plans = [line for one in statements for line in plan(engine, one)]
@@ -38,7 +38,7 @@ def test_no_table_is_read_from_end_to_end(
 WHOLE = {f"SCAN {table}" for table in ("run", "metric", "happening")}
 
 
-def plan(engine: Engine, one: Asked) -> list[str]:
+def plan(engine: Engine, one: Statement) -> list[str]:
     """Return what SQLite would do."""
     if one.statement is None:
         return []

@@ -13,7 +13,7 @@ from studio.db.session import connect, driver, unit_of_work
 from studio.db.tables import Run
 from studio.errors import UnavailableError
 from studio.settings import Settings
-from tests.support.factories import furnish, make_done
+from tests.support.factories import add_starter_data, make_finished_run
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def test_head_equals_the_tables(empty: Engine) -> None:
 def test_a_filled_database_goes_all_the_way_down_and_up(empty: Engine, tmp_path: Path) -> None:
     migrate.upgrade(empty)
     with unit_of_work(empty) as db:
-        furnish(db, Settings(home=tmp_path / "home"))
-        make_done(db)
+        add_starter_data(db, Settings(home=tmp_path / "home"))
+        make_finished_run(db)
     down = [None, *migrate.versions()[:-1]][::-1]
     for version in down:
         migrate.downgrade(empty, version or "base")
@@ -46,8 +46,8 @@ def test_a_filled_database_goes_all_the_way_down_and_up(empty: Engine, tmp_path:
 def test_upgrading_twice_changes_nothing(empty: Engine, tmp_path: Path) -> None:
     migrate.upgrade(empty)
     with unit_of_work(empty) as db:
-        furnish(db, Settings(home=tmp_path / "home"))
-        made = make_done(db).name
+        add_starter_data(db, Settings(home=tmp_path / "home"))
+        made = make_finished_run(db).name
     migrate.upgrade(empty)
 
     with empty.connect() as connection:
@@ -57,7 +57,7 @@ def test_upgrading_twice_changes_nothing(empty: Engine, tmp_path: Path) -> None:
 def test_the_last_copies_from_before_upgrades_are_kept(empty: Engine, tmp_path: Path) -> None:
     migrate.upgrade(empty)
     with unit_of_work(empty) as db:
-        furnish(db, Settings(home=tmp_path / "home"))
+        add_starter_data(db, Settings(home=tmp_path / "home"))
     before = migrate.versions()[-2]
     for _ in range(snapshot.KEPT + 1):
         (tmp_path / "backups").mkdir(exist_ok=True)

@@ -32,7 +32,7 @@ class Result:
         return [(one.code, one.count, one.rows) for one in self.converted.problems]
 
 
-Bring = Callable[..., Result]
+Convert = Callable[..., Result]
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -46,7 +46,7 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def bring(tmp_path: Path) -> Bring:
+def bring(tmp_path: Path) -> Convert:
     """Convert a file by its content and name, as its columns say or as a mapping says."""
 
     def _bring(
@@ -59,12 +59,14 @@ def bring(tmp_path: Path) -> Bring:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         source = Source(path=path, filename=filename)
         converted = convert(source, mapping, tmp_path, Limits(**limits))
-        return Result(converted, kept(tmp_path, "train"), kept(tmp_path, "validation"))
+        return Result(
+            converted, read_kept_rows(tmp_path, "train"), read_kept_rows(tmp_path, "validation")
+        )
 
     return _bring
 
 
-def kept(folder: Path, part: str) -> list[dict[str, Any]]:
+def read_kept_rows(folder: Path, part: str) -> list[dict[str, Any]]:
     path = folder / f"{part}.jsonl"
     if not path.exists():
         return []

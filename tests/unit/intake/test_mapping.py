@@ -14,7 +14,7 @@ from studio.intake.column_roles import check, roles_of
 from studio.intake.conversion.converter import Converted, Source, convert
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Condition, Mapping, Op, Split
-from tests.unit.intake.conftest import Bring, kept
+from tests.unit.intake.conftest import Convert, read_kept_rows
 
 PAIR = Mapping(shape="prompt_completion", roles={"prompt": ["q"], "completion": ["a"]})
 
@@ -35,7 +35,7 @@ def questions(rows: list[dict[str, Any]]) -> list[str]:
     return [row["messages"][0]["content"] for row in rows]
 
 
-def test_several_columns_are_joined_and_a_system_prompt_is_put_before(bring: Bring) -> None:
+def test_several_columns_are_joined_and_a_system_prompt_is_put_before(bring: Convert) -> None:
     mapping = changed(
         roles={"prompt": ["title", "q"], "completion": ["a"], "system": ["s"]},
         joiner=" | ",
@@ -54,7 +54,7 @@ def test_several_columns_are_joined_and_a_system_prompt_is_put_before(bring: Bri
     assert said == [["Be brief.", "t | u", "b"], ["Be kind.", "4", "b"]]
 
 
-def test_values_are_shown_as_they_are_mapped(bring: Bring) -> None:
+def test_values_are_shown_as_they_are_mapped(bring: Convert) -> None:
     mapping = Mapping(
         shape="classification",
         roles={"text": ["review"], "label": ["stars"]},
@@ -67,7 +67,7 @@ def test_values_are_shown_as_they_are_mapped(bring: Bring) -> None:
     assert [turns[-1]["content"] for turns in result.conversations] == ["bad", "good", "3"]
 
 
-def test_a_number_that_is_none_is_told(bring: Bring) -> None:
+def test_a_number_that_is_none_is_told(bring: Convert) -> None:
     mapping = Mapping(shape="regression", roles={"text": ["q"], "number": ["a"]})
 
     result = bring(lines({"q": "x", "a": 0.5}, {"q": "x", "a": "none"}), mapping=mapping)
@@ -88,7 +88,7 @@ def test_a_number_that_is_none_is_told(bring: Bring) -> None:
     ],
 )
 def test_rows_are_kept_by_what_a_column_says(
-    bring: Bring, op: Op, value: str, left: list[str]
+    bring: Convert, op: Op, value: str, left: list[str]
 ) -> None:
     mapping = changed(keep=[Condition(column="q", op=op, value=value)])
 
@@ -99,7 +99,7 @@ def test_rows_are_kept_by_what_a_column_says(
     assert result.problems == []
 
 
-def test_rows_are_excluded_by_their_numbers(bring: Bring) -> None:
+def test_rows_are_excluded_by_their_numbers(bring: Convert) -> None:
     result = bring(numbered(4), mapping=changed(exclude=[1, 3]))
 
     assert questions(result.rows) == ["question 1", "question 3"]
@@ -107,7 +107,7 @@ def test_rows_are_excluded_by_their_numbers(bring: Bring) -> None:
 
 
 def test_a_sample_has_exactly_so_many_rows_in_their_order_and_is_drawn_again_alike(
-    bring: Bring,
+    bring: Convert,
 ) -> None:
     first, again, other = (
         questions(bring(numbered(200), mapping=changed(sample=20, seed=seed)).rows)
@@ -120,14 +120,14 @@ def test_a_sample_has_exactly_so_many_rows_in_their_order_and_is_drawn_again_ali
     assert first == sorted(first, key=lambda question: int(question.split()[1]))
 
 
-def test_a_sample_of_more_than_there_are_is_all(bring: Bring) -> None:
+def test_a_sample_of_more_than_there_are_is_all(bring: Convert) -> None:
     result = bring(numbered(5), mapping=changed(sample=20))
 
     assert (result.converted.rows, result.converted.removed) == (5, {})
 
 
 @pytest.mark.parametrize(("deduplicate", "left"), [("none", 4), ("exact", 3), ("question", 2)])
-def test_duplicates_are_dropped_as_one_chooses(bring: Bring, deduplicate: str, left: int) -> None:
+def test_duplicates_are_dropped_as_one_chooses(bring: Convert, deduplicate: str, left: int) -> None:
     rows = lines(
         {"q": "a", "a": "b"}, {"q": "a", "a": "b"}, {"q": "a", "a": "c"}, {"q": "d", "a": "c"}
     )
@@ -138,7 +138,7 @@ def test_duplicates_are_dropped_as_one_chooses(bring: Bring, deduplicate: str, l
     assert result.converted.removed.get("duplicate", 0) == 4 - left
 
 
-def test_a_share_is_held_back_and_equal_rows_stay_together(bring: Bring) -> None:
+def test_a_share_is_held_back_and_equal_rows_stay_together(bring: Convert) -> None:
     mapping = changed(split=Split(kind="share", share=0.25))
     twice = numbered(400) + numbered(400)
 
@@ -150,7 +150,7 @@ def test_a_share_is_held_back_and_equal_rows_stay_together(bring: Bring) -> None
     assert result.converted.validation_rows == 2 * len(held)
 
 
-def test_a_row_stays_in_its_part_when_others_come_or_go(bring: Bring) -> None:
+def test_a_row_stays_in_its_part_when_others_come_or_go(bring: Convert) -> None:
     mapping = changed(split=Split(kind="share", share=0.25))
 
     before = set(questions(bring(numbered(100), mapping=mapping).held))
@@ -159,7 +159,7 @@ def test_a_row_stays_in_its_part_when_others_come_or_go(bring: Bring) -> None:
     assert before == {question for question in after if int(question.split()[1]) < 100}
 
 
-def test_a_small_share_of_few_rows_is_still_one(bring: Bring) -> None:
+def test_a_small_share_of_few_rows_is_still_one(bring: Convert) -> None:
     mapping = changed(split=Split(kind="share", share=0.001))
 
     result = bring(numbered(5), mapping=mapping)
@@ -168,7 +168,7 @@ def test_a_small_share_of_few_rows_is_still_one(bring: Bring) -> None:
     assert sorted(questions(result.rows + result.held)) == [f"question {i}" for i in range(5)]
 
 
-def test_a_column_says_which_part_a_row_is_in(bring: Bring) -> None:
+def test_a_column_says_which_part_a_row_is_in(bring: Convert) -> None:
     rows = lines(
         {"q": "a", "a": "b", "part": "Train"},
         {"q": "c", "a": "d", "part": "dev "},
@@ -184,7 +184,7 @@ def test_a_column_says_which_part_a_row_is_in(bring: Bring) -> None:
 def test_a_second_file_is_read_as_the_first_and_held_back(tmp_path: Path) -> None:
     result = with_validation(tmp_path, numbered(3), lines({"q": "x", "a": "y"}, {"q": "x"}))
 
-    assert questions(kept(tmp_path, "validation")) == ["x"]
+    assert questions(read_kept_rows(tmp_path, "validation")) == ["x"]
     assert (result.rows, result.validation_rows) == (3, 1)
     assert [(one.code, one.split, one.rows) for one in result.problems] == [
         ("missing_answer", "validation", [2])
@@ -194,7 +194,7 @@ def test_a_second_file_is_read_as_the_first_and_held_back(tmp_path: Path) -> Non
 def test_a_second_file_with_columns_of_its_own_is_read_by_them(tmp_path: Path) -> None:
     with_validation(tmp_path, numbered(3), lines({"instruction": "x", "output": "y"}))
 
-    assert questions(kept(tmp_path, "validation")) == ["x"]
+    assert questions(read_kept_rows(tmp_path, "validation")) == ["x"]
 
 
 def test_a_second_file_may_lack_columns_that_are_not_needed(tmp_path: Path) -> None:
@@ -208,11 +208,11 @@ def test_a_second_file_may_lack_columns_that_are_not_needed(tmp_path: Path) -> N
         tmp_path, lines({"q": "x", "a": "1", "s": "Count."}), lines({"q": "y", "a": "1"}), mapping
     )
 
-    (held,) = kept(tmp_path, "validation")
+    (held,) = read_kept_rows(tmp_path, "validation")
     assert [turn["content"] for turn in held["messages"]] == ["y", "one"]
 
 
-def test_rows_that_cannot_be_parted_are_all_trained_on(bring: Bring) -> None:
+def test_rows_that_cannot_be_parted_are_all_trained_on(bring: Convert) -> None:
     mapping = changed(split=Split(kind="share", share=0.5))
 
     counts = {
@@ -228,7 +228,7 @@ def test_rows_that_cannot_be_parted_are_all_trained_on(bring: Bring) -> None:
     assert counts == {(3, 0)}
 
 
-def test_a_split_that_leaves_nothing_to_train_on_is_refused(bring: Bring) -> None:
+def test_a_split_that_leaves_nothing_to_train_on_is_refused(bring: Convert) -> None:
     rows = lines({"q": "x", "a": "y", "part": "test"})
 
     with pytest.raises(InvalidError) as refused:
@@ -248,14 +248,14 @@ def test_a_second_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_split_by_a_file_that_is_not_there_is_refused(bring: Bring) -> None:
+def test_a_split_by_a_file_that_is_not_there_is_refused(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(numbered(3), mapping=changed(split=Split(kind="dataset")))
 
     assert refused.value.param == "split.kind"
 
 
-def test_the_same_mapping_of_the_same_file_gives_the_same_version(bring: Bring) -> None:
+def test_the_same_mapping_of_the_same_file_gives_the_same_version(bring: Convert) -> None:
     halved = changed(split=Split(kind="share", share=0.5))
 
     hashes = [
@@ -266,7 +266,7 @@ def test_the_same_mapping_of_the_same_file_gives_the_same_version(bring: Bring) 
 
 
 def test_the_numbers_of_rows_in_their_file_are_kept_beside_them(
-    bring: Bring, tmp_path: Path
+    bring: Convert, tmp_path: Path
 ) -> None:
     bring(numbered(4), mapping=changed(exclude=[2]))
 
@@ -288,7 +288,7 @@ def test_how_far_the_file_is_read_is_told(tmp_path: Path, packed: bool) -> None:
     assert sum(0.1 < share < 0.9 for share in told) >= 3
 
 
-def test_a_mapping_that_leaves_nothing_says_what_took_the_rows(bring: Bring) -> None:
+def test_a_mapping_that_leaves_nothing_says_what_took_the_rows(bring: Convert) -> None:
     nothing = changed(keep=[Condition(column="q", op="is", value="other")])
 
     with pytest.raises(InvalidError) as refused:

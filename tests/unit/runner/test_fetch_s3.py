@@ -11,8 +11,8 @@ from studio.data_sources import Limits
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.runner.sources import s3
 from studio.settings import Settings
-from tests.fakes.file_server import Site
-from tests.fakes.s3_signature import Lock
+from tests.fakes.file_server import FileServer
+from tests.fakes.s3_signature import SignatureCheck
 
 ROWS = b"prompt,completion\n" + b"a,b\n" * 2000
 LIMITS = Limits(bytes=10**6, row_bytes=1000)
@@ -23,7 +23,7 @@ def fetch(settings: Settings, folder: Path, url: str) -> tuple[Path, str, dict[s
 
 
 @pytest.fixture
-def bucket(site: Site, settings: Settings) -> Settings:
+def bucket(site: FileServer, settings: Settings) -> Settings:
     """Set up a server that answers as S3 does to whom it lets in without keys."""
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     site.put("/bucket/rows.csv", ROWS)
@@ -73,9 +73,9 @@ def with_keys(settings: Settings, key: str, secret: str) -> Settings:
 
 
 def test_a_signed_request_opens_a_locked_bucket(
-    bucket: Settings, site: Site, tmp_path: Path
+    bucket: Settings, site: FileServer, tmp_path: Path
 ) -> None:
-    site.check = Lock("AKIAEXAMPLE", "right")
+    site.check = SignatureCheck("AKIAEXAMPLE", "right")
     site.put("/bucket/of%202026/gr%C3%B6%C3%9Fe%2B1.csv", ROWS)
     ours = with_keys(bucket, "AKIAEXAMPLE", "right")
 
@@ -98,9 +98,9 @@ def test_a_signed_request_opens_a_locked_bucket(
     ids=["wrong secret", "another key", "no key"],
 )
 def test_keys_that_do_not_open_it_are_told_apart(
-    bucket: Settings, site: Site, tmp_path: Path, key: str, secret: str, says: str
+    bucket: Settings, site: FileServer, tmp_path: Path, key: str, secret: str, says: str
 ) -> None:
-    site.check = Lock("AKIAEXAMPLE", "right")
+    site.check = SignatureCheck("AKIAEXAMPLE", "right")
     with pytest.raises(InvalidError) as refused:
         fetch(with_keys(bucket, key, secret), tmp_path, "s3://bucket/rows.csv")
 

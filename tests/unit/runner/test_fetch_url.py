@@ -9,7 +9,7 @@ from studio.data_sources import Limits
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
 from studio.runner.sources import http
 from studio.runner.sources.http import Wish
-from tests.fakes.file_server import Site
+from tests.fakes.file_server import FileServer
 
 ROWS = b'{"prompt": "a", "completion": "b"}\n' * 3000
 
@@ -28,7 +28,9 @@ def refusal(url: str, folder: Path, **given: Any) -> StudioError:  # noqa: ANN40
     return refused.value
 
 
-def test_a_file_comes_whole_and_is_called_as_the_server_says(site: Site, tmp_path: Path) -> None:
+def test_a_file_comes_whole_and_is_called_as_the_server_says(
+    site: FileServer, tmp_path: Path
+) -> None:
     said = {"Content-Disposition": "attachment; filename*=UTF-8''caf%C3%A9.jsonl"}
     path, filename = fetch(site.put("/get", ROWS, headers=said), tmp_path)
 
@@ -40,21 +42,21 @@ def test_a_file_comes_whole_and_is_called_as_the_server_says(site: Site, tmp_pat
     [("/rows.csv?token=1", "rows.csv"), ("/a%20b.json", "a b.json"), ("/get", "get")],
 )
 def test_without_that_it_is_called_as_its_address_ends(
-    site: Site, tmp_path: Path, path: str, filename: str
+    site: FileServer, tmp_path: Path, path: str, filename: str
 ) -> None:
     site.put(path.partition("?")[0], ROWS)
 
     assert fetch(site.url + path, tmp_path)[1] == filename
 
 
-def test_after_a_cut_only_the_rest_is_asked_for(site: Site, tmp_path: Path) -> None:
+def test_after_a_cut_only_the_rest_is_asked_for(site: FileServer, tmp_path: Path) -> None:
     path, _ = fetch(site.put("/rows.jsonl", ROWS, cuts=[70_000, 10_000]), tmp_path)
 
     assert path.read_bytes() == ROWS
     assert [wanted for _, wanted in site.asked] == ["", "bytes=70000-", "bytes=80000-"]
 
 
-def test_another_attempt_goes_on_too(site: Site, tmp_path: Path) -> None:
+def test_another_attempt_goes_on_too(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MOST_TRIES)])
     error = refusal(url, tmp_path)
     site.asked.clear()
@@ -66,14 +68,14 @@ def test_another_attempt_goes_on_too(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("about", [{"takes_ranges": False}, {"tag": ""}])
 def test_where_the_rest_cannot_be_had_it_begins_anew(
-    site: Site, tmp_path: Path, about: dict[str, Any]
+    site: FileServer, tmp_path: Path, about: dict[str, Any]
 ) -> None:
     path, _ = fetch(site.put("/rows.jsonl", ROWS, cuts=[5000], **about), tmp_path)
 
     assert path.read_bytes() == ROWS
 
 
-def test_what_changed_meanwhile_is_not_mixed(site: Site, tmp_path: Path) -> None:
+def test_what_changed_meanwhile_is_not_mixed(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS, cuts=[5000, *([0] * http.MOST_TRIES)])
     refusal(url, tmp_path)
     site.put("/rows.jsonl", ROWS.upper(), tag='"second"')
@@ -81,20 +83,20 @@ def test_what_changed_meanwhile_is_not_mixed(site: Site, tmp_path: Path) -> None
     assert fetch(url, tmp_path)[0].read_bytes() == ROWS.upper()
 
 
-def test_redirects_are_followed(site: Site, tmp_path: Path) -> None:
+def test_redirects_are_followed(site: FileServer, tmp_path: Path) -> None:
     site.put("/rows.jsonl", ROWS)
     url = site.put("/old", status=302, headers={"Location": "/rows.jsonl"})
 
     assert fetch(url, tmp_path)[1] == "rows.jsonl"
 
 
-def test_redirects_without_end_are_not(site: Site, tmp_path: Path) -> None:
+def test_redirects_without_end_are_not(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/old", status=302, headers={"Location": "/old"})
 
     assert refusal(url, tmp_path).message == "It leads from one address to the next without end."
 
 
-def test_an_internal_address_is_not_asked(site: Site, tmp_path: Path) -> None:
+def test_an_internal_address_is_not_asked(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS)
 
     error = refusal(url, tmp_path, allow_internal=False)
@@ -102,20 +104,20 @@ def test_an_internal_address_is_not_asked(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("about", [{}, {"length": -1}])
-def test_what_is_too_large_is_left(site: Site, tmp_path: Path, about: dict[str, Any]) -> None:
+def test_what_is_too_large_is_left(site: FileServer, tmp_path: Path, about: dict[str, Any]) -> None:
     url = site.put("/rows.jsonl", ROWS, **about)
 
     assert type(refusal(url, tmp_path, limit=1000)) is TooLargeError
     assert sum(part.stat().st_size for part in tmp_path.glob("*.part")) <= 1000
 
 
-def test_a_file_of_no_said_length_comes_whole(site: Site, tmp_path: Path) -> None:
+def test_a_file_of_no_said_length_comes_whole(site: FileServer, tmp_path: Path) -> None:
     path, _ = fetch(site.put("/rows.jsonl", ROWS, length=-1), tmp_path)
 
     assert path.read_bytes() == ROWS
 
 
-def test_its_time_is_limited_in_all(site: Site, tmp_path: Path) -> None:
+def test_its_time_is_limited_in_all(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS, length=len(ROWS) + 1)
 
     assert type(refusal(url, tmp_path, seconds=0)) is UnavailableError
@@ -134,14 +136,14 @@ def test_its_time_is_limited_in_all(site: Site, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_file_is_told_in_words(
-    site: Site, tmp_path: Path, about: dict[str, Any], says: str
+    site: FileServer, tmp_path: Path, about: dict[str, Any], says: str
 ) -> None:
     url = site.put("/page", b"<!doctype html>", **about)
 
     assert refusal(url, tmp_path).message == says
 
 
-def test_what_the_server_packs_is_called_so(site: Site, tmp_path: Path) -> None:
+def test_what_the_server_packs_is_called_so(site: FileServer, tmp_path: Path) -> None:
     url = site.put("/rows.jsonl", ROWS, headers={"Content-Encoding": "gzip"})
 
     assert fetch(url, tmp_path)[1] == "rows.jsonl.gz"

@@ -14,7 +14,7 @@ from studio.services.notifications import deliveries
 from studio.services.notifications.deliveries import HOLD, PAUSES, Answer
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.settings import Settings
-from tests.support.factories import make_done, make_run, make_running
+from tests.support.factories import make_finished_run, make_run, make_running
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FAILED = Answer(is_ok=False, words="It answered 500.")
@@ -45,7 +45,7 @@ def tried(db: Session, delivery: Delivery, answer: Answer, now: datetime) -> Del
 
 
 def test_a_run_that_succeeds_is_told_by_each_channel(db: Session) -> None:
-    run = make_done(db)
+    run = make_finished_run(db)
 
     told = [(one.channel, one.event, one.run_id) for one in deliveries.newest(db, limit=9)]
     assert told == [("email", "run.succeeded", run.id), ("webhook", "run.succeeded", run.id)]
@@ -114,7 +114,7 @@ def test_a_pause_that_was_asked_for_is_no_news(db: Session) -> None:
 
 def test_a_change_that_is_undone_is_not_told(engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
         db.rollback()
 
     with reading(engine) as db:
@@ -190,14 +190,14 @@ def test_a_test_is_tried_once(db: Session) -> None:
 
 
 def test_what_nobody_set_up_is_dropped(db: Session) -> None:
-    make_done(db)
+    make_finished_run(db)
     deliveries.drop_others(db, [Channel.EMAIL])
 
     assert [one.channel for one in deliveries.newest(db, limit=9)] == ["email"]
 
 
 def test_a_deleted_run_is_still_told(db: Session, settings: Settings) -> None:
-    run = make_done(db)
+    run = make_finished_run(db)
     runs.delete(db, run.id or 0, settings.runs)
     db.flush()
     db.expire_all()
@@ -209,7 +209,7 @@ def test_old_messages_are_forgotten_with_their_tries(db: Session) -> None:
     delivery = tried(db, a_test(db), TAKEN, NOW)
     delivery.created_at = datetime.now(UTC) - deliveries.KEPT
     db.flush()
-    make_done(db)
+    make_finished_run(db)
 
     assert events(db) == ["run.succeeded"]
     assert db.exec(select(Try)).all() == []

@@ -13,13 +13,13 @@ from studio.services.tasks import task_lifecycle
 from studio.services.tasks.exit_diagnosis import End
 from studio.weights.model_facts import ModelFacts
 from studio.weights.weight_samples import Spread
-from tests.support.factories import make_done
+from tests.support.factories import make_finished_run
 
 
 @pytest.fixture
 def export(db: Session) -> Export:
     """Make an export that is being made."""
-    export = Export(run_id=make_done(db).id or 0, kind="merged", dtype="float16")
+    export = Export(run_id=make_finished_run(db).id or 0, kind="merged", dtype="float16")
     db.add(export)
     db.flush()
     task_lifecycle.begin(export)

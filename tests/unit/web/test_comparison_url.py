@@ -5,7 +5,7 @@ from sqlmodel import Session
 from studio.services.compare import compare
 from studio.services.runs import attempts
 from studio.web.compare.comparison_url import View, brushed, parse
-from tests.support.factories import make_running, progressed
+from tests.support.factories import make_running, metrics_event
 
 
 def test_an_address_comes_back_as_it_was() -> None:
@@ -34,7 +34,7 @@ def test_a_part_of_the_axis_is_two_numbers_or_nothing() -> None:
 def test_a_brush_leaves_runs_by_numbers_and_names(db: Session) -> None:
     for precision, loss in (("bf16", 1.0), ("fp32", 2.0), ("fp16", 3.0)):
         run = make_running(db, precision=precision)
-        attempts.follow(db, run, [progressed(1, loss=loss)], 1)
+        attempts.follow(db, run, [metrics_event(1, loss=loss)], 1)
     made = compare.compare(db, [1, 2, 3])
 
     assert brushed(made, "loss:1..2.5") == {3}

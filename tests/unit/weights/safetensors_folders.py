@@ -22,7 +22,7 @@ def write(folder: Path, values: Values, file: str = WHOLE, **config: Any) -> Pat
     data = b""
     for name, (code, numbers) in values.items():
         raw = encode(code, numbers)
-        header[name] = told(code, [len(numbers)], len(data), len(data) + len(raw))
+        header[name] = tensor_entry(code, [len(numbers)], len(data), len(data) + len(raw))
         data += raw
     write_raw(folder / file, header, data)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama"} | config))
@@ -36,7 +36,7 @@ def write_empty(folder: Path, shapes: Mapping[str, tuple[str, list[int]]], **con
     end = 0
     for name, (code, shape) in shapes.items():
         start, end = end, end + math.prod(shape) * BITS[code][1] // 8
-        header[name] = told(code, shape, start, end)
+        header[name] = tensor_entry(code, shape, start, end)
     write_raw(folder / WHOLE, header, b"")
     with (folder / WHOLE).open("r+b") as opened:
         opened.truncate((folder / WHOLE).stat().st_size + end)
@@ -53,7 +53,7 @@ def write_raw(path: Path, header: Any, data: bytes) -> None:  # noqa: ANN401 -- 
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def told(code: str, shape: list[int], start: int, end: int) -> dict[str, Any]:
+def tensor_entry(code: str, shape: list[int], start: int, end: int) -> dict[str, Any]:
     return {"dtype": code, "shape": shape, "data_offsets": [start, end]}
 
 

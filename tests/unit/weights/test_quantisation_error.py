@@ -14,7 +14,7 @@ from tests.unit.weights import safetensors_folders
 def rounding(folder: Path, rows: Sequence[Sequence[float]]) -> dict[str, float]:
     values = [one for row in rows for one in row]
     header = {
-        "layer.weight": safetensors_folders.told(
+        "layer.weight": safetensors_folders.tensor_entry(
             "F32", [len(rows), len(rows[0])], 0, 4 * len(values)
         )
     }

@@ -12,7 +12,7 @@ from studio.weights import safetensors_headers
 from studio.weights.safetensors_headers import WHOLE
 from tests.unit.weights import safetensors_folders
 
-GOOD = safetensors_folders.told("F32", [2], 0, 8)
+GOOD = safetensors_folders.tensor_entry("F32", [2], 0, 8)
 
 
 def refusal_of(path: Path) -> str:

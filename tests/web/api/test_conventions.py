@@ -14,7 +14,7 @@ from studio.db.tables import Dataset, Experiment, Run
 from studio.errors import ConflictError
 from studio.services.accounts import idempotency_keys
 from studio.settings import Settings
-from tests.support.factories import make_done, make_run
+from tests.support.factories import make_finished_run, make_run
 
 RECIPE = {"base_model": "starter", "dataset": "starter"}
 KEY = {"Idempotency-Key": "k"}
@@ -111,7 +111,7 @@ def test_a_change_of_what_somebody_else_changed_is_refused(
     client: TestClient, engine: Engine, path: str, name: str
 ) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     client.post("/api/v1/comparisons", json={"name": "c", "query": "runs=1"})
     read = client.get(f"/api/v1{path}").headers["etag"]
     mine = client.patch(f"/api/v1{path}", json={name: "mine"}, headers={"If-Match": read})
@@ -163,8 +163,8 @@ def test_runs_are_found_by_filters(
     client: TestClient, engine: Engine, filters: dict[str, Any], found: list[int]
 ) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, precision="bf16")
-        make_done(db, "second", precision="fp32").tags = ["good one"]
+        make_finished_run(db, precision="bf16")
+        make_finished_run(db, "second", precision="fp32").tags = ["good one"]
     told = client.get("/api/v1/runs", params=filters).json()["data"]
 
     assert [run["id"] for run in told] == found
@@ -181,7 +181,7 @@ def test_models_come_in_pages_and_by_name(client: TestClient) -> None:
 
 def test_numbers_are_told_from_a_place_to_another(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     asked: dict[str, str | int] = {"keys": "loss", "from": 3, "to": 5}
     told = client.get("/api/v1/runs/1/metrics", params=asked).json()
 
@@ -193,7 +193,7 @@ def test_checkpoints_are_told_newest_first(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
-        make_done(db).checkpoint_step = 8
+        make_finished_run(db).checkpoint_step = 8
     folder = settings.runs / "1" / "checkpoints"
     for step in (4, 8):
         (folder / f"checkpoint-{step}").mkdir(parents=True)

@@ -12,7 +12,7 @@ from studio.db.session import unit_of_work
 from studio.db.tables import FailingStep, Worker
 from studio.recipe.precision import PRECISIONS
 from studio.services.workers import workers
-from tests.support.factories import make_done, make_run, make_running
+from tests.support.factories import make_finished_run, make_run, make_running
 from tests.unit.weights import safetensors_folders
 
 RECIPE = {"base_model": "starter", "dataset": "starter"}
@@ -136,7 +136,7 @@ def test_a_folder_without_a_model_is_refused(client: TestClient) -> None:
 
 def test_comparing_tells_what_differs(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, precision="bf16"), make_done(db, precision="fp32")
+        make_finished_run(db, precision="bf16"), make_finished_run(db, precision="fp32")
     made = client.get("/api/v1/compare", params={"runs": "1,2", "base": 2}).json()
 
     assert (made["base"], made["differing"]) == (2, {"precision": ["bf16", "fp32"]})

@@ -16,16 +16,16 @@ from studio.web.auth.login_throttle import (
     WINDOW_SECONDS,
     Tries,
 )
-from tests.support.page_reader import read
-from tests.support.visitors import PASSWORD, House, house
+from tests.support.page_reader import parse_page
+from tests.support.visitors import PASSWORD, Visitors, make_visitors
 
 CHOSEN = {"password": PASSWORD, "again": PASSWORD}
 RUN = {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
 
 @pytest.fixture
-def home(engine: Engine, settings: Settings) -> House:
-    return house(engine, settings, "accounts")
+def home(engine: Engine, settings: Settings) -> Visitors:
+    return make_visitors(engine, settings, "accounts")
 
 
 @pytest.fixture(scope="module")
@@ -34,24 +34,24 @@ def hashed() -> str:
     return passwords.digest(PASSWORD)
 
 
-def add(home: House, hashed: str, name: str = "ann", role: Role = Role.MEMBER) -> None:
+def add(home: Visitors, hashed: str, name: str = "ann", role: Role = Role.MEMBER) -> None:
     with unit_of_work(home.engine) as db:
         accounts.add(db, name, role).password = hashed
 
 
-def issued(home: House, purpose: Purpose, number: int | None = None) -> str:
+def issued(home: Visitors, purpose: Purpose, number: int | None = None) -> str:
     with unit_of_work(home.engine) as db:
         return one_time_links.issue(db, purpose, number)
 
 
-def test_a_stranger_is_sent_to_sign_in_and_back(home: House) -> None:
+def test_a_stranger_is_sent_to_sign_in_and_back(home: Visitors) -> None:
     answer = home.stranger().get("/runs?q=a%20b")
 
     assert answer.status_code == 303
     assert answer.headers["location"] == "/login?next=/runs%3Fq%3Da%2520b"
 
 
-def test_name_and_password_let_somebody_in(home: House, hashed: str) -> None:
+def test_name_and_password_let_somebody_in(home: Visitors, hashed: str) -> None:
     add(home, hashed)
     browser = home.stranger()
 
@@ -63,28 +63,28 @@ def test_name_and_password_let_somebody_in(home: House, hashed: str) -> None:
 
 @pytest.mark.parametrize("name", ["ann", "nobody"])
 def test_who_is_refused_is_not_told_which_of_both_was_wrong(
-    home: House, hashed: str, name: str
+    home: Visitors, hashed: str, name: str
 ) -> None:
     add(home, hashed)
 
     answer = home.stranger().post("/login", data={"name": name, "password": "guessed it"})
 
     assert answer.status_code == 401
-    assert "Name and password do not go together." in read(answer.text).text
+    assert "Name and password do not go together." in parse_page(answer.text).text
 
 
-def test_the_first_administrator_comes_by_the_link(home: House) -> None:
+def test_the_first_administrator_comes_by_the_link(home: Visitors) -> None:
     secret = issued(home, Purpose.FIRST)
     browser = home.stranger()
 
-    assert "The first administrator" in read(browser.get(f"/login?t={secret}").text).text
+    assert "The first administrator" in parse_page(browser.get(f"/login?t={secret}").text).text
     answer = browser.post("/login/password", data={"t": secret, "name": "Root"} | CHOSEN)
 
     assert answer.status_code == 303
     assert browser.get("/settings/people").status_code == 200
 
 
-def test_nobody_becomes_the_first_after_another(home: House) -> None:
+def test_nobody_becomes_the_first_after_another(home: Visitors) -> None:
     secret = issued(home, Purpose.FIRST)
     home.account("root", Role.ADMINISTRATOR)
 
@@ -93,7 +93,7 @@ def test_nobody_becomes_the_first_after_another(home: House) -> None:
     assert home.stranger().post("/login/password", data=form).status_code == 409
 
 
-def test_a_link_to_a_password_is_of_one_person(home: House) -> None:
+def test_a_link_to_a_password_is_of_one_person(home: Visitors) -> None:
     number = home.account("ann", Role.MEMBER)
     secret = issued(home, Purpose.PASSWORD, number)
 
@@ -107,7 +107,7 @@ def test_a_link_to_a_password_is_of_one_person(home: House) -> None:
 @pytest.mark.parametrize(
     "form", [{"again": "something else"}, {"password": "short", "again": "short"}]
 )
-def test_a_refused_password_leaves_the_link_as_it_was(home: House, form: dict[str, str]) -> None:
+def test_a_refused_password_leaves_the_link_as_it_was(home: Visitors, form: dict[str, str]) -> None:
     secret = issued(home, Purpose.PASSWORD, home.account("ann", Role.MEMBER))
 
     answer = home.stranger().post("/login/password", data={"t": secret} | CHOSEN | form)
@@ -116,7 +116,7 @@ def test_a_refused_password_leaves_the_link_as_it_was(home: House, form: dict[st
     assert home.stranger().get(f"/login?t={secret}").status_code == 200
 
 
-def test_a_new_password_shows_other_browsers_out(home: House, hashed: str) -> None:
+def test_a_new_password_shows_other_browsers_out(home: Visitors, hashed: str) -> None:
     add(home, hashed)
     mine, other = home.person("ann", Role.MEMBER), home.person("ann", Role.MEMBER)
     chosen = {"password": "another row of words", "again": "another row of words"}
@@ -127,7 +127,7 @@ def test_a_new_password_shows_other_browsers_out(home: House, hashed: str) -> No
     assert [one.get("/").status_code for one in (mine, other)] == [200, 303]
 
 
-def test_a_password_is_changed_only_by_who_knows_it(home: House, hashed: str) -> None:
+def test_a_password_is_changed_only_by_who_knows_it(home: Visitors, hashed: str) -> None:
     add(home, hashed)
     form = {"old": "a guess at it"} | CHOSEN
 
@@ -136,7 +136,7 @@ def test_a_password_is_changed_only_by_who_knows_it(home: House, hashed: str) ->
     assert answer.status_code == 401
 
 
-def test_guessing_is_slowed_down(home: House) -> None:
+def test_guessing_is_slowed_down(home: Visitors) -> None:
     home.app.state.tries = Tries(lambda: 0.0)
     for _ in range(MOST_OF_BOTH):
         home.app.state.tries.begin("ann", "testclient")
@@ -181,7 +181,7 @@ def test_however_many_try_little_is_remembered() -> None:
     assert len(tries) == KEPT
 
 
-def test_what_a_member_makes_is_theirs(home: House) -> None:
+def test_what_a_member_makes_is_theirs(home: Visitors) -> None:
     ann, bob = home.person("ann", Role.MEMBER), home.person("bob", Role.MEMBER)
     made = ann.post("/api/v1/runs", json=RUN).json()["id"]
 
@@ -193,7 +193,7 @@ def test_what_a_member_makes_is_theirs(home: House) -> None:
     assert ann.post(f"/api/v1/runs/{made}/cancel").status_code == 200
 
 
-def test_an_administrator_changes_everybodys(home: House) -> None:
+def test_an_administrator_changes_everybodys(home: Visitors) -> None:
     made = home.person("ann", Role.MEMBER).post("/api/v1/runs", json=RUN).json()["id"]
 
     root = home.person("root", Role.ADMINISTRATOR)
@@ -201,13 +201,13 @@ def test_an_administrator_changes_everybodys(home: House) -> None:
     assert root.post(f"/api/v1/runs/{made}/cancel").status_code == 200
 
 
-def test_what_is_everyones_any_member_changes(home: House) -> None:
+def test_what_is_everyones_any_member_changes(home: Visitors) -> None:
     answer = home.person("bob", Role.MEMBER).patch("/api/v1/datasets/1", json={"name": "ours"})
 
     assert answer.status_code == 200
 
 
-def test_who_is_removed_leaves_their_things_to_all(home: House) -> None:
+def test_who_is_removed_leaves_their_things_to_all(home: Visitors) -> None:
     ann, root = home.person("ann", Role.MEMBER), home.person("root", Role.ADMINISTRATOR)
     made = ann.post("/api/v1/runs", json=RUN).json()["id"]
 
@@ -218,62 +218,62 @@ def test_who_is_removed_leaves_their_things_to_all(home: House) -> None:
 
 
 @pytest.mark.parametrize(("verb", "form"), [("remove", {}), ("role", {"role": "member"})])
-def test_one_administrator_stays(home: House, verb: str, form: dict[str, str]) -> None:
+def test_one_administrator_stays(home: Visitors, verb: str, form: dict[str, str]) -> None:
     root = home.person("root", Role.ADMINISTRATOR)
 
     assert root.post(f"/settings/people/1/{verb}", data=form).status_code == 409
 
 
-def test_an_administrator_adds_somebody_and_gets_their_link(home: House) -> None:
+def test_an_administrator_adds_somebody_and_gets_their_link(home: Visitors) -> None:
     root = home.person("root", Role.ADMINISTRATOR)
 
-    page = read(root.post("/settings/people", data={"name": "ann", "role": "viewer"}).text)
+    page = parse_page(root.post("/settings/people", data={"name": "ann", "role": "viewer"}).text)
     link = page.one(id="made-secret").attributes["value"].removeprefix("http://testserver")
 
     assert 'value="ann"' in home.stranger().get(link).text
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "../x", "a\u202eb", "x" * 81, "<b>"])
-def test_some_names_are_none(home: House, name: str) -> None:
+def test_some_names_are_none(home: Visitors, name: str) -> None:
     root = home.person("root", Role.ADMINISTRATOR)
 
     assert root.post("/settings/people", data={"name": name}).status_code == 422
 
 
-def test_what_was_done_is_written_down(home: House) -> None:
+def test_what_was_done_is_written_down(home: Visitors) -> None:
     ann, root = home.person("ann", Role.MEMBER), home.person("root", Role.ADMINISTRATOR)
     ann.post("/api/v1/runs", json=RUN)
     ann.post("/settings/people", data={"name": "x"})
     ann.get("/runs")
 
-    rows = read(root.get("/settings/log").text).one("tbody").all("tr")
+    rows = parse_page(root.get("/settings/log").text).one("tbody").all("tr")
 
     told = [" ".join(row.text.split()) for row in rows]
     assert ["403" in told[0], "201" in told[1], len(told)] == [True, True, 2]
     assert "POST /settings/people" in told[0]
 
 
-def test_tries_to_sign_in_are_written_down(home: House) -> None:
+def test_tries_to_sign_in_are_written_down(home: Visitors) -> None:
     home.stranger().post("/login", data={"name": "Mallory", "password": "x"})
 
     page = home.person("root", Role.ADMINISTRATOR).get("/settings/log?who=mallory")
 
-    assert "401" in read(page.text).one("tbody").text
+    assert "401" in parse_page(page.text).one("tbody").text
 
 
-def test_a_link_of_a_studio_of_ones_own_opens_nothing_here(home: House) -> None:
-    owner = house(home.engine, home.settings, "link").owner()
+def test_a_link_of_a_studio_of_ones_own_opens_nothing_here(home: Visitors) -> None:
+    owner = make_visitors(home.engine, home.settings, "link").owner()
     browser = home.stranger()
     browser.cookies.set("studio_80", owner.cookies["studio_80"])
 
     assert browser.get("/").status_code == 303
 
 
-def test_a_token_of_nobody_opens_nothing_here(home: House) -> None:
+def test_a_token_of_nobody_opens_nothing_here(home: Visitors) -> None:
     assert home.program(Scope.ADMIN).get("/api/v1/runs").status_code == 401
 
 
-def test_a_fault_of_ours_is_written_down_too(home: House) -> None:
+def test_a_fault_of_ours_is_written_down_too(home: Visitors) -> None:
     ann = home.person("ann", Role.MEMBER)
     quiet = TestClient(home.app, raise_server_exceptions=False, cookies=ann.cookies)
     home.app.state.seats = None

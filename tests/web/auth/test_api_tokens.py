@@ -12,20 +12,20 @@ from studio.db.column_types import now
 from studio.db.session import reading, unit_of_work
 from studio.settings import Settings
 from tests.support.factories import make_running
-from tests.support.page_reader import read
-from tests.support.visitors import House, house
+from tests.support.page_reader import parse_page
+from tests.support.visitors import Visitors, make_visitors
 
 RUN = {"name": "x", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
 
 @pytest.fixture
-def home(engine: Engine, settings: Settings) -> House:
-    return house(engine, settings, "link")
+def home(engine: Engine, settings: Settings) -> Visitors:
+    return make_visitors(engine, settings, "link")
 
 
-def test_a_token_is_shown_once_and_lets_a_program_in(home: House) -> None:
+def test_a_token_is_shown_once_and_lets_a_program_in(home: Visitors) -> None:
     form = {"name": "nightly", "scope": "submit", "days": "30"}
-    page = read(home.owner().post("/settings/access/tokens", data=form).text)
+    page = parse_page(home.owner().post("/settings/access/tokens", data=form).text)
     secret = page.one(id="made-secret").attributes["value"]
     headers = {"Authorization": f"Bearer {secret}"}
 
@@ -33,7 +33,7 @@ def test_a_token_is_shown_once_and_lets_a_program_in(home: House) -> None:
     assert secret not in home.owner().get("/settings/access").text
 
 
-def test_only_its_hash_is_kept(home: House) -> None:
+def test_only_its_hash_is_kept(home: Visitors) -> None:
     secret = home.owner().post("/api/v1/tokens", json={"name": "n"}).json()["token"]
 
     with reading(home.engine) as db:
@@ -52,7 +52,7 @@ def test_only_its_hash_is_kept(home: House) -> None:
         (Scope.ADMIN, [200, 201, 200, 201]),
     ],
 )
-def test_a_scope_holds_those_before_it(home: House, scope: Scope, expected: list[int]) -> None:
+def test_a_scope_holds_those_before_it(home: Visitors, scope: Scope, expected: list[int]) -> None:
     with unit_of_work(home.engine) as db:
         make_running(db)
     program = home.program(scope)
@@ -67,7 +67,7 @@ def test_a_scope_holds_those_before_it(home: House, scope: Scope, expected: list
     assert [one.status_code for one in answers] == expected
 
 
-def test_a_token_does_no_more_than_who_made_it(home: House) -> None:
+def test_a_token_does_no_more_than_who_made_it(home: Visitors) -> None:
     viewer = home.person("vera", Role.VIEWER)
 
     answer = viewer.post("/api/v1/tokens", json={"name": "n", "scope": "manage"})
@@ -75,7 +75,7 @@ def test_a_token_does_no_more_than_who_made_it(home: House) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "scope")
 
 
-def test_it_does_less_once_its_maker_does(home: House) -> None:
+def test_it_does_less_once_its_maker_does(home: Visitors) -> None:
     ann = home.person("ann", Role.MEMBER)
     secret = ann.post("/api/v1/tokens", json={"name": "n", "scope": "manage"}).json()["token"]
     home.owner().post("/settings/people/1/role", data={"role": "viewer"})
@@ -86,7 +86,7 @@ def test_it_does_less_once_its_maker_does(home: House) -> None:
     assert answer.status_code == 403
 
 
-def test_it_lasts_no_longer_than_said(home: House) -> None:
+def test_it_lasts_no_longer_than_said(home: Visitors) -> None:
     program = home.program(Scope.READ)
     with unit_of_work(home.engine) as db:
         db.exec(select(Token)).one().expires_at = now() - timedelta(seconds=1)
@@ -94,7 +94,7 @@ def test_it_lasts_no_longer_than_said(home: House) -> None:
     assert program.get("/api/v1/runs").status_code == 401
 
 
-def test_it_is_told_when_it_was_used_last(home: House) -> None:
+def test_it_is_told_when_it_was_used_last(home: Visitors) -> None:
     program, owner = home.program(Scope.READ), home.owner()
     before = owner.get("/api/v1/tokens").json()["data"][0]["used_at"]
     program.get("/api/v1/runs")
@@ -103,7 +103,7 @@ def test_it_is_told_when_it_was_used_last(home: House) -> None:
     assert owner.get("/api/v1/tokens").json()["data"][0]["used_at"] is not None
 
 
-def test_use_is_written_once_a_minute(home: House) -> None:
+def test_use_is_written_once_a_minute(home: Visitors) -> None:
     program = home.program(Scope.READ)
     earlier = now() - timedelta(seconds=30)
     with unit_of_work(home.engine) as db:
@@ -114,30 +114,30 @@ def test_use_is_written_once_a_minute(home: House) -> None:
         assert db.exec(select(Token)).one().used_at == earlier
 
 
-def test_a_revoked_token_lets_nobody_in(home: House) -> None:
+def test_a_revoked_token_lets_nobody_in(home: Visitors) -> None:
     program = home.program(Scope.READ)
 
     assert home.owner().delete("/api/v1/tokens/1").status_code == 204
     assert program.get("/api/v1/runs").status_code == 401
 
 
-def test_nobody_revokes_what_is_anothers(home: House) -> None:
+def test_nobody_revokes_what_is_anothers(home: Visitors) -> None:
     home.program(Scope.READ, "root")
 
     assert home.person("ann", Role.MEMBER).delete("/api/v1/tokens/1").status_code == 404
 
 
 @pytest.mark.parametrize(("field", "value"), [("name", " "), ("days", "0"), ("days", "many")])
-def test_a_refused_wish_is_told_beside_the_form(home: House, field: str, value: str) -> None:
+def test_a_refused_wish_is_told_beside_the_form(home: Visitors, field: str, value: str) -> None:
     form = {"name": "nightly", "scope": "read", "days": "30"} | {field: value}
 
     answer = home.owner().post("/settings/access/tokens", data=form)
 
     assert answer.status_code == 422
-    assert read(answer.text).all(role="alert") != []
+    assert parse_page(answer.text).all(role="alert") != []
 
 
-def test_a_stream_ends_once_its_token_is_revoked(home: House) -> None:
+def test_a_stream_ends_once_its_token_is_revoked(home: Visitors) -> None:
     with unit_of_work(home.engine) as db:
         make_running(db)
     home.app.state.look_again_seconds = 0
@@ -148,7 +148,7 @@ def test_a_stream_ends_once_its_token_is_revoked(home: House) -> None:
     assert ended
 
 
-async def streamed(home: House, shown: str) -> bool:
+async def streamed(home: Visitors, shown: str) -> bool:
     """Open a live stream and revoke its token. Return whether the stream was ended."""
     sent: asyncio.Queue[dict[str, object]] = asyncio.Queue()
     headers = [(b"host", b"testserver"), (b"authorization", shown.encode())]

@@ -16,16 +16,16 @@ from studio.db.session import reading, unit_of_work
 from studio.services.accounts import accounts
 from studio.services.accounts.oidc import PATIENCE_SECONDS, Pending
 from studio.settings import Settings
-from tests.fakes.oidc_provider import CLIENT, SECRET, Provider, providing
-from tests.support.page_reader import read
-from tests.support.visitors import PASSWORD, House, house
+from tests.fakes.oidc_provider import CLIENT, SECRET, Provider, run_provider
+from tests.support.page_reader import parse_page
+from tests.support.visitors import PASSWORD, Visitors, make_visitors
 
 GROUPS = "chiefs=administrator,crew=member"
 
 
 @pytest.fixture(scope="module")
 def one_provider() -> Iterator[Provider]:
-    with providing() as made:
+    with run_provider() as made:
         yield made
 
 
@@ -37,11 +37,11 @@ def provider(one_provider: Provider) -> Provider:
 
 
 @pytest.fixture
-def home(engine: Engine, settings: Settings, provider: Provider) -> House:
+def home(engine: Engine, settings: Settings, provider: Provider) -> Visitors:
     return built(engine, settings, provider, new_people="viewer")
 
 
-def built(engine: Engine, settings: Settings, provider: Provider, **more: Any) -> House:  # noqa: ANN401 -- any setting
+def built(engine: Engine, settings: Settings, provider: Provider, **more: Any) -> Visitors:  # noqa: ANN401 -- any setting
     given = {
         "oidc_issuer": provider.url,
         "oidc_client_id": CLIENT,
@@ -49,7 +49,7 @@ def built(engine: Engine, settings: Settings, provider: Provider, **more: Any) -
     }
     with unit_of_work(engine) as db:
         accounts.add(db, "root", Role.ADMINISTRATOR)
-    return house(engine, settings.model_copy(update=given | more), "accounts")
+    return make_visitors(engine, settings.model_copy(update=given | more), "accounts")
 
 
 def come(browser: TestClient, provider: Provider, there: str = "/runs") -> Response:
@@ -67,7 +67,7 @@ def role_of(engine: Engine, name: str) -> Role | None:
 
 @pytest.mark.parametrize("algorithm", ["RS256", "ES256"])
 def test_whoever_the_service_signs_in_is_let_in(
-    home: House, provider: Provider, algorithm: str
+    home: Visitors, provider: Provider, algorithm: str
 ) -> None:
     provider.algorithm = algorithm
     browser = home.stranger()
@@ -80,17 +80,17 @@ def test_whoever_the_service_signs_in_is_let_in(
 
 
 def test_the_page_offers_it_where_it_is_set_up(
-    home: House, engine: Engine, settings: Settings
+    home: Visitors, engine: Engine, settings: Settings
 ) -> None:
-    offered = read(home.stranger().get("/login?next=/runs").text)
-    other = house(engine, settings, "accounts").stranger()
+    offered = parse_page(home.stranger().get("/login?next=/runs").text)
+    other = make_visitors(engine, settings, "accounts").stranger()
 
     assert [one.text for one in offered.all("a", class_="btn")] == ["Sign in with 127.0.0.1"]
     assert "Sign in with" not in other.get("/login").text
     assert other.get("/login/oidc").status_code == 404
 
 
-def test_what_is_asked_of_the_service_cannot_be_used_by_another(home: House) -> None:
+def test_what_is_asked_of_the_service_cannot_be_used_by_another(home: Visitors) -> None:
     sent = home.stranger().get("/login/oidc").headers["location"]
     asked = parse_qs(urlsplit(sent).query)
 
@@ -101,7 +101,7 @@ def test_what_is_asked_of_the_service_cannot_be_used_by_another(home: House) -> 
 
 @pytest.mark.parametrize("algorithm", ["none", "HS256", "RS512"])
 def test_a_token_of_another_algorithm_is_not_believed(
-    home: House, provider: Provider, algorithm: str
+    home: Visitors, provider: Provider, algorithm: str
 ) -> None:
     provider.algorithm = algorithm
 
@@ -126,7 +126,7 @@ def test_a_token_of_another_algorithm_is_not_believed(
     ],
 )
 def test_a_token_for_somebody_else_or_another_time_is_not_believed(
-    home: House, provider: Provider, claims: dict[str, Any]
+    home: Visitors, provider: Provider, claims: dict[str, Any]
 ) -> None:
     provider.person = claims
 
@@ -137,7 +137,7 @@ def test_a_token_for_somebody_else_or_another_time_is_not_believed(
     assert role_of(home.engine, "ann") is None
 
 
-def test_an_answer_works_once_and_in_one_browser(home: House, provider: Provider) -> None:
+def test_an_answer_works_once_and_in_one_browser(home: Visitors, provider: Provider) -> None:
     browser, thief = home.stranger(), home.stranger()
     back = provider.sign_in(browser.get("/login/oidc").headers["location"])
     taken = provider.sign_in(thief.get("/login/oidc").headers["location"])
@@ -158,7 +158,7 @@ def test_who_takes_too_long_begins_anew() -> None:
         pending.take(state, browser)
 
 
-def test_what_the_service_refuses_is_told(home: House, provider: Provider) -> None:
+def test_what_the_service_refuses_is_told(home: Visitors, provider: Provider) -> None:
     provider.refuses = "Your account is locked."
 
     answer = come(home.stranger(), provider)
@@ -168,13 +168,13 @@ def test_what_the_service_refuses_is_told(home: House, provider: Provider) -> No
 
 
 def test_a_service_that_is_not_there_or_another_is_told(
-    home: House, provider: Provider, engine: Engine, settings: Settings
+    home: Visitors, provider: Provider, engine: Engine, settings: Settings
 ) -> None:
     provider.calls_itself = "https://elsewhere.example.org"
     renamed = home.stranger().get("/login/oidc")
     given = {"oidc_issuer": "http://127.0.0.1:9", "oidc_client_id": CLIENT}
-    gone = house(engine, settings.model_copy(update=given), "accounts")
-    plain = house(
+    gone = make_visitors(engine, settings.model_copy(update=given), "accounts")
+    plain = make_visitors(
         engine,
         settings.model_copy(update=given | {"oidc_issuer": "http://login.example.org"}),
         "accounts",
@@ -222,7 +222,7 @@ def test_nobody_is_let_in_who_was_not_asked(
     assert role_of(engine, "ann") is Role.MEMBER
 
 
-def test_a_name_that_is_somebodys_is_not_theirs(home: House, provider: Provider) -> None:
+def test_a_name_that_is_somebodys_is_not_theirs(home: Visitors, provider: Provider) -> None:
     """Names are chosen at some services: one must not make an administrator of who takes it."""
     with unit_of_work(home.engine) as db:
         root = accounts.named(db, "root")
@@ -235,7 +235,7 @@ def test_a_name_that_is_somebodys_is_not_theirs(home: House, provider: Provider)
     assert "Somebody else is called root here" in answer.text
 
 
-def test_somebody_stays_who_they_are_under_another_name(home: House, provider: Provider) -> None:
+def test_somebody_stays_who_they_are_under_another_name(home: Visitors, provider: Provider) -> None:
     come(home.stranger(), provider)
     provider.person = {"preferred_username": "anna"}
 

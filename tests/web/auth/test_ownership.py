@@ -15,8 +15,8 @@ from studio.db.session import reading, unit_of_work
 from studio.db.tables import Experiment, Run
 from studio.services.operations.home import open_home
 from studio.settings import Settings
-from tests.support.factories import make_done
-from tests.support.visitors import House, house
+from tests.support.factories import make_finished_run
+from tests.support.visitors import Visitors, make_visitors
 
 ANNS, EVERYONES = 1, 2
 """Numbers of an experiment and of its only run."""
@@ -51,17 +51,17 @@ COPYING: dict[str, Attempt] = {
 
 
 @pytest.fixture
-def home(furnished: Path, tmp_path: Path) -> Iterator[House]:
+def home(furnished: Path, tmp_path: Path) -> Iterator[Visitors]:
     """Return a studio with one experiment of ann's and one of everyone's, each with a run."""
     shutil.copytree(furnished, tmp_path / "home")
     settings = Settings(home=tmp_path / "home", allowed_hosts="testserver")
     engine = open_home(settings)
-    made = house(engine, settings, "accounts")
+    made = make_visitors(engine, settings, "accounts")
     ann = Actor(name="ann", account_id=made.account("ann", Role.MEMBER), is_limited=True)
     with unit_of_work(engine) as db:
         with acting(ann):
-            assert make_done(db).experiment_id == ANNS
-        assert make_done(db).experiment_id == EVERYONES
+            assert make_finished_run(db).experiment_id == ANNS
+        assert make_finished_run(db).experiment_id == EVERYONES
     yield made
     engine.dispose()
 
@@ -73,7 +73,7 @@ def send(person: TestClient, attempt: Attempt) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("attempt", ADDING.values(), ids=ADDING)
-def test_only_its_owner_adds_to_an_experiment(home: House, attempt: Attempt) -> None:
+def test_only_its_owner_adds_to_an_experiment(home: Visitors, attempt: Attempt) -> None:
     bob, ann = (home.person(name, Role.MEMBER) for name in ("bob", "ann"))
     status, text = send(bob, attempt)
 
@@ -83,20 +83,20 @@ def test_only_its_owner_adds_to_an_experiment(home: House, attempt: Attempt) -> 
 
 @pytest.mark.parametrize("attempt", ADDING.values(), ids=ADDING)
 def test_an_administrator_and_a_token_of_the_owner_may_add_too(
-    home: House, attempt: Attempt
+    home: Visitors, attempt: Attempt
 ) -> None:
     assert send(home.person("root", Role.ADMINISTRATOR), attempt)[0] in {201, 303}
     assert send(home.program(Scope.SUBMIT, "ann"), attempt)[0] in {201, 303}
 
 
-def test_anyone_adds_to_what_is_everyones(home: House) -> None:
+def test_anyone_adds_to_what_is_everyones(home: Visitors) -> None:
     bob = home.person("bob", Role.MEMBER)
 
     assert send(bob, (f"/api/v1/experiments/{EVERYONES}/runs", {"json": {}}))[0] == 201
 
 
 @pytest.mark.parametrize("attempt", COPYING.values(), ids=COPYING)
-def test_what_starts_from_anothers_run_begins_in_a_copy(home: House, attempt: Attempt) -> None:
+def test_what_starts_from_anothers_run_begins_in_a_copy(home: Visitors, attempt: Attempt) -> None:
     bob = home.person("bob", Role.MEMBER)
     status, text = send(bob, attempt)
     assert status in {201, 303}, text
@@ -109,7 +109,7 @@ def test_what_starts_from_anothers_run_begins_in_a_copy(home: House, attempt: At
     assert (copy.owner_id, copy.parent, len(started)) == (owner, f"run:{ANNS}", 1)
 
 
-def test_the_page_of_anothers_experiment_offers_no_run(home: House) -> None:
+def test_the_page_of_anothers_experiment_offers_no_run(home: Visitors) -> None:
     action = f'action="/experiments/{ANNS}/runs"'
     shown = {
         name: action in home.person(name, Role.MEMBER).get(f"/experiments/{ANNS}").text

@@ -30,7 +30,7 @@ from studio.web.middleware.auth_middleware import Door
 from studio.web.middleware.request_metrics import Counter, Traffic
 from studio.web.page_routers import ROUTERS as PAGES
 from tests.support.factories import make_recipe, make_run
-from tests.support.visitors import House, house
+from tests.support.visitors import Visitors, make_visitors
 
 WAYS = list(Ways((*PAGES, *API)))
 IN, REFUSED = 204, 403
@@ -48,7 +48,7 @@ MAY = {
 
 
 @pytest.fixture(scope="module")
-def at_the_door(furnished_house: House) -> dict[str, TestClient]:
+def at_the_door(furnished_house: Visitors) -> dict[str, TestClient]:
     """Return everybody, each before a door behind which whoever is let in hears 204."""
     home = furnished_house
 
@@ -74,13 +74,15 @@ def at_the_door(furnished_house: House) -> dict[str, TestClient]:
 
 
 @pytest.fixture(scope="module")
-def furnished_house(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def furnished_house(
+    furnished: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Visitors]:
     """Return a studio in which ann owns the first row of each noun."""
     folder = tmp_path_factory.mktemp("walked") / "home"
     shutil.copytree(furnished, folder)
     settings = Settings(home=folder, allowed_hosts="testserver")
     engine = open_home(settings)
-    home = house(engine, settings, "accounts")
+    home = make_visitors(engine, settings, "accounts")
     ann = home.account("ann", Role.MEMBER)
     with unit_of_work(home.engine) as db:
         make_run(db)
@@ -118,7 +120,7 @@ def test_everybody_gets_in_exactly_where_they_may(
     assert answers == {way: expected(who, way) for way in WAYS}
 
 
-def test_nobody_gets_in_but_where_anybody_may(furnished_house: House) -> None:
+def test_nobody_gets_in_but_where_anybody_may(furnished_house: Visitors) -> None:
     stranger = furnished_house.stranger()
     closed = [way for way in WAYS if way.asks != "open"]
 

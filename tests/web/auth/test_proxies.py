@@ -11,40 +11,40 @@ from studio.services.accounts import accounts, audit_log
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.web.middleware.proxy_headers import Behind
-from tests.support.visitors import House, house
+from tests.support.visitors import Visitors, make_visitors
 
 PROXY = {"trusted_proxies": "10.0.0.1, 192.168.0.0/16", "proxy_user_header": "X-Forwarded-User"}
 ANN = {"X-Forwarded-User": "Ann"}
 
 
 @pytest.fixture
-def home(engine: Engine, settings: Settings) -> House:
-    home = house(engine, settings.model_copy(update=PROXY), "accounts")
+def home(engine: Engine, settings: Settings) -> Visitors:
+    home = make_visitors(engine, settings.model_copy(update=PROXY), "accounts")
     home.account("ann", Role.MEMBER)
     return home
 
 
-def visitor(home: House, address: str, **headers: str) -> TestClient:
+def visitor(home: Visitors, address: str, **headers: str) -> TestClient:
     return TestClient(home.app, client=(address, 1), follow_redirects=False, headers=headers or ANN)
 
 
 @pytest.mark.parametrize("proxy", ["10.0.0.1", "192.168.7.7"])
-def test_whom_a_listed_proxy_names_is_in(home: House, proxy: str) -> None:
+def test_whom_a_listed_proxy_names_is_in(home: Visitors, proxy: str) -> None:
     assert visitor(home, proxy).get("/api/v1/runs").status_code == 200
 
 
 @pytest.mark.parametrize("address", ["10.0.0.2", "127.0.0.1", "testclient"])
-def test_anybody_else_may_name_whom_they_like(home: House, address: str) -> None:
+def test_anybody_else_may_name_whom_they_like(home: Visitors, address: str) -> None:
     assert visitor(home, address).get("/api/v1/runs").status_code == 401
 
 
-def test_a_chain_that_a_visitor_writes_makes_no_proxy_of_them(home: House) -> None:
+def test_a_chain_that_a_visitor_writes_makes_no_proxy_of_them(home: Visitors) -> None:
     forged = ANN | {"X-Forwarded-For": "10.0.0.1"}
 
     assert visitor(home, "10.6.6.6", **forged).get("/api/v1/runs").status_code == 401
 
 
-def test_a_name_nobody_has_lets_nobody_in(home: House) -> None:
+def test_a_name_nobody_has_lets_nobody_in(home: Visitors) -> None:
     mallory = visitor(home, "10.0.0.1", **{"X-Forwarded-User": "mallory"})
 
     assert mallory.get("/api/v1/runs").status_code == 401
@@ -52,7 +52,7 @@ def test_a_name_nobody_has_lets_nobody_in(home: House) -> None:
 
 def test_new_people_are_let_in_where_that_is_said(engine: Engine, settings: Settings) -> None:
     open_to_new = settings.model_copy(update=PROXY | {"new_people": "viewer"})
-    home = house(engine, open_to_new, "accounts")
+    home = make_visitors(engine, open_to_new, "accounts")
 
     assert visitor(home, "10.0.0.1").get("/api/v1/runs").status_code == 200
     with reading(engine) as db:
@@ -60,12 +60,12 @@ def test_new_people_are_let_in_where_that_is_said(engine: Engine, settings: Sett
 
 
 def test_without_accounts_no_name_counts(engine: Engine, settings: Settings) -> None:
-    home = house(engine, settings.model_copy(update=PROXY), "link")
+    home = make_visitors(engine, settings.model_copy(update=PROXY), "link")
 
     assert visitor(home, "10.0.0.1").get("/api/v1/runs").status_code == 401
 
 
-def test_where_somebody_is_comes_from_the_last_hop_that_is_no_proxy(home: House) -> None:
+def test_where_somebody_is_comes_from_the_last_hop_that_is_no_proxy(home: Visitors) -> None:
     chain = {"X-Forwarded-For": "6.6.6.6, 203.0.113.9, 192.168.0.2"} | ANN
     visitor(home, "10.0.0.1", **chain).post("/api/v1/runs", json={})
 
@@ -73,7 +73,7 @@ def test_where_somebody_is_comes_from_the_last_hop_that_is_no_proxy(home: House)
         assert audit_log.newest(db, 1)[0].address == "203.0.113.9"
 
 
-def test_behind_tls_the_cookie_stays_under_tls(home: House) -> None:
+def test_behind_tls_the_cookie_stays_under_tls(home: Visitors) -> None:
     proxied = visitor(home, "10.0.0.1", **{"X-Forwarded-Proto": "https"})
 
     answer = proxied.post("/logout")

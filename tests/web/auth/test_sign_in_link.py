@@ -17,30 +17,30 @@ from studio.services.accounts import api_tokens, login_sessions
 from studio.settings import Settings
 from studio.web.accounts.login_page import local
 from studio.web.auth.route_table import Ways
-from tests.support.page_reader import read
-from tests.support.visitors import House, house
+from tests.support.page_reader import parse_page
+from tests.support.visitors import Visitors, make_visitors
 
 
 @pytest.fixture
-def home(engine: Engine, settings: Settings) -> House:
-    return house(engine, settings, "link")
+def home(engine: Engine, settings: Settings) -> Visitors:
+    return make_visitors(engine, settings, "link")
 
 
-def test_a_stranger_is_told_how_to_come_in(home: House) -> None:
+def test_a_stranger_is_told_how_to_come_in(home: Visitors) -> None:
     answer = home.stranger().get("/runs")
 
     assert answer.status_code == 401
-    assert "studio link" in read(answer.text).text
+    assert "studio link" in parse_page(answer.text).text
 
 
-def test_a_program_without_a_token_is_told_so(home: House) -> None:
+def test_a_program_without_a_token_is_told_so(home: Visitors) -> None:
     answer = home.stranger().get("/api/v1/runs")
 
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert answer.json()["error"]["code"] == "unauthorized"
 
 
-def test_a_part_of_a_page_sends_the_browser_to_the_door(home: House) -> None:
+def test_a_part_of_a_page_sends_the_browser_to_the_door(home: Visitors) -> None:
     headers = {"HX-Request-Type": "partial", "HX-Current-URL": "http://testserver/runs/3?x=1"}
 
     answer = home.stranger().get("/queue/others", headers=headers)
@@ -48,24 +48,24 @@ def test_a_part_of_a_page_sends_the_browser_to_the_door(home: House) -> None:
     assert (answer.status_code, answer.headers["hx-redirect"]) == (401, "/login?next=/runs/3")
 
 
-def test_what_a_stranger_sends_is_not_read(home: House) -> None:
+def test_what_a_stranger_sends_is_not_read(home: Visitors) -> None:
     answer = home.stranger().post("/api/v1/runs", content=b"{" * 100)
 
     assert answer.status_code == 401
 
 
 @pytest.mark.parametrize("path", ["/api/v1/health", "/static/css/base.css", "/login"])
-def test_some_things_are_anybodys(home: House, path: str) -> None:
+def test_some_things_are_anybodys(home: Visitors, path: str) -> None:
     assert home.stranger().get(path).status_code != 401
 
 
-def test_nobody_learns_which_pages_there_are(home: House) -> None:
+def test_nobody_learns_which_pages_there_are(home: Visitors) -> None:
     answers = [home.stranger().get(path).status_code for path in ("/nowhere", "/queue")]
 
     assert answers == [401, 401]
 
 
-def test_the_link_lets_one_browser_in(home: House) -> None:
+def test_the_link_lets_one_browser_in(home: Visitors) -> None:
     browser = home.stranger()
 
     answer = browser.get(home.link())
@@ -74,24 +74,24 @@ def test_the_link_lets_one_browser_in(home: House) -> None:
     assert browser.get("/").status_code == 200
 
 
-def test_the_link_works_once(home: House) -> None:
+def test_the_link_works_once(home: Visitors) -> None:
     link = home.link()
     home.stranger().get(link)
 
     answer = home.stranger().get(link)
 
     assert answer.status_code == 401
-    assert "used already" in read(answer.text).text
+    assert "used already" in parse_page(answer.text).text
 
 
-def test_who_is_in_may_open_the_link_again(home: House) -> None:
+def test_who_is_in_may_open_the_link_again(home: Visitors) -> None:
     browser, link = home.stranger(), home.link()
     browser.get(link)
 
     assert browser.get(link).headers["location"] == "/"
 
 
-def test_an_old_link_works_no_more(home: House) -> None:
+def test_an_old_link_works_no_more(home: Visitors) -> None:
     link = home.link()
     with unit_of_work(home.engine) as db:
         db.exec(select(Ticket)).one().expires_at = now() - timedelta(seconds=1)
@@ -99,14 +99,14 @@ def test_an_old_link_works_no_more(home: House) -> None:
     assert home.stranger().get(link).status_code == 401
 
 
-def test_no_script_reads_the_cookie_and_no_other_site_sends_it(home: House) -> None:
+def test_no_script_reads_the_cookie_and_no_other_site_sends_it(home: Visitors) -> None:
     cookie = SimpleCookie(home.stranger().get(home.link()).headers["set-cookie"])["studio_80"]
 
     assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "lax", "/")
     assert cookie["secure"] == ""
 
 
-def test_under_https_the_cookie_stays_there(home: House) -> None:
+def test_under_https_the_cookie_stays_there(home: Visitors) -> None:
     browser = TestClient(home.app, base_url="https://testserver", follow_redirects=False)
     answer = browser.get(home.link())
 
@@ -115,7 +115,7 @@ def test_under_https_the_cookie_stays_there(home: House) -> None:
     assert browser.get("/").status_code == 200
 
 
-def test_the_cookie_is_kept_as_a_hash_only(home: House) -> None:
+def test_the_cookie_is_kept_as_a_hash_only(home: Visitors) -> None:
     browser = home.owner()
     secret = browser.cookies["studio_80"]
 
@@ -129,7 +129,7 @@ def test_the_cookie_is_kept_as_a_hash_only(home: House) -> None:
 @pytest.mark.parametrize(
     ("field", "ago"), [("seen_at", login_sessions.IDLE), ("began_at", login_sessions.ABSOLUTE)]
 )
-def test_a_browser_is_shown_out_when_it_is_time(home: House, field: str, ago: timedelta) -> None:
+def test_a_browser_is_shown_out_when_it_is_time(home: Visitors, field: str, ago: timedelta) -> None:
     browser = home.owner()
     with unit_of_work(home.engine) as db:
         setattr(db.exec(select(SignIn)).one(), field, now() - ago - timedelta(seconds=1))
@@ -137,7 +137,7 @@ def test_a_browser_is_shown_out_when_it_is_time(home: House, field: str, ago: ti
     assert browser.get("/").status_code == 401
 
 
-def test_who_is_seen_stays(home: House) -> None:
+def test_who_is_seen_stays(home: Visitors) -> None:
     browser = home.owner()
     with unit_of_work(home.engine) as db:
         db.exec(select(SignIn)).one().seen_at = now() - login_sessions.IDLE / 2
@@ -147,7 +147,7 @@ def test_who_is_seen_stays(home: House) -> None:
         assert db.exec(select(SignIn)).one().seen_at > now() - timedelta(minutes=1)
 
 
-def test_who_signs_out_is_out(home: House) -> None:
+def test_who_signs_out_is_out(home: Visitors) -> None:
     browser = home.owner()
     secret = browser.cookies["studio_80"]
     browser.post("/logout")
@@ -157,7 +157,7 @@ def test_who_signs_out_is_out(home: House) -> None:
     assert browser.get("/").status_code == 401
 
 
-def test_another_browser_can_be_shown_out(home: House) -> None:
+def test_another_browser_can_be_shown_out(home: Visitors) -> None:
     mine, other = home.owner(), home.owner()
 
     mine.post("/settings/access/browsers/2")
@@ -165,7 +165,7 @@ def test_another_browser_can_be_shown_out(home: House) -> None:
     assert (mine.get("/").status_code, other.get("/").status_code) == (200, 401)
 
 
-def test_all_other_browsers_can_be_shown_out(home: House) -> None:
+def test_all_other_browsers_can_be_shown_out(home: Visitors) -> None:
     mine, others = home.owner(), [home.owner(), home.owner()]
 
     mine.post("/settings/access/browsers")
@@ -185,7 +185,7 @@ def test_the_door_leads_back() -> None:
     assert local("/runs/3?tab=log") == "/runs/3?tab=log"
 
 
-def test_programs_of_the_same_user_find_a_token(home: House) -> None:
+def test_programs_of_the_same_user_find_a_token(home: Visitors) -> None:
     file = home.settings.api_token
     api_tokens.keep_local(home.engine, file)
     headers = {"Authorization": f"Bearer {file.read_text().strip()}"}
@@ -194,7 +194,7 @@ def test_programs_of_the_same_user_find_a_token(home: House) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_good_token_in_the_home_is_kept(home: House) -> None:
+def test_a_good_token_in_the_home_is_kept(home: Visitors) -> None:
     file = home.settings.api_token
     api_tokens.keep_local(home.engine, file)
     first = file.read_text()
@@ -203,7 +203,7 @@ def test_a_good_token_in_the_home_is_kept(home: House) -> None:
     assert file.read_text() == first
 
 
-def test_a_token_in_the_home_that_is_none_is_made_anew(home: House) -> None:
+def test_a_token_in_the_home_that_is_none_is_made_anew(home: Visitors) -> None:
     file = home.settings.api_token
     file.write_text("sft_1_nothing")
     api_tokens.keep_local(home.engine, file)
@@ -212,14 +212,14 @@ def test_a_token_in_the_home_that_is_none_is_made_anew(home: House) -> None:
         assert api_tokens.find(db, file.read_text().strip()) is not None
 
 
-def test_a_wrong_token_is_refused_whatever_the_cookie_says(home: House) -> None:
+def test_a_wrong_token_is_refused_whatever_the_cookie_says(home: Visitors) -> None:
     answer = home.owner().get("/api/v1/runs", headers={"Authorization": "Bearer sft_1_x"})
 
     assert answer.status_code == 401
 
 
 def test_a_studio_without_sign_in_asks_for_nothing(engine: Engine, settings: Settings) -> None:
-    client = house(engine, settings, "none").stranger()
+    client = make_visitors(engine, settings, "none").stranger()
 
     answer = client.get("/api/v1/runs", headers={"Authorization": "Bearer whatever"})
 

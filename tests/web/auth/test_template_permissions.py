@@ -34,9 +34,9 @@ from studio.web.auth.route_table import Ways
 from studio.web.middleware.auth_middleware import Door
 from studio.web.middleware.request_metrics import Counter, Traffic
 from studio.web.page_routers import ROUTERS as PAGES
-from tests.support.factories import make_done, make_recipe, make_run, make_running
-from tests.support.page_reader import Node, read
-from tests.support.visitors import House, house
+from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
+from tests.support.page_reader import Node, parse_page
+from tests.support.visitors import Visitors, make_visitors
 
 WAYS = Ways((*PAGES, *API))
 Offer = tuple[str, str]
@@ -66,7 +66,7 @@ def fill(db: Session, settings: Settings) -> None:
     make_running(db)
     states.move(db, make_running(db), RunStatus.PAUSED)
     for step in (1, 2):
-        done = make_done(db, adapter={"kind": "lora"})
+        done = make_finished_run(db, adapter={"kind": "lora"})
         done.tags, done.notes = ["good"], "Warmer.\nShorter."
         done.resolved = {"parameters": 1_001_000, "trainable_parameters": 1000}
         RunDir(settings.runs / str(done.id)).artifacts.mkdir(parents=True)
@@ -74,7 +74,7 @@ def fill(db: Session, settings: Settings) -> None:
         told: list[Event] = [Sampled(stage="after", step=10, position=0, **words)]
         attempts.follow(db, done, told, 2000)
     attempts.fail(db, make_running(db), Failed(code="model_not_found", message="It is gone."))
-    make_done(db).deleted_at = now()
+    make_finished_run(db).deleted_at = now()
     db.add_all([Export(run_id=4, kind="merged", dtype="bfloat16")])
     recipe = make_recipe()
     space = SPACE.validate_python({"seed": {"values": [1, 2]}})
@@ -92,13 +92,13 @@ def fill(db: Session, settings: Settings) -> None:
 
 
 @pytest.fixture(scope="module")
-def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitors]:
     """Return a studio where all but the starter's is ann's."""
     folder = tmp_path_factory.mktemp("offered") / "home"
     shutil.copytree(furnished, folder)
     settings = Settings(home=folder, allowed_hosts="testserver", hub_endpoint="http://127.0.0.1:9")
     engine = open_home(settings)
-    made = house(engine, settings, "accounts")
+    made = make_visitors(engine, settings, "accounts")
     ann = Actor(name="ann", account_id=made.account("ann", Role.MEMBER), is_limited=True)
     with acting(ann), unit_of_work(engine) as db:
         fill(db, settings)
@@ -111,7 +111,7 @@ def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def people(home: House) -> dict[str, TestClient]:
+def people(home: Visitors) -> dict[str, TestClient]:
     return {
         "viewer": home.person("vera", Role.VIEWER),
         "owner": home.person("ann", Role.MEMBER),
@@ -126,7 +126,7 @@ def offers(people: dict[str, TestClient]) -> Offers:
     return {who: all_offered(people[who]) for who in LOOKING}
 
 
-def at_the_door(home: House, like: TestClient) -> TestClient:
+def at_the_door(home: Visitors, like: TestClient) -> TestClient:
     """Return the same person before a door behind which whoever is let in hears 204."""
 
     async def behind(scope: Asked, receive: Receive, send: Send) -> None:
@@ -142,7 +142,7 @@ def at_the_door(home: House, like: TestClient) -> TestClient:
 
 def offered(there: str, html: str) -> set[Offer]:
     """Return what a page lets one do by its links, forms, buttons, and parts that load."""
-    page = read(html)
+    page = parse_page(html)
     links = {one.attributes.get("href", "#") for one in page.all("a")}
     found = {("GET", link) for link in links if not link.startswith("#")}
     for form in page.all("form"):
@@ -187,7 +187,7 @@ def all_offered(person: TestClient) -> dict[Offer, str]:
 
 @pytest.mark.parametrize("who", LOOKING)
 def test_nobody_is_offered_what_they_may_not_do(
-    home: House, people: dict[str, TestClient], offers: Offers, who: str
+    home: Visitors, people: dict[str, TestClient], offers: Offers, who: str
 ) -> None:
     door = at_the_door(home, people[who])
 
@@ -241,7 +241,7 @@ def test_what_is_anothers_can_be_begun_from(offers: Offers) -> None:
 
 
 def test_who_only_looks_reads_words_and_has_no_editor(people: dict[str, TestClient]) -> None:
-    told = {who: read(people[who].get("/runs/4/words").text) for who in ("viewer", "owner")}
+    told = {who: parse_page(people[who].get("/runs/4/words").text) for who in ("viewer", "owner")}
 
     shown = [one.text for one in told["viewer"].all(class_="wrap")]
     assert (shown[:2], shown[2].split()) == (["first try", "good"], ["Warmer.", "Shorter."])
@@ -250,14 +250,17 @@ def test_who_only_looks_reads_words_and_has_no_editor(people: dict[str, TestClie
 
 
 def test_who_only_looks_can_compare(people: dict[str, TestClient]) -> None:
-    page = read(people["viewer"].get("/").text)
+    page = parse_page(people["viewer"].get("/").text)
 
     form = page.one("form", id="bulk").attributes
     assert (form.get("method"), form["action"]) == (None, "/compare")
 
 
 def test_whoever_is_signed_in_is_told_who_they_are(people: dict[str, TestClient]) -> None:
-    told = {who: read(one.get("/").text).one("p", class_="who").text for who, one in people.items()}
+    told = {
+        who: parse_page(one.get("/").text).one("p", class_="who").text
+        for who, one in people.items()
+    }
 
     assert told == {
         "viewer": "vera, viewer",
@@ -271,6 +274,6 @@ def test_whoever_is_refused_is_told_so_as_the_one_they_are(people: dict[str, Tes
     refused = people["viewer"].get("/new")
 
     assert refused.status_code == 403
-    page = read(refused.text)
+    page = parse_page(refused.text)
     assert page.one("p", class_="who").text == "vera, viewer"
     assert [one.text for one in page.one("nav").all("a") if one.attributes["href"] == "/new"] == []

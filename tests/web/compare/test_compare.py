@@ -8,12 +8,12 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.protocols.events import Sampled
 from studio.services.runs import attempts
-from tests.support.factories import make_done, make_running, progressed
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run, make_running, metrics_event
+from tests.support.page_reader import Node, parse_page
 
 
 def shown(client: TestClient, query: str) -> Node:
-    return read(client.get(f"/compare{query}").text)
+    return parse_page(client.get(f"/compare{query}").text)
 
 
 def two(engine: Engine) -> None:
@@ -23,7 +23,7 @@ def two(engine: Engine) -> None:
             answer = Sampled(
                 stage="after", step=9, position=0, prompt="Q?", reference="R", answer=precision
             )
-            attempts.follow(db, run, [progressed(9, eval_loss=loss), answer], 10)
+            attempts.follow(db, run, [metrics_event(9, eval_loss=loss), answer], 10)
 
 
 def table(page: Node, label: str) -> list[list[str]]:
@@ -99,7 +99,7 @@ def test_runs_of_one_colour_are_told_apart_by_their_dashes(
 ) -> None:
     with unit_of_work(engine) as db:
         for _ in range(9):
-            make_done(db)
+            make_finished_run(db)
 
     page = shown(client, "?runs=9,1").one(**{"data-unit": "step"})
     lines = {line["id"]: line for line in json.loads(page.attributes["data-lines"])}
@@ -109,7 +109,7 @@ def test_runs_of_one_colour_are_told_apart_by_their_dashes(
 def test_leaving_a_run_out_keeps_the_rest_of_the_view(client: TestClient, engine: Engine) -> None:
     two(engine)
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
 
     page = shown(client, "?runs=1,2,3&base=2&x=tokens")
     link = page.one("a", **{"aria-label": "Leave out run 1, bf16"})
@@ -138,8 +138,10 @@ def test_seed_and_name_are_no_difference_unless_asked_for(
 ) -> None:
     with unit_of_work(engine) as db:
         for seed in (1, 2):
-            make_done(db, f"try {seed}", optimisation={"seed": seed})
-    said = [read(client.get(f"/compare?runs=1,2{more}").text).text for more in ("", "&noise=1")]
+            make_finished_run(db, f"try {seed}", optimisation={"seed": seed})
+    said = [
+        parse_page(client.get(f"/compare?runs=1,2{more}").text).text for more in ("", "&noise=1")
+    ]
 
     assert ["Left out: name, optimisation.seed." in one for one in said] == [True, False]
     assert ["None: these runs have one recipe." in one for one in said] == [True, False]
@@ -156,7 +158,7 @@ def test_without_repeats_the_page_says_that_noise_is_unknown(
 def test_groups_are_listed_with_their_number_of_runs(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for seed in (1, 2):
-            make_done(db, optimisation={"seed": seed})
+            make_finished_run(db, optimisation={"seed": seed})
 
     listed = shown(client, "?runs=1,2&group=seed").one("ul", **{"aria-label": "Groups drawn"})
     assert listed.text == "first try n = 2"
@@ -193,7 +195,7 @@ def test_an_axis_may_be_any_metric(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for _ in range(2):
             run = make_running(db)
-            attempts.follow(db, run, [progressed(1, loss=2.0, grad_norm=7.0)], 1)
+            attempts.follow(db, run, [metrics_event(1, loss=2.0, grad_norm=7.0)], 1)
 
     found = client.get("/api/v1/compare/curves?runs=1,2&keys=loss&x=grad_norm").json()
     assert (found["x"], found["curves"]["loss"]["1"]["mean"]) == ([7.0], [2.0])
@@ -202,7 +204,7 @@ def test_an_axis_may_be_any_metric(client: TestClient, engine: Engine) -> None:
 def test_a_group_is_one_line(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for seed in (1, 2):
-            make_done(db, optimisation={"seed": seed})
+            make_finished_run(db, optimisation={"seed": seed})
 
     found = client.get("/api/v1/compare/curves?runs=1,2&keys=loss&group=seed").json()
     assert [(line["id"], line["n"]) for line in found["lines"]] == [(1, 2)]
@@ -211,6 +213,6 @@ def test_a_group_is_one_line(client: TestClient, engine: Engine) -> None:
 
 def test_a_step_that_broke_is_explained(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [progressed(3, loss=float("nan"))], 1)
+        attempts.follow(db, make_running(db), [metrics_event(3, loss=float("nan"))], 1)
 
-    assert "Training loss: nan" in read(client.get("/runs/1/broken?step=3").text).text
+    assert "Training loss: nan" in parse_page(client.get("/runs/1/broken?step=3").text).text

@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
-from tests.support.factories import make_done
-from tests.support.page_reader import read
+from tests.support.factories import make_finished_run
+from tests.support.page_reader import parse_page
 
 SAVED = {"name": "Seeds | of <b>one</b>", "text": "They agree.", "query": "runs=1,2&x=tokens"}
 
@@ -17,7 +17,7 @@ SAVED = {"name": "Seeds | of <b>one</b>", "text": "They agree.", "query": "runs=
 def two(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for precision in ("bf16", "fp32"):
-            make_done(db, precision, precision=precision)
+            make_finished_run(db, precision, precision=precision)
 
 
 def test_a_comparison_is_kept_by_its_form_and_opens_as_it_was(
@@ -29,7 +29,7 @@ def test_a_comparison_is_kept_by_its_form_and_opens_as_it_was(
 
     assert kept.headers["location"] == "/comparisons/1"
     assert opened.headers["location"] == "/compare?runs=1,2&x=tokens&saved=1"
-    page = read(client.get("/comparisons/1").text)
+    page = parse_page(client.get("/comparisons/1").text)
     assert page.one("h1").text == SAVED["name"]
     assert SAVED["text"] in page.one(class_="note").text
 
@@ -39,7 +39,8 @@ def test_what_was_kept_is_listed_where_runs_are_chosen(client: TestClient, engin
     client.post("/comparisons", data=SAVED)
 
     assert (
-        read(client.get("/compare").text).all("a", href="/comparisons/1")[0].text == (SAVED["name"])
+        parse_page(client.get("/compare").text).all("a", href="/comparisons/1")[0].text
+        == (SAVED["name"])
     )
 
 
@@ -78,10 +79,10 @@ def test_a_zip_holds_the_text_and_the_curves(client: TestClient, engine: Engine)
 def test_a_run_that_was_deleted_since_is_told(client: TestClient, engine: Engine) -> None:
     two(engine)
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     client.post("/comparisons", data=SAVED | {"query": "runs=1,2,3"})
     client.delete("/api/v1/runs/3").raise_for_status()
     with unit_of_work(engine) as db:
         assert db.get(Run, 3) is None
 
-    assert "Deleted since: run 3." in read(client.get("/comparisons/1").text).text
+    assert "Deleted since: run 3." in parse_page(client.get("/comparisons/1").text).text

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.page_reader import posted, problem_of, read
+from tests.support.page_reader import field_error, form_fields, parse_page
 
 API = "/api/v1/datasets"
 HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -30,7 +30,7 @@ def error_of(answer: Any) -> tuple[int, str, str | None]:  # noqa: ANN401 -- the
 
 def test_a_finding_is_told_with_its_count_and_its_rows(client: TestClient) -> None:
     number = bring(client, [*GOOD, BELL, *GOOD[:2]])
-    page = read(client.get(f"/datasets/{number}").text)
+    page = parse_page(client.get(f"/datasets/{number}").text)
 
     told = [one.text for one in page.all("li", class_="finding")]
     assert [one.split(" Show rows")[0] for one in told] == [
@@ -53,7 +53,7 @@ def test_rows_in_another_language_are_told_and_left_out(
     french = "Ma voisine fait pousser des tomates sur son balcon et les offre à tout le monde."
     rows = [(f"{english} {i}?", f"{english} {i + 1}.") for i in range(24)]
     number = bring(client, [*rows, (french, french)])
-    page = read(client.get(f"/datasets/{number}", headers={"Accept-Language": language}).text)
+    page = parse_page(client.get(f"/datasets/{number}", headers={"Accept-Language": language}).text)
     answer = client.post(f"{API}/{number}/exclude", json={"finding": "other_language"})
 
     (told,) = [one.text for one in page.all("li", class_="finding")]
@@ -69,12 +69,12 @@ def test_nothing_suspicious_is_said_too(client: TestClient) -> None:
 
 def test_the_rows_of_a_finding_are_shown_with_the_place(client: TestClient) -> None:
     number = bring(client, [*GOOD, BELL])
-    page = read(client.get(f"/datasets/{number}").text)
+    page = parse_page(client.get(f"/datasets/{number}").text)
     link = page.one(
         "a",
         **{"aria-label": "Show rows: Rows hold control characters or marks that cannot be seen"},
     )
-    shown = read(
+    shown = parse_page(
         client.get(f"/datasets/{number}{link.attributes['href'].split(str(number), 1)[1]}").text
     )
 
@@ -85,7 +85,7 @@ def test_the_rows_of_a_finding_are_shown_with_the_place(client: TestClient) -> N
 
 def test_a_row_that_repeats_another_leads_to_it(client: TestClient) -> None:
     number = bring(client, [*GOOD, GOOD[4]])
-    page = read(client.get(f"/datasets/{number}?finding=duplicates").text)
+    page = parse_page(client.get(f"/datasets/{number}?finding=duplicates").text)
 
     (link,) = [one for one in page.all("a") if one.text == "Show row 5"]
     assert link.attributes["href"] == "?version=1&split=train&rows=5#rows"
@@ -95,7 +95,7 @@ def test_a_finding_is_left_out_and_that_can_be_undone(client: TestClient) -> Non
     number = bring(client, [*GOOD, BELL])
     page = client.post(f"/datasets/{number}/versions/1/leave-out?code=control_characters")
 
-    shown = read(page.text)
+    shown = parse_page(page.text)
     assert (page.status_code, page.url.query) == (200, b"told=out&before=1")
     assert "Those rows are left out: new runs learn from version 2." in shown.text
     (button,) = [one for one in shown.all("button") if one.text == "Undo: use version 1"]
@@ -175,10 +175,10 @@ def test_one_row_blocks_the_start_wherever_it_is_asked_for(client: TestClient) -
 
     planned = client.post("/api/v1/plan", json={"recipe": recipe}).json()
     refused = client.post("/api/v1/runs", json={"name": "no", "recipe": recipe})
-    form = dict(posted(read(client.get("/new?preset=full").text).one(id="form")))
+    form = dict(form_fields(parse_page(client.get("/new?preset=full").text).one(id="form")))
     form |= {"dataset": "pets", "name": "no"}
-    advised = read(client.post("/new/advice", data=form, headers=HTMX).text)
-    started = read(client.post("/new", data=form).text)
+    advised = parse_page(client.post("/new/advice", data=form, headers=HTMX).text)
+    started = parse_page(client.post("/new", data=form).text)
 
     (told,) = planned["refusals"]
     assert (told["message"], told["link"]) == (message, f"/datasets/{number}#problems")
@@ -188,7 +188,7 @@ def test_one_row_blocks_the_start_wherever_it_is_asked_for(client: TestClient) -
     assert [
         one.attributes["href"] for one in advised.all("a") if one.text == "Look at the data set"
     ] == [f"/datasets/{number}#problems"]
-    assert problem_of(started, "dataset").startswith(message)
+    assert field_error(started, "dataset").startswith(message)
 
 
 def test_what_only_warns_is_told_beside_the_form_and_by_a_plan(client: TestClient) -> None:

@@ -14,7 +14,7 @@ from studio.intake.files.formats import ACCEPTED
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.support.factories import make_run
-from tests.support.page_reader import Node, posted, problem_of, read, value_of
+from tests.support.page_reader import Node, field_error, field_value, form_fields, parse_page
 
 ROW = b'{"prompt": "Who?", "completion": "Me."}\n'
 HOSTILE = (
@@ -30,7 +30,7 @@ def files(content: bytes = ROW, filename: str = "pets.jsonl") -> dict[str, tuple
 def bring(client: TestClient, content: bytes = ROW, filename: str = "pets.jsonl") -> Any:  # noqa: ANN401 -- the client's response
     """Bring a file and use what was seen in it, as one does who presses the one button."""
     screen = client.post("/datasets", files=files(content, filename))
-    sent = posted(read(screen.text).one("form", id="form"))
+    sent = form_fields(parse_page(screen.text).one("form", id="form"))
     return client.post(screen.url.path, data=dict(sent))
 
 
@@ -47,7 +47,7 @@ def error_of(answer: Any) -> tuple[int, str, str]:  # noqa: ANN401 -- the client
 def test_an_uploaded_file_is_shown_as_conversations(client: TestClient) -> None:
     page = bring(client, ROW + b'{"prompt": "Why?"}\n')
 
-    shown = read(page.text)
+    shown = parse_page(page.text)
     assert page.url.path == "/datasets/2"
     assert shown.one("h1").text == "pets"
     assert [turn.text for turn in shown.all(class_="turn")] == ["user Who?", "assistant Me."]
@@ -58,7 +58,7 @@ def test_an_uploaded_file_is_shown_as_conversations(client: TestClient) -> None:
 def test_the_list_says_what_each_data_set_is(client: TestClient) -> None:
     bring(client, ROW + b"{}\n" + ROW + ROW.replace(b"Who", b"How"))
 
-    newest, starter = read(client.get("/datasets").text).one("tbody").all("tr")
+    newest, starter = parse_page(client.get("/datasets").text).one("tbody").all("tr")
     shown = [cell.text for cell in newest.all("td")]
     assert shown[0] == "3"
     assert shown[2:6] == [
@@ -75,20 +75,20 @@ def test_a_refused_file_is_told_beside_its_field_and_the_form_is_kept(client: Te
         "/datasets", files=files(b"<html>", "pets.csv"), data={"name": 'my <b>"pets"'}
     )
 
-    page = read(answer.text)
+    page = parse_page(answer.text)
     assert answer.status_code == 422
-    assert problem_of(page, "file").startswith(
+    assert field_error(page, "file").startswith(
         "The name ends in .csv, but the file is an HTML page."
     )
-    assert value_of(page.one("form", id="form"), "name") == 'my <b>"pets"'
+    assert field_value(page.one("form", id="form"), "name") == 'my <b>"pets"'
 
 
 def test_a_taken_name_is_told_beside_the_name(client: TestClient) -> None:
     answer = client.post("/datasets", files=files(), data={"name": "starter"})
 
-    page = read(answer.text)
-    assert problem_of(page, "name").startswith("There is a data set called starter already.")
-    assert problem_of(page, "file") == ""
+    page = parse_page(answer.text)
+    assert field_error(page, "name").startswith("There is a data set called starter already.")
+    assert field_error(page, "file") == ""
 
 
 def test_a_form_without_a_file_is_refused(client: TestClient) -> None:
@@ -100,7 +100,7 @@ def test_a_form_without_a_file_is_refused(client: TestClient) -> None:
 def test_hostile_text_is_only_text(client: TestClient) -> None:
     page = bring(client, HOSTILE, '"><script>x.jsonl')
 
-    turns = [turn.text for turn in read(page.text).all(class_="turn")]
+    turns = [turn.text for turn in parse_page(page.text).all(class_="turn")]
     assert turns == [
         "user <script>alert(1)</script>",
         "assistant {{ 7*7 }} <img src=x onerror=y>",
@@ -112,9 +112,9 @@ def test_hostile_text_is_only_text(client: TestClient) -> None:
 def test_rows_are_shown_ten_at_a_time(client: TestClient) -> None:
     client.post(API, files=files(ROW * 20))
 
-    first = read(client.get("/datasets/2").text)
+    first = parse_page(client.get("/datasets/2").text)
     following = first.one("a", rel="next").attributes["href"]
-    second = read(client.get(f"/datasets/2{following}").text)
+    second = parse_page(client.get(f"/datasets/2{following}").text)
 
     assert (rows_in(first)[-1], following) == ("Row 10", "?version=1&split=train&after=10#rows")
     assert (rows_in(second), second.all("a", rel="next")) == (
@@ -126,7 +126,7 @@ def test_rows_are_shown_ten_at_a_time(client: TestClient) -> None:
 def test_a_long_turn_is_cut_on_the_page_and_says_so(client: TestClient) -> None:
     long = ROW.replace(b"Me.", b"m" * 5000)
 
-    page = read(bring(client, long).text)
+    page = parse_page(bring(client, long).text)
 
     assert page.all(class_="turn")[1].text.endswith("mmm … and 1 000 more characters")
 
@@ -134,7 +134,7 @@ def test_a_long_turn_is_cut_on_the_page_and_says_so(client: TestClient) -> None:
 def test_a_data_set_is_renamed(client: TestClient) -> None:
     page = client.post("/datasets/1/name", data={"name": "other"})
 
-    assert read(page.text).one("h1").text == "other"
+    assert parse_page(page.text).one("h1").text == "other"
 
 
 def test_a_refused_name_is_kept_with_the_reason(client: TestClient) -> None:
@@ -142,15 +142,18 @@ def test_a_refused_name_is_kept_with_the_reason(client: TestClient) -> None:
 
     answer = client.post("/datasets/2/name", data={"name": "starter"})
 
-    page = read(answer.text)
-    assert (answer.status_code, value_of(page.one("form", id="form"), "name")) == (422, "starter")
-    assert problem_of(page, "name").startswith("There is a data set called starter already.")
+    page = parse_page(answer.text)
+    assert (answer.status_code, field_value(page.one("form", id="form"), "name")) == (
+        422,
+        "starter",
+    )
+    assert field_error(page, "name").startswith("There is a data set called starter already.")
 
 
 def test_a_deleted_data_set_is_gone(client: TestClient) -> None:
     page = client.post("/datasets/1/delete")
 
-    assert (page.url.path, read(page.text).one(class_="empty").one("h2").text) == (
+    assert (page.url.path, parse_page(page.text).one(class_="empty").one("h2").text) == (
         "/datasets",
         "No data sets yet",
     )
@@ -200,7 +203,9 @@ def test_an_upload_over_rest_answers_with_all_that_is_known(client: TestClient) 
 def test_unused_columns_are_a_note_and_not_left_out_rows(client: TestClient) -> None:
     bring(client, b'{"prompt": "Who?", "completion": "Me.", "agent": 7}\n')
 
-    section = read(client.get("/datasets/2").text).one("section", **{"aria-labelledby": "problems"})
+    section = parse_page(client.get("/datasets/2").text).one(
+        "section", **{"aria-labelledby": "problems"}
+    )
     (note,) = client.get(f"{API}/2/problems").json()["data"][:1]
 
     assert "How the file was read These columns are not used: agent." in section.text
@@ -212,12 +217,12 @@ def test_a_page_has_ten_rows_and_folds_long_ones(client: TestClient) -> None:
     long = "So it goes. " * 100
     rows = [{"prompt": f"Who is {i}?", "completion": long if i == 1 else "Me."} for i in range(12)]
     bring(client, "".join(json.dumps(row) + "\n" for row in rows).encode())
-    first = read(client.get("/datasets/2").text)
+    first = parse_page(client.get("/datasets/2").text)
     boxes = [one.attributes["aria-controls"] for one in first.all("input", type="checkbox")]
 
     assert rows_in(first) == [f"Row {number}" for number in range(1, 11)]
     assert boxes == ["row-2"]
-    assert rows_in(read(client.get("/datasets/2?after=10").text)) == ["Row 11", "Row 12"]
+    assert rows_in(parse_page(client.get("/datasets/2?after=10").text)) == ["Row 11", "Row 12"]
 
 
 def test_rows_over_rest_come_a_page_at_a_time(client: TestClient) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.excel_files import workbook
-from tests.support.page_reader import posted, read
+from tests.support.excel_files import excel_file
+from tests.support.page_reader import form_fields, parse_page
 
 API = "/api/v1/datasets"
-BOOK = workbook(
+BOOK = excel_file(
     {
         "Tickets": [("prompt", "completion"), ("Where is it?", "On its way."), ("Why?", "Rain.")],
         "Letters": [("question", "answer"), ("Dear all", "Dear you")],
@@ -52,9 +52,9 @@ def test_the_page_offers_the_other_sheets(client: TestClient) -> None:
     number = send(client, draft="true").json()["id"]
     address = f"/datasets/{number}/mapping"
 
-    page = read(client.get(address).text)
-    other = read(client.get(address, params={"sheet": "Letters"}).text)
-    form = dict(posted(other.one("form", id="form")))
+    page = parse_page(client.get(address).text)
+    other = parse_page(client.get(address, params={"sheet": "Letters"}).text)
+    form = dict(form_fields(other.one("form", id="form")))
     answer = client.post(address, data=form, follow_redirects=False)
 
     sheets = page.one("select", id="sheet")

@@ -10,7 +10,7 @@ from studio.db.session import unit_of_work
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.web.app import create_app
-from tests.support.page_reader import Node, read
+from tests.support.page_reader import Node, parse_page
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def client(engine: Engine, settings: Settings, opened: Path) -> TestClient:
 
 
 def shown(client: TestClient, **asked: str) -> Node:
-    return read(client.get("/datasets", params=asked).text)
+    return parse_page(client.get("/datasets", params=asked).text)
 
 
 def test_every_way_is_offered_and_the_chosen_one_marked(client: TestClient) -> None:
@@ -67,7 +67,7 @@ def test_no_other_folder_is(client: TestClient) -> None:
 
 def test_a_refusal_stands_at_its_field_and_keeps_what_was_typed(client: TestClient) -> None:
     answer = client.post("/datasets/imports", data={"kind": "hub", "id": "rows", "split": "test"})
-    page = read(answer.text)
+    page = parse_page(answer.text)
 
     told = (answer.status_code, page.one(id="id-problem").text, page.one(id="split").attributes)
     assert told[:2] == (422, "rows is not written owner/name.")

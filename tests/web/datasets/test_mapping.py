@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from tests.support.factories import make_run
-from tests.support.page_reader import Node, posted, problem_of, read
+from tests.support.page_reader import Node, field_error, form_fields, parse_page
 
 API = "/api/v1/datasets"
 HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -26,22 +26,22 @@ def draft(client: TestClient, content: str, filename: str = "pets.csv") -> int:
 
 
 def screen(client: TestClient, dataset_id: int, query: str = "") -> Node:
-    return read(client.get(f"/datasets/{dataset_id}/mapping{query}").text)
+    return parse_page(client.get(f"/datasets/{dataset_id}/mapping{query}").text)
 
 
 def form_of(page: Node) -> dict[str, Any]:
-    return dict(posted(page.one("form", id="form")))
+    return dict(form_fields(page.one("form", id="form")))
 
 
 def preview(client: TestClient, dataset_id: int, form: dict[str, Any]) -> str:
     answer = client.post(f"/datasets/{dataset_id}/mapping/preview", data=form, headers=HTMX)
-    return read(f"<div>{answer.text}</div>").text
+    return parse_page(f"<div>{answer.text}</div>").text
 
 
 def test_an_upload_leads_to_the_screen_that_says_what_was_seen(client: TestClient) -> None:
     page = client.post("/datasets", files={"file": ("films.csv", REVIEWS.encode())})
 
-    shown = read(page.text)
+    shown = parse_page(page.text)
     assert page.url.path == "/datasets/2/mapping"
     assert shown.one("h1").text == "How to read films"
     assert shown.one("section", **{"aria-labelledby": "seen"}).one("strong").text == (
@@ -84,14 +84,14 @@ def test_values_are_written_in_other_words(client: TestClient) -> None:
 def test_a_filter_is_added_filled_in_and_removed(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     place = f"/datasets/{number}/mapping/form"
-    added = read(client.post(place, data=form_of(screen(client, number)) | {"add": "1"}).text)
+    added = parse_page(client.post(place, data=form_of(screen(client, number)) | {"add": "1"}).text)
     form = form_of(added) | {
         "keep.0.column": "label",
         "keep.0.op": "is",
         "keep.0.value": "bad",
     }
     told = preview(client, number, form)
-    removed = read(client.post(place, data=form | {"remove": "0"}).text)
+    removed = parse_page(client.post(place, data=form | {"remove": "0"}).text)
 
     assert "Of all 12 rows, 4 are learnt, 8 left out" in told
     assert "8 \N{MULTIPLICATION SIGN} A filter leaves it out." in told
@@ -129,7 +129,7 @@ def test_another_shape_keeps_what_columns_were(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     form = form_of(screen(client, number)) | {"shape": "prompt_completion"}
 
-    changed = form_of(read(client.post(f"/datasets/{number}/mapping/form", data=form).text))
+    changed = form_of(parse_page(client.post(f"/datasets/{number}/mapping/form", data=form).text))
 
     assert (changed["role.0"], changed["role.1"]) == ("prompt", "completion")
 
@@ -150,11 +150,11 @@ def test_a_form_that_is_refused_keeps_all_that_was_typed(client: TestClient) -> 
 
     answer = client.post(f"/datasets/{number}/mapping", data=form)
 
-    page = read(answer.text)
+    page = parse_page(answer.text)
     again = form_of(page)
     assert (answer.status_code, again["sample"], again["role.1"]) == (422, "many", "")
     assert again["system"] == "Two lines"
-    assert problem_of(page, "sample").startswith("Must be a whole number")
+    assert field_error(page, "sample").startswith("Must be a whole number")
     assert client.get(f"{API}/{number}").json()["status"] == "draft"
 
 
@@ -191,7 +191,7 @@ def test_the_page_lists_versions_by_what_they_changed(client: TestClient) -> Non
     for changes in ({}, {"exclude": "2, 3", "system": "Judge."}, {}):
         last = client.post(f"/datasets/{number}/mapping", data=form | changes)
 
-    page = read(last.text)
+    page = parse_page(last.text)
     assert [one.text for one in page.one("ol", class_="versions").all("ul")] == [
         "System prompt: “Judge.”. Rows 2, 3 left out.",
         "Text and class: text and label.",
@@ -214,9 +214,9 @@ def test_a_row_is_left_out_with_one_press(client: TestClient) -> None:
 def test_rows_that_are_left_out_are_shown_as_they_stand_in_the_file(client: TestClient) -> None:
     number = draft(client, REVIEWS + ",good\n")
     page = client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
-    link = next(one for one in read(page.text).all("a") if one.text == "Show rows")
+    link = next(one for one in parse_page(page.text).all("a") if one.text == "Show rows")
 
-    shown = read(client.get(link.attributes["href"]).text).one("section", id="original")
+    shown = parse_page(client.get(link.attributes["href"]).text).one("section", id="original")
 
     assert shown.one("article").text == "Line 14 text \N{EN DASH} label good"
 
@@ -225,7 +225,7 @@ def test_words_are_looked_for_in_rows(client: TestClient) -> None:
     number = draft(client, REVIEWS)
     client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
 
-    page = read(client.get(f"/datasets/{number}?q=NUMBER 11").text)
+    page = parse_page(client.get(f"/datasets/{number}?q=NUMBER 11").text)
     found = client.get(f"{API}/{number}/rows", params={"q": "number 11"}).json()
 
     assert [one.text for one in page.all(class_="turn")] == [
@@ -316,7 +316,7 @@ def test_training_on_a_data_set_begins_with_it_chosen(client: TestClient) -> Non
     number = draft(client, REVIEWS)
     client.post(f"/datasets/{number}/mapping", data=form_of(screen(client, number)))
 
-    page = read(client.get(f"/new?from=dataset:{number}").text)
+    page = parse_page(client.get(f"/new?from=dataset:{number}").text)
 
     assert form_of(page)["dataset"] == "pets"
 
@@ -337,7 +337,7 @@ def test_rows_with_images_are_asked_about_and_left_out_by_a_choice(client: TestC
     client.post(f"/datasets/{number}/mapping", data=chosen)
 
     assert "please check" in page.one("section", **{"aria-labelledby": "seen"}).text
-    assert problem_of(read(refused.text), "media").startswith("2 of 5 rows hold an image")
+    assert field_error(parse_page(refused.text), "media").startswith("2 of 5 rows hold an image")
     made = client.get(f"{API}/{number}").json()
     assert (made["train_rows"], made["removed"]) == (3, {"media": 2})
 
@@ -385,7 +385,7 @@ def test_what_is_not_learnt_is_said_before_a_file_is_used(
 def test_answers_judged_bad_are_not_counted_as_learnt(client: TestClient) -> None:
     rows = [{"prompt": f"q{i}", "completion": "a", "label": i % 4 != 0} for i in range(20)]
     number = draft(client, "".join(f"{json.dumps(row)}\n" for row in rows), "rows.jsonl")
-    page = read(client.get(f"/datasets/{number}/mapping").text).one(id="preview").text
+    page = parse_page(client.get(f"/datasets/{number}/mapping").text).one(id="preview").text
 
     assert "Of all 20 rows, 15 are learnt" in page
     assert "5 judged bad and not used" in page
@@ -444,8 +444,8 @@ def test_a_separator_and_a_missing_header_are_asked_about(client: TestClient) ->
         "The separator of the cells seems to be | here",
         "The first line seems to be a row, not the names of the columns",
     ]
-    assert dict(posted(choices))["separator"] == "|"
-    assert dict(posted(choices))["header"] == "no"
+    assert dict(form_fields(choices))["separator"] == "|"
+    assert dict(form_fields(choices))["header"] == "no"
     assert "please?|It left on Monday." in chosen.one("div", class_="scroller").text
     (first, _second) = client.get(f"{API}/{number}/rows").json()["data"]
     assert first["messages"][1]["content"] == "It left on Monday."

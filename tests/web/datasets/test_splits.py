@@ -14,7 +14,7 @@ from studio.services.runs import runs
 from studio.settings import Settings
 from studio.worker.processes import run_dir_setup
 from tests.support.factories import make_run
-from tests.support.page_reader import posted, read
+from tests.support.page_reader import form_fields, parse_page
 
 API = "/api/v1/datasets"
 
@@ -39,7 +39,7 @@ def bring(
 ) -> dict[str, Any]:
     """Bring a file by the pages, say how it is split, and confirm."""
     screen = client.post("/datasets", files={"file": (filename, content)})
-    form = dict(posted(read(screen.text).one("form", id="form")))
+    form = dict(form_fields(parse_page(screen.text).one("form", id="form")))
     done = client.post(screen.url.path, data=form | changes)
     made: dict[str, Any] = client.get(f"{API}/{done.url.path.rpartition('/')[2]}").json()
     return made
@@ -121,8 +121,8 @@ def test_a_row_of_an_archive_is_shown_by_its_place_in_its_file(client: TestClien
     archive = {"train.jsonl": rows(0, 3), "dev.jsonl": rows(3, 5) + second}
     made = bring(client, zipped(archive), "sums.zip")
 
-    told = read(client.get(f"/datasets/{made['id']}").text)
-    shown = read(client.get(f"/datasets/{made['id']}?original=6").text)
+    told = parse_page(client.get(f"/datasets/{made['id']}").text)
+    shown = parse_page(client.get(f"/datasets/{made['id']}?original=6").text)
 
     cells = [cell.text for row in told.one("tbody").all("tr") for cell in row.all("td")]
     assert "line 3 of dev.jsonl Show rows" in cells
@@ -131,7 +131,7 @@ def test_a_row_of_an_archive_is_shown_by_its_place_in_its_file(client: TestClien
 
 def test_only_an_archive_offers_to_go_by_the_names_of_its_files(client: TestClient) -> None:
     def offered(content: bytes, filename: str) -> bool:
-        page = read(client.post("/datasets", files={"file": (filename, content)}).text)
+        page = parse_page(client.post("/datasets", files={"file": (filename, content)}).text)
         (choice,) = [
             one for one in page.all("label", class_="choice") if one.all("input", value="file")
         ]

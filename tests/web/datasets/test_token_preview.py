@@ -15,7 +15,7 @@ from studio.processes import unix_sockets
 from studio.services.models import models
 from studio.settings import Settings
 from tests.support import factories, tokenizer_services
-from tests.support.page_reader import Node, posted, problem_of, read
+from tests.support.page_reader import Node, field_error, form_fields, parse_page
 
 AT_ONCE = 8
 """How many may wait for the desk: `studio.services.models.tokenizer_client` lets no more in."""
@@ -28,7 +28,7 @@ def desk_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("desk")
     tokenizer_services.write_model(home / "spoken")
     tokenizer_services.write_model(home / "base", template="")
-    with tokenizer_services.tended(Settings(home=home)):
+    with tokenizer_services.run_tokenizer_service(Settings(home=home)):
         yield home
 
 
@@ -43,12 +43,12 @@ def model(engine: Engine, settings: Settings, desk_home: Path) -> Path:
 
 
 def form(client: TestClient, **changes: str) -> dict[str, str]:
-    found = dict(posted(read(client.get("/new").text).one(id="form")))
+    found = dict(form_fields(parse_page(client.get("/new").text).one(id="form")))
     return found | {name.replace("__", "."): value for name, value in changes.items()}
 
 
 def seen(client: TestClient, **changes: str) -> Node:
-    return read(client.post("/new/sight", data=form(client, **changes)).text)
+    return parse_page(client.post("/new/sight", data=form(client, **changes)).text)
 
 
 def written(node: Node) -> str:
@@ -106,7 +106,7 @@ def test_a_run_of_a_base_model_is_refused_until_a_template_is_chosen(client: Tes
     chosen = client.post("/new", data=form(client, base_model="base", data__chat_template="chatml"))
 
     assert refused.status_code == 422
-    assert "has no chat template" in problem_of(read(refused.text), "data.chat_template")
+    assert "has no chat template" in field_error(parse_page(refused.text), "data.chat_template")
     assert "Use the ChatML template" in advice
     assert chosen.url.path == "/runs/1"
 
@@ -176,10 +176,10 @@ def test_a_form_that_is_not_whole_is_no_error(
 def test_a_data_set_has_a_page_of_its_rows_as_tokens(client: TestClient) -> None:
     link = [
         one.attributes["href"]
-        for one in read(client.get("/datasets/1").text).all("a")
+        for one in parse_page(client.get("/datasets/1").text).all("a")
         if one.attributes.get("href", "").endswith("/sight")
     ]
-    node = read(client.get(f"{link[0]}?model=spoken&row=3").text)
+    node = parse_page(client.get(f"{link[0]}?model=spoken&row=3").text)
 
     assert learnt(node) == ["3.<|im_end|>"]
     assert node.one(id="look-model").attributes["value"] == "spoken"
@@ -191,7 +191,7 @@ def test_tokens_are_those_of_a_base_model_and_the_page_says_which(
     client: TestClient, engine: Engine, desk_home: Path, page: str
 ) -> None:
     def asked() -> tuple[str, str]:
-        node = read(client.get(f"/datasets/1/{page}").text)
+        node = parse_page(client.get(f"/datasets/1/{page}").text)
         return node.one(id="look-model").attributes["value"], node.one(id="look-why").text
 
     with unit_of_work(engine) as db:
@@ -211,19 +211,20 @@ def test_rows_of_an_older_version_are_seen_as_they_were(client: TestClient) -> N
     client.post("/api/v1/datasets/2/exclude", json={"rows": [1]}).raise_for_status()
     (link,) = [
         one.attributes["href"]
-        for one in read(client.get("/datasets/2?version=1").text).all("a")
+        for one in parse_page(client.get("/datasets/2?version=1").text).all("a")
         if "/sight" in one.attributes.get("href", "")
     ]
     asked: dict[str, str | int] = {"model": "spoken", "row": 1}
     old: dict[str, str | int] = {"version": 1}
     first, last = (
-        read(client.get("/datasets/2/sight", params=asked | which).text) for which in (old, {})
+        parse_page(client.get("/datasets/2/sight", params=asked | which).text)
+        for which in (old, {})
     )
     told = client.get("/api/v1/datasets/2/preview", params=asked | old).json()
 
     assert link == "/datasets/2/sight?version=1"
     assert (learnt(first), learnt(last)) == (["0.<|im_end|>"], ["1.<|im_end|>"])
-    assert ("version", "1") in posted(first.one(id="look"))
+    assert ("version", "1") in form_fields(first.one(id="look"))
     assert "New runs learn from version 2." in first.text
     assert "".join(one["text"] for one in told["tokens"] if one["learnt"]) == "0.<|im_end|>"
 

@@ -15,7 +15,7 @@ from studio.db.tasks import Chore
 from studio.services.models import models
 from studio.settings import Settings
 from tests.support import factories, token_stats, tokenizer_services
-from tests.support.page_reader import posted, read
+from tests.support.page_reader import form_fields, parse_page
 
 PAGE = "/datasets/1/stats"
 API = "/api/v1/datasets/1/stats"
@@ -39,11 +39,15 @@ def model(engine: Engine, tmp_path: Path) -> Path:
 def known(engine: Engine, settings: Settings) -> None:
     """Have the rows counted for it."""
     with unit_of_work(engine) as db:
-        token_stats.count(db, settings, "spoken")
+        token_stats.count_tokens(db, settings, "spoken")
 
 
 def shown(client: TestClient, **asked: str | int) -> str:
-    return read(client.get(PAGE, params=ASKED | asked).raise_for_status().text).one(id="stats").text
+    return (
+        parse_page(client.get(PAGE, params=ASKED | asked).raise_for_status().text)
+        .one(id="stats")
+        .text
+    )
 
 
 def told(client: TestClient, **asked: str | int) -> dict[str, Any]:
@@ -61,9 +65,9 @@ def planned(client: TestClient, max_length: int) -> dict[str, Any]:
 def test_what_was_not_counted_yet_is_counted_by_one_click(
     client: TestClient, engine: Engine
 ) -> None:
-    page = read(client.get(PAGE, params=ASKED).text)
+    page = parse_page(client.get(PAGE, params=ASKED).text)
     form = next(one for one in page.one(id="stats").all("form") if one.text.endswith("tokens"))
-    answer = client.post(PAGE, data=dict(posted(form)), follow_redirects=False)
+    answer = client.post(PAGE, data=dict(form_fields(form)), follow_redirects=False)
 
     assert answer.headers["location"].startswith(f"{PAGE}?version=1&model=spoken&")
     with reading(engine) as db:
@@ -101,7 +105,7 @@ def test_the_cut_follows_the_form_without_a_new_page(client: TestClient) -> None
 
 @pytest.mark.usefixtures("known")
 def test_the_histogram_is_a_table_too(client: TestClient) -> None:
-    page = read(client.get(PAGE, params=ASKED | {"max_length": "42"}).text)
+    page = parse_page(client.get(PAGE, params=ASKED | {"max_length": "42"}).text)
     table = page.one(class_="histogram").one(class_="grid")
 
     assert [[cell.text for cell in row.all()] for row in table.all("tr")[1:]] == [
@@ -200,7 +204,7 @@ def test_nothing_left_to_learn_is_refused_with_the_length_that_mends_it(
 
 @pytest.mark.usefixtures("known")
 def test_the_form_warns_and_leads_to_the_statistics(client: TestClient) -> None:
-    form = dict(posted(read(client.get("/new?preset=full").text).one(id="form")))
+    form = dict(form_fields(parse_page(client.get("/new?preset=full").text).one(id="form")))
     form |= {"base_model": "spoken", "data.max_length": "38"}
 
     assert "30 of them before their answer" in client.post("/new/advice", data=form).text
@@ -213,7 +217,7 @@ def test_rows_that_a_template_refuses_keep_a_recipe_from_starting(
     strict = "{% if '7' in messages[0].content %}{{ raise_exception('No sevens') }}{% endif %}"
     tokenizer_services.write_model(model, template=strict + tokenizer_services.CHATML)
     with unit_of_work(engine) as db:
-        token_stats.count(db, settings, "spoken")
+        token_stats.count_tokens(db, settings, "spoken")
     (refused,) = planned(client, 64)["refusals"]
 
     assert refused["message"] == (
@@ -231,8 +235,8 @@ def test_both_parts_stand_side_by_side(
     with unit_of_work(engine) as db:
         db.exec(select(DatasetVersion)).one().validation_rows = 3
     with unit_of_work(engine) as db:
-        token_stats.count(db, settings, "spoken")
-    page = read(client.get(PAGE, params=ASKED).text)
+        token_stats.count_tokens(db, settings, "spoken")
+    page = parse_page(client.get(PAGE, params=ASKED).text)
 
     table = page.one(id="stats").all(class_="sides")[0]
     tokens, learnt = ([cell.text for cell in row.all("td")] for row in table.all("tr")[2:4])
@@ -264,7 +268,7 @@ def test_both_parts_stand_side_by_side(
 def test_one_leafs_through_rows_and_searches_them(
     client: TestClient, asked: dict[str, str], row: str, says: str
 ) -> None:
-    page = read(client.get(PAGE, params={**ASKED, **asked}).text)
+    page = parse_page(client.get(PAGE, params={**ASKED, **asked}).text)
 
     assert page.one(id="leaf-row").attributes["value"] == row
     assert says in page.one(id="stats").text

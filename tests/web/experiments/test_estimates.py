@@ -14,8 +14,8 @@ from studio.hardware import detect
 from studio.intake.quality.length_stats import STATS, Row, Stats, Tally
 from studio.recipe.dotted_keys import merge
 from studio.services.tasks import tasks
-from tests.support.factories import make_done
-from tests.support.page_reader import read
+from tests.support.factories import make_finished_run
+from tests.support.page_reader import parse_page
 from tests.web.experiments.test_plans import HTMX, advised, decoder, filled, model
 
 __all__ = ["decoder", "model"]
@@ -56,7 +56,7 @@ def test_what_makes_it_fit_does_and_is_one_click(client: TestClient, decoder: st
     asked = {"base_model": decoder} | in_batches(4096)
     told = estimate(client, **asked)
     mended = estimate(client, **merge(asked, told["smallest_change"]["change"]))
-    page = read(advised(client, base_model=decoder, precision="fp32", **IN_BATCHES))
+    page = parse_page(advised(client, base_model=decoder, precision="fp32", **IN_BATCHES))
 
     assert (told["memory"]["verdict"], mended["memory"]["verdict"]) == ("too large", "fits")
     assert mended["smallest_change"] is None
@@ -101,11 +101,11 @@ def test_after_a_run_of_its_kind_seconds_are_told_with_an_interval(
 ) -> None:
     lengths = {"longest_example": 90, "longest_answer": 40, "train_rows": 10, "train_tokens": 500}
     with unit_of_work(engine) as db:
-        run = make_done(db, base_model=decoder, precision="fp32", adapter={"kind": "full"})
+        run = make_finished_run(db, base_model=decoder, precision="fp32", adapter={"kind": "full"})
         run.resolved = lengths | {"device_name": detect().trainer_name}
         run.metrics = run.metrics | {"train_seconds": 5.0}
     time = estimate(client, base_model=decoder, optimisation={"max_steps": 7})["time"]
-    page = read(advised(client, base_model=decoder, precision="fp32"))
+    page = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     assert (time["runs"], time["tokens"], time["is_calibrated"]) == (1, 7 * 8 * 50, False)
     assert 0 < time["least_seconds"] < time["seconds"] < time["most_seconds"]
@@ -125,15 +125,15 @@ def test_a_calibration_is_queued_once(client: TestClient, decoder: str) -> None:
 def test_the_form_says_that_time_is_unknown_and_offers_to_find_out(
     client: TestClient, decoder: str
 ) -> None:
-    page = read(advised(client, base_model=decoder, precision="fp32"))
+    page = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     assert "unknown until a first run" in page.one(class_="lasting").text
 
 
 def test_a_calibration_is_one_click_in_the_form(client: TestClient, decoder: str) -> None:
-    page = read(client.get("/new?preset=full").text)
+    page = parse_page(client.get("/new?preset=full").text)
     form = filled(client, base_model=decoder, precision="fp32")
-    shown = read(client.post("/new/calibrate", data=form, headers=HTMX).text)
+    shown = parse_page(client.post("/new/calibrate", data=form, headers=HTMX).text)
 
     assert page.one("button", **{"hx-post": "/new/calibrate"}).text == "Train a few steps"
     assert "Waits for its turn" in shown.one(class_="chore").text
@@ -143,12 +143,12 @@ def test_a_finished_run_shows_its_estimates_and_by_how_much_they_missed(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        run = make_done(db)
+        run = make_finished_run(db)
         run.estimate = {"memory": {"total": 110e6, "length": 9}, "timing": {"seconds": 30.0}}
         run.resolved, run.metrics = {"peak_memory": "resident"}, {"peak_memory_bytes": 100e6}
         assert run.finished_at is not None
         run.claimed_at = run.finished_at - timedelta(seconds=40)
-    page = read(client.get(f"/runs/{run.id}").text)
+    page = parse_page(client.get(f"/runs/{run.id}").text)
 
     figures = page.one(class_="figures").all("div")
     shown = {one.one("dt").text: one.one("dd").text for one in figures}
@@ -198,16 +198,16 @@ def test_what_no_dry_run_can_follow_is_refused_in_words(client: TestClient, deco
 def test_the_form_offers_to_count_and_then_says_what_was_counted(
     client: TestClient, engine: Engine, decoder: str
 ) -> None:
-    before = read(advised(client, base_model=decoder, precision="fp32"))
+    before = parse_page(advised(client, base_model=decoder, precision="fp32"))
     form = filled(client, base_model=decoder, precision="fp32")
-    shown = read(client.post("/new/measure", data=form, headers=HTMX).text)
+    shown = parse_page(client.post("/new/measure", data=form, headers=HTMX).text)
     with unit_of_work(engine) as db:
         chore = tasks.get(db, 1)
         chore.status = WorkStatus.SUCCEEDED
         parts = {"weights": 230_000_000}
         lengths = {"longest_example": 9, "longest_answer": 4, "train_rows": 1, "train_tokens": 5}
         chore.result = {"at_peak": parts} | lengths
-    after = read(advised(client, base_model=decoder, precision="fp32"))
+    after = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     assert before.one("button", **{"hx-post": "/new/measure"}).text == "Count every tensor"
     assert "Going through a step" in shown.one(class_="chore").text
@@ -230,14 +230,14 @@ def rows_of(number: int, *, longest: int) -> dict[str, Any]:
 def test_rows_nobody_has_read_are_counted_for_the_form_by_itself(
     client: TestClient, engine: Engine, decoder: str
 ) -> None:
-    before = read(advised(client, base_model=decoder, precision="fp32"))
+    before = parse_page(advised(client, base_model=decoder, precision="fp32"))
     form = filled(client, base_model=decoder, precision="fp32")
     (ask,) = before.all("div", **{"hx-post": "/new/lengths"})
-    shown = read(client.post("/new/lengths", data=form, headers=HTMX).text)
+    shown = parse_page(client.post("/new/lengths", data=form, headers=HTMX).text)
     with unit_of_work(engine) as db:
         chore = tasks.get(db, 1)
         chore.status, chore.result = WorkStatus.SUCCEEDED, rows_of(20, longest=59)
-    after = read(advised(client, base_model=decoder, precision="fp32"))
+    after = parse_page(advised(client, base_model=decoder, precision="fp32"))
     memory = estimate(client, base_model=decoder)["memory"]
 
     assert ask.attributes["hx-trigger"] == "load"
@@ -255,7 +255,7 @@ def test_a_count_that_failed_is_not_tried_again_by_itself(
     client.post("/new/lengths", data=form, headers=HTMX)
     with unit_of_work(engine) as db:
         tasks.get(db, 1).status = WorkStatus.FAILED
-    page = read(advised(client, base_model=decoder, precision="fp32"))
+    page = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     assert page.all("div", **{"hx-post": "/new/lengths"}) == []
     assert page.one("button", **{"hx-post": "/new/lengths"}).text == "Count tokens"
@@ -265,7 +265,7 @@ def test_of_packed_rows_no_count_is_offered_that_would_say_nothing(
     client: TestClient, decoder: str
 ) -> None:
     packed = {"base_model": decoder, "precision": "fp32", "data__packing": "true"}
-    page = read(advised(client, **packed))
+    page = parse_page(advised(client, **packed))
 
     assert [one.attributes for one in page.all() if "hx-post" in one.attributes] != []
     assert page.all(**{"hx-post": "/new/lengths"}) == []
@@ -277,5 +277,5 @@ def test_calling_it_off_leaves_the_form_as_it_is(client: TestClient, decoder: st
     client.post("/new/measure", data=form, headers=HTMX)
     answer = client.post("/chores/1/cancel?then=/new/measured", headers=HTMX)
 
-    shown = read(answer.text).one(class_="chore")
+    shown = parse_page(answer.text).one(class_="chore")
     assert shown.one("p").text == "Cancelled. Nothing is kept of it."

@@ -12,18 +12,18 @@ from studio.recipe.precision import PRECISIONS
 from studio.services import experiments
 from studio.services.runs import runs
 from studio.web.forms.recipe_form import fieldset
-from tests.support.factories import make_done, make_run
-from tests.support.page_reader import Node, posted, problem_of, read, value_of
+from tests.support.factories import make_finished_run, make_run
+from tests.support.page_reader import Node, field_error, field_value, form_fields, parse_page
 
 RECIPE = METHODS["sft"].recipe
 
 
 def form(client: TestClient, query: str = "") -> Node:
-    return read(client.get(f"/new{query}").text).one(id="form")
+    return parse_page(client.get(f"/new{query}").text).one(id="form")
 
 
 def filled(client: TestClient, **changes: str) -> dict[str, str]:
-    return dict(posted(form(client))) | {
+    return dict(form_fields(form(client))) | {
         name.replace("__", "."): value for name, value in changes.items()
     }
 
@@ -35,7 +35,7 @@ def only_run(engine: Engine) -> Run:
 
 
 def test_a_fresh_form_is_one_click_from_a_run(client: TestClient, engine: Engine) -> None:
-    answer = client.post("/new", data=dict(posted(form(client))))
+    answer = client.post("/new", data=dict(form_fields(form(client))))
 
     run = only_run(engine)
     assert (answer.url.path, run.status, run.recipe.base_model, run.recipe.adapter.kind) == (
@@ -68,7 +68,7 @@ def test_every_knob_has_its_help(client: TestClient) -> None:
 )
 def test_each_preset_is_ready_to_start(client: TestClient, engine: Engine, preset: Preset) -> None:
     page = form(client, f"?preset={preset.name}")
-    client.post("/new", data=dict(posted(page)))
+    client.post("/new", data=dict(form_fields(page)))
 
     made, wanted = only_run(engine).recipe, RECIPE.model_validate(preset.values)
     # Which precision is recommended depends on the machine.
@@ -78,13 +78,13 @@ def test_each_preset_is_ready_to_start(client: TestClient, engine: Engine, prese
 
 def test_a_form_can_begin_with_another_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(
+        make_finished_run(
             db, "tone", optimisation={"learning_rate": 1e-5}, adapter={"kind": "lora", "r": 4}
         )
 
     page = form(client, "?from=run:1")
     assert [
-        value_of(page, name) for name in ("name", "optimisation.learning_rate", "adapter.r")
+        field_value(page, name) for name in ("name", "optimisation.learning_rate", "adapter.r")
     ] == ["tone 2", "1e-05", "4"]
 
 
@@ -116,11 +116,11 @@ def test_a_bad_knob_comes_back_beside_its_field(client: TestClient) -> None:
     data = filled(client, optimisation__learning_rate="-1")
     answer = client.post("/new", data=data)
 
-    page = read(answer.text)
+    page = parse_page(answer.text)
     assert (
         answer.status_code,
-        value_of(page.one(id="form"), "optimisation.learning_rate"),
-        problem_of(page, "optimisation.learning_rate"),
+        field_value(page.one(id="form"), "optimisation.learning_rate"),
+        field_error(page, "optimisation.learning_rate"),
     ) == (422, "-1", "Must be more than 0 and at most 1.")
 
 
@@ -128,14 +128,14 @@ def test_a_refused_form_keeps_all_that_was_typed(client: TestClient) -> None:
     data = filled(
         client, optimisation__learning_rate="x", name="mine", notes="why", precision="fp32"
     )
-    page = read(client.post("/new", data=data).text).one(id="form")
+    page = parse_page(client.post("/new", data=data).text).one(id="form")
 
-    assert dict(posted(page)) == data
+    assert dict(form_fields(page)) == data
 
 
 def test_problems_are_summed_up_with_ways_to_them(client: TestClient) -> None:
     data = filled(client, optimisation__learning_rate="-1", data__max_length="1")
-    links = read(client.post("/new", data=data).text).one(id="problems").all("a")
+    links = parse_page(client.post("/new", data=data).text).one(id="problems").all("a")
 
     assert [(link.text, link.attributes["href"]) for link in links] == [
         ("Learning rate", "#optimisation-learning_rate"),
@@ -144,9 +144,9 @@ def test_problems_are_summed_up_with_ways_to_them(client: TestClient) -> None:
 
 
 def test_a_model_nobody_knows_is_told_beside_its_field(client: TestClient) -> None:
-    page = read(client.post("/new", data=filled(client, base_model="startr")).text)
+    page = parse_page(client.post("/new", data=filled(client, base_model="startr")).text)
 
-    assert problem_of(page, "base_model").startswith("There is no model called startr.")
+    assert field_error(page, "base_model").startswith("There is no model called startr.")
 
 
 def test_a_refused_form_leaves_nothing_behind(client: TestClient, engine: Engine) -> None:
@@ -158,9 +158,9 @@ def test_a_refused_form_leaves_nothing_behind(client: TestClient, engine: Engine
 
 
 def test_a_name_is_needed(client: TestClient) -> None:
-    page = read(client.post("/new", data=filled(client, name="")).text)
+    page = parse_page(client.post("/new", data=filled(client, name="")).text)
 
-    assert problem_of(page, "name").startswith("A name is needed.")
+    assert field_error(page, "name").startswith("A name is needed.")
 
 
 def test_fields_of_the_other_adapter_do_no_harm(client: TestClient, engine: Engine) -> None:
@@ -174,7 +174,7 @@ def test_an_experiment_lists_its_runs(client: TestClient, engine: Engine) -> Non
         run = make_run(db, "tone")
         runs.submit(db, experiments.get(db, run.experiment_id))
 
-    page = read(client.get("/experiments/1").text)
+    page = parse_page(client.get("/experiments/1").text)
     compare = page.one("a", class_="btn", href="/compare?runs=2,1")
     assert (page.one("h1").text, compare.text, len(page.one("tbody").all("tr"))) == (
         "tone",

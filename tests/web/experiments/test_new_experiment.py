@@ -17,19 +17,19 @@ from studio.db.tables import Run
 from studio.recipe import yaml
 from studio.services import experiments
 from studio.services.runs import runs
-from tests.support.factories import make_done, make_recipe
-from tests.support.page_reader import Node, posted, problem_of, read, value_of
+from tests.support.factories import make_finished_run, make_recipe
+from tests.support.page_reader import Node, field_error, field_value, form_fields, parse_page
 
 FULL = {"adapter": {"kind": "full"}}
 RATE = "optimisation.learning_rate"
 
 
 def form(client: TestClient, query: str = "") -> dict[str, str]:
-    return dict(posted(read(client.get(f"/new{query}").text).one(id="form")))
+    return dict(form_fields(parse_page(client.get(f"/new{query}").text).one(id="form")))
 
 
 def drawn(client: TestClient, do: str, data: dict[str, str]) -> Node:
-    return read(client.post("/new/draft", data=data | {"do": do}).text)
+    return parse_page(client.post("/new/draft", data=data | {"do": do}).text)
 
 
 def changed(page: Node) -> list[str]:
@@ -46,18 +46,18 @@ def test_a_preset_keeps_the_data_and_the_name_of_ones_own(client: TestClient) ->
     data = form(client) | {"dataset": "mine", "name": "a name", "notes": "why", RATE: "0.5"}
     page = drawn(client, "preset:lora", data).one(id="form")
 
-    kept = [value_of(page, name) for name in ("dataset", "name", "notes", RATE, "adapter.kind")]
+    kept = [field_value(page, name) for name in ("dataset", "name", "notes", RATE, "adapter.kind")]
     assert kept == ["mine", "a name", "why", "0.0002", "lora"]
 
 
 def test_a_preset_names_what_was_not_named(client: TestClient) -> None:
     page = drawn(client, "preset:full", form(client, "?preset=lora"))
 
-    assert value_of(page.one(id="form"), "name") == "full-1"
+    assert field_value(page.one(id="form"), "name") == "full-1"
 
 
 def test_a_setting_that_was_changed_is_marked(client: TestClient) -> None:
-    page = read(client.get(f"/new?preset=lora&{RATE}=1e-3&optimisation.seed=42").text)
+    page = parse_page(client.get(f"/new?preset=lora&{RATE}=1e-3&optimisation.seed=42").text)
 
     marked = [one.one("label").text for one in page.all(class_="changed")]
     assert (marked, changed(page)) == (["Learning rate"], ["Learning rate"])
@@ -85,11 +85,11 @@ def test_all_settings_are_taken_back_but_not_the_name(client: TestClient) -> Non
     data = form(client) | {RATE: "1", "precision": "fp32", "name": "mine"}
     page = drawn(client, "reset", data)
 
-    assert (changed(page), value_of(page.one(id="form"), "name")) == ([], "mine")
+    assert (changed(page), field_value(page.one(id="form"), "name")) == ([], "mine")
 
 
 def test_how_many_are_not_default_is_told(client: TestClient) -> None:
-    page = read(client.get("/new?preset=lora&optimisation.seed=7&data.max_length=64").text)
+    page = parse_page(client.get("/new?preset=lora&optimisation.seed=7&data.max_length=64").text)
 
     assert page.one(id="unusual").text == "2 not default"
 
@@ -110,7 +110,7 @@ def test_the_button_names_what_is_missing(
 ) -> None:
     answer = client.post("/new/advice", data=form(client) | changes)
 
-    (start,) = read(answer.text).all("hx-partial", **{"hx-target": "#start"})
+    (start,) = parse_page(answer.text).all("hx-partial", **{"hx-target": "#start"})
     assert start.text == says
 
 
@@ -120,7 +120,7 @@ def test_a_pasted_recipe_fills_the_form(client: TestClient) -> None:
 
     form_ = page.one(id="form")
     shown = [
-        value_of(form_, name) for name in ("name", "adapter.kind", "optimisation.seed", "paste")
+        field_value(form_, name) for name in ("name", "adapter.kind", "optimisation.seed", "paste")
     ]
     assert (shown, changed(page)) == (["mine", "full", "7", ""], ["Seed", "Adapter"])
 
@@ -130,9 +130,9 @@ def test_a_recipe_that_does_not_fit_loses_nothing(client: TestClient) -> None:
     page = drawn(client, "paste", form(client) | {"paste": text, "name": "mine"})
 
     form_ = page.one(id="form")
-    assert [value_of(form_, name) for name in ("paste", RATE, "name")] == [text, "fast", "mine"]
-    assert problem_of(page, RATE) == "Must be a number, more than 0 and at most 1."
-    assert problem_of(page, "paste") == (
+    assert [field_value(form_, name) for name in ("paste", RATE, "name")] == [text, "fast", "mine"]
+    assert field_error(page, RATE) == "Must be a number, more than 0 and at most 1."
+    assert field_error(page, "paste") == (
         "There is no setting called optimisation.sped. Did you mean seed?"
     )
 
@@ -140,19 +140,19 @@ def test_a_recipe_that_does_not_fit_loses_nothing(client: TestClient) -> None:
 def test_a_text_that_is_no_yaml_leaves_the_form(client: TestClient) -> None:
     page = drawn(client, "paste", form(client) | {"paste": "a: b: c", RATE: "0.25"})
 
-    assert value_of(page.one(id="form"), RATE) == "0.25"
-    assert problem_of(page, "paste").startswith("This is not YAML at line 1")
+    assert field_value(page.one(id="form"), RATE) == "0.25"
+    assert field_error(page, "paste").startswith("This is not YAML at line 1")
 
 
 def test_a_copy_says_what_it_was_made_from(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "tone", optimisation={"learning_rate": 1e-5})
+        make_finished_run(db, "tone", optimisation={"learning_rate": 1e-5})
     client.post("/new", data=form(client, "?from=run:1&optimisation.seed=7"))
 
     with unit_of_work(engine) as db:
         copy = experiments.get(db, 2)
         assert (copy.name, copy.parent, copy.recipe.optimisation.seed) == ("tone 2", "run:1", 7)
-    table = read(client.get("/experiments/2").text).all("table")[-1]
+    table = parse_page(client.get("/experiments/2").text).all("table")[-1]
     assert [one.text for one in table.one("tbody").all("tr")] == ["Seed optimisation.seed 42 7"]
 
 
@@ -160,7 +160,7 @@ def test_a_parent_that_is_gone_is_told(client: TestClient, engine: Engine) -> No
     with unit_of_work(engine) as db:
         experiments.create(db, "orphan", make_recipe(), parent="run:9")
 
-    assert "Made from run 9, which is gone." in read(client.get("/experiments/1").text).text
+    assert "Made from run 9, which is gone." in parse_page(client.get("/experiments/1").text).text
 
 
 def test_a_study_leads_on_to_its_precisions(client: TestClient, engine: Engine) -> None:
@@ -194,7 +194,7 @@ def texts(client: TestClient) -> dict[str, str]:
 
 
 def pre_text(page: str, id_: str) -> str:
-    (pre,) = [one for one in read(page).all("pre") if one.attributes["id"] == id_]
+    (pre,) = [one for one in parse_page(page).all("pre") if one.attributes["id"] == id_]
     return "".join(part for part in pre.parts if isinstance(part, str))
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import reading
 from studio.services.runs import runs
-from tests.support.page_reader import posted, problem_of, read
+from tests.support.page_reader import field_error, form_fields, parse_page
 from tests.unit.weights import safetensors_folders
 
 HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -38,8 +38,10 @@ def planned(client: TestClient, **recipe: Any) -> dict[str, Any]:  # noqa: ANN40
 
 
 def filled(client: TestClient, **changes: str) -> dict[str, str]:
-    form = read(client.get("/new?preset=full").text).one(id="form")
-    return dict(posted(form)) | {name.replace("__", "."): value for name, value in changes.items()}
+    form = parse_page(client.get("/new?preset=full").text).one(id="form")
+    return dict(form_fields(form)) | {
+        name.replace("__", "."): value for name, value in changes.items()
+    }
 
 
 ROUNDED = (
@@ -155,13 +157,15 @@ def test_precisions_of_an_unknown_method_are_not_found(client: TestClient) -> No
 
 
 def test_the_form_opens_with_advice(client: TestClient) -> None:
-    page = read(client.get("/new").text)
+    page = parse_page(client.get("/new").text)
 
     assert page.one(id="advice").one("strong").text == "Recommended"
 
 
 def test_the_form_tells_of_weights_that_would_not_move(client: TestClient, model: str) -> None:
-    said = read(advised(client, base_model=model, precision="bf16_pure")).all(class_="caution")
+    said = parse_page(advised(client, base_model=model, precision="bf16_pure")).all(
+        class_="caution"
+    )
 
     assert [one.text for one in said] == [
         (
@@ -173,7 +177,7 @@ def test_the_form_tells_of_weights_that_would_not_move(client: TestClient, model
 
 
 def test_a_refusal_comes_with_a_button_that_mends_it(client: TestClient, overflowing: str) -> None:
-    page = read(advised(client, base_model=overflowing, precision="fp16"))
+    page = parse_page(advised(client, base_model=overflowing, precision="fp16"))
 
     button = page.one("button")
     assert (button.text, json.loads(button.attributes["data-repair"])) == (
@@ -183,13 +187,13 @@ def test_a_refusal_comes_with_a_button_that_mends_it(client: TestClient, overflo
 
 
 def test_a_form_half_filled_in_waits_for_the_rest(client: TestClient) -> None:
-    said = read(advised(client, optimisation__learning_rate="x")).text
+    said = parse_page(advised(client, optimisation__learning_rate="x")).text
 
     assert said == "Advice follows once every field holds what it may."
 
 
 def test_a_model_that_is_not_there_is_told_in_its_place(client: TestClient) -> None:
-    said = read(advised(client, base_model="startr")).text
+    said = parse_page(advised(client, base_model="startr")).text
 
     assert said == (
         "There is no model called startr. Did you mean starter? A hub model is written "
@@ -201,7 +205,7 @@ def test_what_is_refused_there_is_refused_at_start(client: TestClient, overflowi
     data = filled(client, base_model=overflowing, precision="fp16")
     answer = client.post("/new", data=data)
 
-    assert (answer.status_code, problem_of(read(answer.text), "precision")) == (
+    assert (answer.status_code, field_error(parse_page(answer.text), "precision")) == (
         422,
         (
             "1 of 1 weights looked at lie beyond 65,504, where float16 ends; "
@@ -211,7 +215,7 @@ def test_what_is_refused_there_is_refused_at_start(client: TestClient, overflowi
 
 
 def test_the_form_names_quantised_formats_in_words(client: TestClient) -> None:
-    choice = read(client.get("/new").text).one(id="adapter-base_dtype")
+    choice = parse_page(client.get("/new").text).one(id="adapter-base_dtype")
 
     assert {one.attributes["value"]: one.text for one in choice.all("option")} == {
         "native": "As it was saved",
@@ -268,7 +272,7 @@ def test_a_plan_of_a_model_nobody_counted_estimates_nothing(client: TestClient, 
 
 
 def test_the_form_shows_the_estimate(client: TestClient, decoder: str) -> None:
-    page = read(advised(client, base_model=decoder, precision="fp32"))
+    page = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     parts = page.one(class_="memory").all("dt")
     assert sorted(part.text for part in parts) == [

@@ -11,7 +11,7 @@ from studio.db.session import unit_of_work
 from studio.methods import METHODS
 from studio.recipe import yaml
 from tests.support.factories import ROWS, connect_worker, make_recipe, make_run
-from tests.support.page_reader import Node, posted, read, value_of
+from tests.support.page_reader import Node, field_value, form_fields, parse_page
 
 LEFT_OUT = {"base_model": "starter", "dataset": "starter"}
 PRESETS = [one.name for method in METHODS.values() for one in method.presets]
@@ -32,11 +32,11 @@ def sent(client: TestClient, address: str, **body: Any) -> dict[str, Any]:  # no
 
 
 def form(client: TestClient, query: str = "") -> dict[str, str]:
-    return dict(posted(read(client.get(f"/new{query}").text).one(id="form")))
+    return dict(form_fields(parse_page(client.get(f"/new{query}").text).one(id="form")))
 
 
 def drawn(client: TestClient, do: str, data: dict[str, str]) -> Node:
-    return read(client.post("/new/draft", data=data | {"do": do}).text).one(id="form")
+    return parse_page(client.post("/new/draft", data=data | {"do": do}).text).one(id="form")
 
 
 @pytest.mark.usefixtures("plain")
@@ -101,9 +101,9 @@ def test_every_preset_opens_with_what_is_recommended(
 ) -> None:
     with unit_of_work(engine) as db:
         connect_worker(db, machine)
-    page = read(client.get(f"/new?preset={preset}").text)
+    page = parse_page(client.get(f"/new?preset={preset}").text)
 
-    assert value_of(page.one(id="form"), "precision") == "auto"
+    assert field_value(page.one(id="form"), "precision") == "auto"
     assert page.one(id="recommended").text == f"Recommended: {title}"
 
 
@@ -113,7 +113,7 @@ def test_the_recommendation_follows_the_form(client: TestClient, engine: Engine)
         connect_worker(db, "t4")
     answer = client.post("/new/advice", data=form(client))
 
-    (partial,) = read(answer.text).all("hx-partial", **{"hx-target": "#recommended"})
+    (partial,) = parse_page(answer.text).all("hx-partial", **{"hx-target": "#recommended"})
     assert partial.text.strip() == "Recommended: float16 mixed"
 
 
@@ -124,14 +124,16 @@ def test_a_choice_of_ones_own_survives(client: TestClient, do: str) -> None:
     without = "\n".join(line for line in lines if not line.startswith("precision"))
     data = form(client) | {"precision": "bf16_kahan", "adapter.kind": "full", "paste": without}
 
-    assert value_of(drawn(client, do, data), "precision") == "bf16_kahan"
+    assert field_value(drawn(client, do, data), "precision") == "bf16_kahan"
 
 
 @pytest.mark.usefixtures("plain")
 def test_a_pasted_precision_is_a_choice_of_ones_own(client: TestClient) -> None:
     text = yaml.dump(make_recipe(precision="bf16"))
 
-    assert value_of(drawn(client, "paste", form(client) | {"paste": text}), "precision") == "bf16"
+    assert (
+        field_value(drawn(client, "paste", form(client) | {"paste": text}), "precision") == "bf16"
+    )
 
 
 @pytest.mark.usefixtures("plain")

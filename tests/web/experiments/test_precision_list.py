@@ -7,15 +7,15 @@ from studio.db.session import unit_of_work
 from studio.protocols.events import Started
 from studio.recipe.precision import PRECISIONS
 from studio.services.runs import attempts
-from tests.support.factories import make_done, make_running
-from tests.support.page_reader import Node, posted, problem_of, read
+from tests.support.factories import make_finished_run, make_running
+from tests.support.page_reader import Node, field_error, form_fields, parse_page
 
 COMMON = [mode.name for mode in PRECISIONS.values() if mode.is_common]
 OTHERS = [mode.name for mode in PRECISIONS.values() if not mode.is_common]
 
 
 def form(page: str) -> Node:
-    return read(page).one(id="form")
+    return parse_page(page).one(id="form")
 
 
 def others(page: Node) -> Node:
@@ -36,18 +36,18 @@ def test_the_common_precisions_stand_before_the_others(client: TestClient) -> No
 
 def test_the_others_are_out_of_sight_until_one_is_chosen(client: TestClient) -> None:
     page = form(client.get("/new").text)
-    data = dict(posted(page)) | {"precision": "bf16_kahan", "name": ""}
+    data = dict(form_fields(page)) | {"precision": "bf16_kahan", "name": ""}
     again = form(client.post("/new", data=data).text)
 
     assert ["open" in others(part).attributes for part in (page, again)] == [False, True]
 
 
 def test_knobs_that_exclude_each_other_come_back_in_words(client: TestClient) -> None:
-    data = dict(posted(form(client.get("/new?preset=lora").text)))
+    data = dict(form_fields(form(client.get("/new?preset=lora").text)))
     answer = client.post("/new", data=data | {"precision": "bf16_kahan"})
 
     assert answer.status_code == 422
-    assert problem_of(read(answer.text), "precision") == (
+    assert field_error(parse_page(answer.text), "precision") == (
         "bfloat16, Kahan summation is about the weights trained, and an adapter's are float32. "
         "Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16."
     )
@@ -57,11 +57,14 @@ def test_an_adapter_run_is_not_repeated_in_narrow_weights(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, adapter={"kind": "lora"})
+        make_finished_run(db, adapter={"kind": "lora"})
 
     answer = client.post("/runs/1/again", data={"precision": "bf16_pure"})
 
-    assert (answer.status_code, "an adapter's are float32" in read(answer.text).text) == (422, True)
+    assert (answer.status_code, "an adapter's are float32" in parse_page(answer.text).text) == (
+        422,
+        True,
+    )
 
 
 def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) -> None:
@@ -73,7 +76,7 @@ def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) ->
         attempts.follow(db, run, [Started(total_steps=10, resolved=told)], 10)
 
     label = "What was asked for and what really ran"
-    body = read(client.get("/runs/1").text).one("div", **{"aria-label": label}).one("tbody")
+    body = parse_page(client.get("/runs/1").text).one("div", **{"aria-label": label}).one("tbody")
     found = [[cell.text for cell in row.parts if isinstance(cell, Node)] for row in body.all("tr")]
     assert found == [
         ["Weights", "bfloat16", "bfloat16"],
@@ -97,7 +100,7 @@ def test_the_interface_tells_what_gpus_would_exchange(client: TestClient) -> Non
 
 
 def test_the_table_of_this_machine_has_what_gpus_would_exchange(client: TestClient) -> None:
-    rows = read(client.get("/settings").text).all("tr")
+    rows = parse_page(client.get("/settings").text).all("tr")
     (found,) = [row for row in rows if row.all("th") and row.all("th")[0].text == "float8 mixed"]
 
     assert [cell.text for cell in found.all("td")[-2:]] == ["bfloat16", "float32"]

@@ -16,8 +16,8 @@ from studio.recipe.precision import PRECISIONS
 from studio.services import experiments
 from studio.services.runs import attempts, runs, states
 from studio.services.studies import studies
-from tests.support.factories import make_recipe, progressed
-from tests.support.page_reader import Node, posted, problem_of, read
+from tests.support.factories import make_recipe, metrics_event
+from tests.support.page_reader import Node, field_error, form_fields, parse_page
 
 FORM = "/reports/precision/new"
 
@@ -45,8 +45,8 @@ def train(db: Any, run: Run, last: float, said: str) -> None:  # noqa: ANN401 --
     answer = Sampled(stage="after", step=2, position=0, prompt="Q?", reference="R", answer=said)
     events: list[Event] = [
         Started(total_steps=2, resolved={}),
-        progressed(1, loss=last, eval_loss=3.0, peak_memory_bytes=1e9),
-        progressed(2, eval_loss=last),
+        metrics_event(1, loss=last, eval_loss=3.0, peak_memory_bytes=1e9),
+        metrics_event(2, eval_loss=last),
         answer,
         Finished(metrics={"eval_loss": last}),
     ]
@@ -62,7 +62,7 @@ def checked(page: Node) -> list[str]:
 def test_what_runs_here_without_a_caution_is_chosen_and_never_the_reference_alone(
     client: TestClient, engine: Engine, experiment: int
 ) -> None:
-    page = read(client.get(f"{FORM}?from=experiment:{experiment}").text)
+    page = parse_page(client.get(f"{FORM}?from=experiment:{experiment}").text)
 
     with unit_of_work(engine) as db:
         recipe = experiments.get(db, experiment).recipe
@@ -75,7 +75,7 @@ def test_what_runs_here_without_a_caution_is_chosen_and_never_the_reference_alon
 
 
 def test_what_is_not_chosen_says_why(client: TestClient, experiment: int) -> None:
-    page = read(client.get(f"{FORM}?from=experiment:{experiment}").text)
+    page = parse_page(client.get(f"{FORM}?from=experiment:{experiment}").text)
 
     for choice in page.all("label", class_="choice"):
         box = choice.one("input")
@@ -86,7 +86,7 @@ def test_what_is_not_chosen_says_why(client: TestClient, experiment: int) -> Non
 def test_one_click_queues_every_mode_with_three_seeds(
     client: TestClient, engine: Engine, experiment: int
 ) -> None:
-    form = read(client.get(f"{FORM}?from=experiment:{experiment}").text).one(id="form")
+    form = parse_page(client.get(f"{FORM}?from=experiment:{experiment}").text).one(id="form")
     answer = client.post(FORM, data=fields(form))
 
     with unit_of_work(engine) as db:
@@ -97,7 +97,7 @@ def test_one_click_queues_every_mode_with_three_seeds(
 
 
 def fields(form: Node, **changes: str) -> dict[str, list[str] | str]:
-    pairs = posted(form)
+    pairs = form_fields(form)
     return {name: [one for key, one in pairs if key == name] for name, _value in pairs} | changes
 
 
@@ -107,12 +107,12 @@ def fields(form: Node, **changes: str) -> dict[str, list[str] | str]:
 def test_a_refused_form_keeps_what_was_typed_and_says_why(
     client: TestClient, experiment: int, name: str, value: str
 ) -> None:
-    form = read(client.get(f"{FORM}?from=experiment:{experiment}").text).one(id="form")
+    form = parse_page(client.get(f"{FORM}?from=experiment:{experiment}").text).one(id="form")
     answer = client.post(FORM, data=fields(form, **{name: value}))
 
-    page = read(answer.text)
-    assert (answer.status_code, dict(posted(page.one(id="form")))[name]) == (422, value)
-    assert problem_of(page, name) != ""
+    page = parse_page(answer.text)
+    assert (answer.status_code, dict(form_fields(page.one(id="form")))[name]) == (422, value)
+    assert field_error(page, name) != ""
 
 
 def test_a_study_of_a_run_has_the_runs_own_recipe(
@@ -134,7 +134,7 @@ def test_a_source_that_is_not_there_is_told(client: TestClient, source: str) -> 
 
 
 def test_the_report_tells_each_mode_and_keeps_nan(client: TestClient, study: int) -> None:
-    page = read(client.get(f"/reports/precision/{study}").text)
+    page = parse_page(client.get(f"/reports/precision/{study}").text)
 
     rows = page.one("div", **{"aria-label": "What each precision came to"}).one("tbody").all("tr")
     assert [row.one("th").text for row in rows] == ["fp32", "bf16"]
@@ -144,7 +144,7 @@ def test_the_report_tells_each_mode_and_keeps_nan(client: TestClient, study: int
 
 
 def test_answers_are_told_as_text(client: TestClient, study: int) -> None:
-    page = read(client.get(f"/reports/precision/{study}").text)
+    page = parse_page(client.get(f"/reports/precision/{study}").text)
 
     table = page.one("div", **{"aria-label": "Answers beside those of the reference"})
     assert (table.one("ins").text, table.one("del").text) == ("<b>no</b>", "yes")
@@ -153,7 +153,7 @@ def test_answers_are_told_as_text(client: TestClient, study: int) -> None:
 def test_a_study_that_just_began_says_so_far(client: TestClient, experiment: int) -> None:
     client.post(FORM, data={"from": f"experiment:{experiment}", "modes": ["bf16"], "seeds": "2"})
 
-    page = read(client.get("/reports/precision/1").text)
+    page = parse_page(client.get("/reports/precision/1").text)
     assert [item.text for item in page.one(class_="verdict").all("li")] == [
         "So far: bf16 has no validation loss to compare with fp32 (0 of 2 runs).",
         "Seed noise is unknown: 0 seeds of fp32 with a validation loss, and it takes 2.",
@@ -180,7 +180,7 @@ def test_the_report_can_be_taken_along(
 
 
 def test_the_list_leads_to_the_report(client: TestClient, study: int) -> None:
-    page = read(client.get("/reports/precision").text)
+    page = parse_page(client.get("/reports/precision").text)
 
     assert page.one("tbody").one("a").attributes["href"] == f"/reports/precision/{study}"
 
@@ -195,7 +195,7 @@ def test_a_deleted_study_leads_back_to_its_experiment(
 
 
 def test_an_experiment_and_a_run_lead_to_their_study(client: TestClient, study: int) -> None:
-    pages = [read(client.get(path).text) for path in ("/experiments/1", "/runs/1")]
+    pages = [parse_page(client.get(path).text) for path in ("/experiments/1", "/runs/1")]
 
     links = [page.one("a", href=f"/reports/precision/{study}").text for page in pages]
     assert links == ["Study 1", "Study 1"]
@@ -251,7 +251,7 @@ def test_a_program_deletes_a_study_and_keeps_its_runs(client: TestClient, study:
 
 
 def test_what_befell_the_numbers_is_told_step_by_step(client: TestClient, study: int) -> None:
-    page = read(client.get(f"/reports/precision/{study}").text)
+    page = parse_page(client.get(f"/reports/precision/{study}").text)
     report = client.get(f"/api/v1/studies/{study}").json()
 
     rows = page.one("div", **{"aria-label": "Events along the steps"}).one("tbody").all("tr")

@@ -15,8 +15,8 @@ from studio.protocols.events import Event, Finished, Started
 from studio.services import experiments
 from studio.services.runs import attempts, runs, states
 from studio.services.sweeps import sweeps
-from tests.support.factories import make_recipe, progressed
-from tests.support.page_reader import Node, posted, problem_of, read
+from tests.support.factories import make_recipe, metrics_event
+from tests.support.page_reader import Node, field_error, form_fields, parse_page
 
 RATE, RANK = "optimisation.learning_rate", "adapter.r"
 NEW: dict[str, Any] = {
@@ -32,8 +32,8 @@ def experiment(engine: Engine) -> None:
 
 
 def fields(client: TestClient, **changes: str) -> dict[str, list[str] | str]:
-    form = read(client.get("/sweeps/new?from=experiment:1").text).one(id="form")
-    pairs = posted(form)
+    form = parse_page(client.get("/sweeps/new?from=experiment:1").text).one(id="form")
+    pairs = form_fields(form)
     told: dict[str, list[str] | str] = {
         name: [one for key, one in pairs if key == name] for name, _value in pairs
     }
@@ -45,7 +45,7 @@ def end(db: Session, run: Run, loss: float) -> None:
     lengths = {"longest_example": 12, "longest_answer": 4}
     events: list[Event] = [
         Started(total_steps=10, resolved=about | lengths),
-        *(progressed(step, eval_loss=loss) for step in range(1, 11)),
+        *(metrics_event(step, eval_loss=loss) for step in range(1, 11)),
         Finished(metrics={"eval_loss": loss, "train_seconds": 10.0}),
     ]
     states.move(db, run, RunStatus.STARTING)
@@ -62,7 +62,7 @@ def swept(client: TestClient, engine: Engine) -> Node:
             end(db, sweeps.runs_of(db, 1)[-1], loss)
     with unit_of_work(engine) as db:
         sweeps.advance(db, 1)
-    return read(client.get("/sweeps/1").text)
+    return parse_page(client.get("/sweeps/1").text)
 
 
 def test_the_form_begins_a_sweep(client: TestClient, engine: Engine) -> None:
@@ -90,10 +90,10 @@ def test_a_refused_form_keeps_what_was_typed_and_says_why(
 ) -> None:
     answer = client.post("/sweeps/new", data=fields(client, **changes))
 
-    page = read(answer.text)
-    typed = dict(posted(page.one(id="form")))["space.adapter.r"]
+    page = parse_page(answer.text)
+    typed = dict(form_fields(page.one(id="form")))["space.adapter.r"]
     assert (answer.status_code, typed) == (422, changes["space__adapter__r"])
-    assert problem_of(page, field) != ""
+    assert field_error(page, field) != ""
     assert page.one(id="problems").one("a").attributes["href"] == f"#{field}"
 
 
@@ -102,7 +102,7 @@ def test_the_form_tells_what_it_comes_to(client: TestClient, engine: Engine) -> 
         end(db, runs.submit(db, experiments.get(db, 1)), 1.0)
     data = fields(client, space__adapter__r="4, 8, 16", parallel="1")
 
-    told = read(client.post("/sweeps/new/prospect", data=data).text).text
+    told = parse_page(client.post("/sweeps/new/prospect", data=data).text).text
     assert "3 runs , 36 s in all, between 29 s and 45 s" in told
     assert "one after the other" in told
 
@@ -110,23 +110,23 @@ def test_the_form_tells_what_it_comes_to(client: TestClient, engine: Engine) -> 
 def test_the_form_names_what_cannot_run(client: TestClient) -> None:
     data = fields(client, space__dataset="starter, moon", space__adapter__r="4, 8")
 
-    told = read(client.post("/sweeps/new/prospect", data=data).text).text
+    told = parse_page(client.post("/sweeps/new/prospect", data=data).text).text
     assert "2 runs" in told
     assert "2 of 4 combinations cannot run here and are left out, such as dataset=moon r=4" in told
 
 
 def test_an_empty_form_says_what_is_missing(client: TestClient) -> None:
-    told = read(client.post("/sweeps/new/prospect", data=fields(client)).text).text
+    told = parse_page(client.post("/sweeps/new/prospect", data=fields(client)).text).text
 
     assert told.endswith("Nothing varies yet. Give a knob several values, or a range.")
 
 
 def test_every_knob_of_the_recipe_can_be_varied(client: TestClient) -> None:
-    form = read(client.get("/sweeps/new?experiment=1").text).one(id="form")
-    new = read(client.get("/new?from=experiment:1").text).one(id="form")
+    form = parse_page(client.get("/sweeps/new?experiment=1").text).one(id="form")
+    new = parse_page(client.get("/new?from=experiment:1").text).one(id="form")
 
     here = {one.attributes["name"] for one in form.all("input") if "name" in one.attributes}
-    missing = {name for name, _value in posted(new) if f"space.{name}" not in here}
+    missing = {name for name, _value in form_fields(new) if f"space.{name}" not in here}
     assert missing == {"method", "preset", "name", "notes", "from", "view", "paste"}
 
 
@@ -145,8 +145,10 @@ def test_a_source_that_is_not_there_is_told(client: TestClient, source: str) -> 
 
 
 def test_a_form_of_an_experiment_becomes_one_to_vary(client: TestClient, engine: Engine) -> None:
-    form = read(client.get("/new").text).one(id="form")
-    data = {name: [v for key, v in posted(form) if key == name] for name, _v in posted(form)}
+    form = parse_page(client.get("/new").text).one(id="form")
+    data = {
+        name: [v for key, v in form_fields(form) if key == name] for name, _v in form_fields(form)
+    }
     answer = client.post("/new/sweep", data=data | {"dataset": "starter", "base_model": "starter"})
 
     with unit_of_work(engine) as db:
@@ -179,14 +181,14 @@ def test_the_page_draws_the_metric_over_each_knob(swept: Node) -> None:
 def test_a_sweep_that_just_began_says_so(client: TestClient) -> None:
     client.post("/api/v1/sweeps", json=NEW).raise_for_status()
 
-    told = read(client.get("/sweeps/1").text).text
+    told = parse_page(client.get("/sweeps/1").text).text
     assert "No run is queued yet." in told
     assert "0 of 4 runs have ended" in told
-    assert "0 of 4" in read(client.get("/sweeps").text).text
+    assert "0 of 4" in parse_page(client.get("/sweeps").text).text
 
 
 def test_no_sweeps_are_told_with_a_way_on(client: TestClient) -> None:
-    page = read(client.get("/sweeps").text)
+    page = parse_page(client.get("/sweeps").text)
 
     assert page.one(class_="empty").one("h2").text == "No sweeps yet"
 

@@ -5,15 +5,15 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.web.rendering.navigation import PLACES
-from tests.support.factories import make_done
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run
+from tests.support.page_reader import Node, parse_page
 
 AS_PART = {"HX-Request": "true", "HX-Request-Type": "partial"}
 
 
 def offered(client: TestClient, query: str) -> dict[str, list[str]]:
     """Return what is offered, by group: where each leads, or its words where it leads nowhere."""
-    page = read(client.get("/palette", params={"q": query}, headers=AS_PART).text)
+    page = parse_page(client.get("/palette", params={"q": query}, headers=AS_PART).text)
     return {
         group.one("h3").text: [one.attributes.get("href", one.text) for one in lines(group)]
         for group in page.all("div", role="group")
@@ -28,8 +28,8 @@ def test_without_words_it_offers_what_one_can_do_and_the_newest_runs(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "first")
-        make_done(db, "second")
+        make_finished_run(db, "first")
+        make_finished_run(db, "second")
 
     found = offered(client, "")
 
@@ -42,8 +42,8 @@ def test_what_people_made_is_found_by_a_piece_of_its_name(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "a blue moon")
-        make_done(db, "a red sun")
+        make_finished_run(db, "a blue moon")
+        make_finished_run(db, "a red sun")
 
     assert offered(client, "MOON") == {"Runs": ["/runs/1"], "Experiments": ["/experiments/1"]}
     assert offered(client, "starter")["Data sets"] == ["/datasets/1"]
@@ -52,8 +52,8 @@ def test_what_people_made_is_found_by_a_piece_of_its_name(
 
 def test_a_run_is_found_by_its_number(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "first")
-        make_done(db, "second")
+        make_finished_run(db, "first")
+        make_finished_run(db, "second")
 
     assert offered(client, "#1") == {"Runs": ["/runs/1"]}
 
@@ -72,13 +72,13 @@ def test_what_nothing_is_called_is_said(client: TestClient) -> None:
 
 def test_names_are_shown_as_text(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "<b>bold</b>")
+        make_finished_run(db, "<b>bold</b>")
 
     assert "<b>bold" not in client.get("/palette?q=bold", headers=AS_PART).text
 
 
 def test_without_scripts_it_is_a_page(client: TestClient) -> None:
-    page = read(client.get("/palette?q=queue").text)
+    page = parse_page(client.get("/palette?q=queue").text)
 
     assert page.one("h1").text == "Search"
     assert "/queue" in [link.attributes["href"] for link in page.one("main").all("a")]

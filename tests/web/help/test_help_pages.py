@@ -6,7 +6,7 @@ from fastapi.testclient import TestClient
 from studio.failure_codes import KINDS
 from studio.recipe.precision import PRECISIONS
 from studio.web.help import help_index
-from tests.support.page_reader import Node, read
+from tests.support.page_reader import Node, parse_page
 
 
 def facts(page: Node) -> dict[str, str]:
@@ -17,7 +17,7 @@ def facts(page: Node) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", help_index.knobs())
 def test_every_knob_has_a_page(client: TestClient, name: str) -> None:
-    page = read(client.get(f"/help/knobs/{name}").text)
+    page = parse_page(client.get(f"/help/knobs/{name}").text)
     entry = help_index.knobs()[name]
 
     assert page.one("h1").text == entry.knob.label
@@ -25,7 +25,7 @@ def test_every_knob_has_a_page(client: TestClient, name: str) -> None:
 
 
 def test_a_knob_says_what_it_takes_and_what_it_becomes(client: TestClient) -> None:
-    page = read(client.get("/help/knobs/optimisation.learning_rate").text)
+    page = parse_page(client.get("/help/knobs/optimisation.learning_rate").text)
 
     assert facts(page) == {
         "Name": "optimisation.learning_rate",
@@ -36,7 +36,7 @@ def test_a_knob_says_what_it_takes_and_what_it_becomes(client: TestClient) -> No
 
 
 def test_a_knob_shows_how_to_set_it(client: TestClient) -> None:
-    page = read(client.get("/help/knobs/optimisation.learning_rate").text)
+    page = parse_page(client.get("/help/knobs/optimisation.learning_rate").text)
 
     assert [code.text for code in page.all("pre")] == [
         "optimisation: learning_rate: 0.0002",
@@ -56,13 +56,13 @@ def test_a_knob_nobody_knows_is_not_found(client: TestClient) -> None:
 
 
 def test_help_is_searched_by_word(client: TestClient) -> None:
-    found = read(client.get("/help?q=warm-up share").text).one(id="found")
+    found = parse_page(client.get("/help?q=warm-up share").text).one(id="found")
 
     assert [link.text for link in found.all("a")] == ["Warm-up"]
 
 
 def test_help_without_words_holds_everything(client: TestClient) -> None:
-    found = read(client.get("/help").text).one(id="found")
+    found = parse_page(client.get("/help").text).one(id="found")
 
     links = [link.attributes["href"] for link in found.all("a")]
     assert len(links) == len(help_index.knobs()) + len(KINDS) + 1
@@ -70,7 +70,7 @@ def test_help_without_words_holds_everything(client: TestClient) -> None:
 
 
 def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:
-    page = read(client.get("/new").text)
+    page = parse_page(client.get("/new").text)
 
     hrefs = {link.attributes.get("href", "") for link in page.all("a")}
     linked = {href.removeprefix("/help/knobs/") for href in hrefs if "/help/knobs/" in href}

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from studio import resources
 from studio.settings import Settings
 from studio.web.app import create_app
-from tests.support.page_reader import read
+from tests.support.page_reader import parse_page
 
 
 def test_it_is_not_there_for_those_who_use_the_studio(client: TestClient) -> None:
@@ -17,7 +17,7 @@ def test_it_is_not_there_for_those_who_use_the_studio(client: TestClient) -> Non
 
 def test_it_shows_every_colour_in_both_themes(engine: Engine, settings: Settings) -> None:
     building = settings.model_copy(update={"development": True})
-    page = read(TestClient(create_app(engine, building)).get("/style").text)
+    page = parse_page(TestClient(create_app(engine, building)).get("/style").text)
 
     sheet = (resources.static() / "css" / "tokens.css").read_text(encoding="utf-8")
     colours = re.findall(r"--([\w-]+): light-dark", sheet)

@@ -12,7 +12,7 @@ from studio.db.session import connect, unit_of_work
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.support.factories import make_run
-from tests.support.page_reader import read
+from tests.support.page_reader import parse_page
 
 RUN = {"name": "asked", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
@@ -78,7 +78,7 @@ def test_a_person_reads_it_on_a_page(client: TestClient, engine: Engine) -> None
         refused = client.post("/runs/1/cancel")
 
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
-    assert read(refused.text).one(role="alert").text == (
+    assert parse_page(refused.text).one(role="alert").text == (
         "The database is busy; nothing was saved. Try again in a moment."
     )
 

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.web.api.runs import event_streams
 from studio.web.http.event_hub import Hub
-from tests.support.factories import make_done, make_run, make_running
+from tests.support.factories import make_finished_run, make_run, make_running
 
 
 def test_each_commit_wakes_those_who_wait(engine: Engine) -> None:
@@ -69,7 +69,7 @@ def test_viewers_of_the_same_share_one_look_between_commits(engine: Engine) -> N
 
 def test_live_runs_are_followed_however_many_are_newer(engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        first, ended = make_running(db, "first").id, make_done(db, "ended").id
+        first, ended = make_running(db, "first").id, make_finished_run(db, "ended").id
         for place in range(event_streams.RECENT):
             make_run(db, f"waits {place}")
 

@@ -11,8 +11,8 @@ from studio.db.session import unit_of_work
 from studio.settings import Settings
 from studio.web import study_conclusions
 from studio.web.i18n import formatting, locale, number_i18n, translation
-from tests.support.factories import make_done
-from tests.support.visitors import house
+from tests.support.factories import make_finished_run
+from tests.support.visitors import make_visitors
 
 
 @pytest.fixture
@@ -108,7 +108,11 @@ def test_people_are_told_of_errors_in_their_language(client: TestClient) -> None
 def test_a_stranger_is_told_how_to_come_in_in_their_language(
     engine: Engine, settings: Settings
 ) -> None:
-    page = house(engine, settings, "link").stranger().get("/", headers={"Accept-Language": "zh"})
+    page = (
+        make_visitors(engine, settings, "link")
+        .stranger()
+        .get("/", headers={"Accept-Language": "zh"})
+    )
 
     assert page.status_code == 401
     assert "此 Studio 不认识此浏览器" in page.text
@@ -116,7 +120,9 @@ def test_a_stranger_is_told_how_to_come_in_in_their_language(
 
 def test_a_stranger_may_choose_the_language(engine: Engine, settings: Settings) -> None:
     answer = (
-        house(engine, settings, "accounts").stranger().post("/language", data={"language": "en"})
+        make_visitors(engine, settings, "accounts")
+        .stranger()
+        .post("/language", data={"language": "en"})
     )
 
     assert answer.status_code == 303
@@ -131,7 +137,7 @@ def test_an_address_with_nothing_behind_it_is_called_so(client: TestClient) -> N
 
 def test_what_people_wrote_stays_as_they_wrote_it(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "Settings")
+        make_finished_run(db, "Settings")
     page = client.get("/runs/1", headers={"Accept-Language": "zh"}).text
 
     assert "<h1>Settings <" in page

@@ -26,8 +26,8 @@ from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
 from studio.web.http.prometheus_format import Family, Sample, text
-from tests.support.factories import make_done, make_run, make_running
-from tests.support.page_reader import read
+from tests.support.factories import make_finished_run, make_run, make_running
+from tests.support.page_reader import parse_page
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
@@ -73,7 +73,7 @@ def of(told: Told, name: str, **labels: str) -> float:
 
 def test_runs_are_told_by_status(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
         make_run(db)
         make_run(db)
     told = scrape(client)
@@ -120,7 +120,7 @@ def test_a_silent_worker_is_told(engine: Engine) -> None:
 def test_how_long_runs_took_is_told(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for minutes in (2, 10, 100):
-            run = make_done(db)
+            run = make_finished_run(db)
             assert run.finished_at is not None
             run.claimed_at = run.finished_at - timedelta(minutes=minutes)
     told, name = scrape(client), "studio_run_duration_seconds"
@@ -134,7 +134,7 @@ def test_how_long_runs_took_is_told(client: TestClient, engine: Engine) -> None:
 def test_tokens_and_alarms_are_told(client: TestClient, engine: Engine) -> None:
     alarm = Alarmed(code="zero_loss", message="It is zero.", step=3)
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
         attempts.follow(db, make_running(db), [alarm, alarm], 1)
     told = scrape(client)
 
@@ -190,7 +190,7 @@ def test_memory_and_database_are_told(client: TestClient, settings: Settings) ->
 
 def test_a_viewer_of_a_stream_counts_while_it_looks(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     with client:
         client.get("/api/v1/runs/1/stream")
         assert of(scrape(client), "studio_stream_viewers") == 0
@@ -275,7 +275,7 @@ def test_a_fault_is_found_in_the_log_by_the_id_on_its_page(
 ) -> None:
     answer = broken.get("/broken", headers={"row": "ROW-OF-SOMEBODY"})
 
-    shown = read(answer.text).one("main").one("code").text
+    shown = parse_page(answer.text).one("main").one("code").text
     [line] = [one for one in logged(log) if one["event"] == "request_failed"]
     assert (answer.status_code, shown) == (500, answer.headers["x-request-id"])
     assert line["request_id"] == shown
@@ -290,7 +290,7 @@ def test_what_a_person_put_in_is_not_in_the_log(broken: TestClient, log: StringI
 def test_a_refusal_is_found_in_the_log_by_the_id_on_its_page(
     client: TestClient, log: StringIO
 ) -> None:
-    shown = read(client.get("/runs/9").text).one("main").one("code").text
+    shown = parse_page(client.get("/runs/9").text).one("main").one("code").text
 
     [line] = [one for one in logged(log) if one["event"] == "request_answered"]
     assert (line["status"], line["request_id"]) == (404, shown)

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from studio.settings import Settings
 from studio.web.app import create_app
-from tests.fakes.hub_server import Hub
+from tests.fakes.hub_server import HubServer
 
 
 def added(client: TestClient, location: str) -> tuple[int, str]:
@@ -50,7 +50,7 @@ def test_a_home_of_nobody_is_no_model(client: TestClient) -> None:
 
 
 def test_what_a_search_finds_is_told_with_why_it_may_not_be_used(
-    engine: Engine, settings: Settings, hub: Hub
+    engine: Engine, settings: Settings, hub: HubServer
 ) -> None:
     whole = {"config.json": b"{}", "model.safetensors": b"x"}
     sizes = {"parameters": {"BF16": 1000}, "total": 1000}

@@ -15,8 +15,8 @@ from studio.services.models import downloads, models
 from studio.services.tasks import task_lifecycle, tasks
 from studio.settings import Settings
 from studio.web.app import create_app
-from tests.fakes.hub_server import Hub
-from tests.support.factories import make_done, make_run
+from tests.fakes.hub_server import HubServer
+from tests.support.factories import make_finished_run, make_run
 from tests.unit.weights import safetensors_folders
 
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -24,7 +24,7 @@ OWN = {"AutoModelForCausalLM": "own.Own"}
 
 
 @pytest.fixture
-def online(engine: Engine, settings: Settings, hub: Hub) -> TestClient:
+def online(engine: Engine, settings: Settings, hub: HubServer) -> TestClient:
     return TestClient(create_app(engine, settings.model_copy(update={"hub_endpoint": hub.url})))
 
 
@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_place(
 
 
 def test_a_search_shows_what_can_be_used_and_why_the_others_cannot(
-    online: TestClient, hub: Hub
+    online: TestClient, hub: HubServer
 ) -> None:
     weights = {"parameters": {"BF16": 134_515_008}, "total": 134_515_008}
     whole = {"config.json": b"{}", "model.safetensors": b"x"}
@@ -111,13 +111,13 @@ def test_a_hub_that_cannot_be_reached_is_told_and_the_page_stays(offline: TestCl
     assert "On this machine" in answer.text
 
 
-def test_too_few_letters_ask_nobody(online: TestClient, hub: Hub) -> None:
+def test_too_few_letters_ask_nobody(online: TestClient, hub: HubServer) -> None:
     assert "Two letters at least." in online.get("/models", params={"q": "t"}).text
     assert hub.asked == []
 
 
 def test_a_download_is_queued_at_the_commit_of_now(
-    online: TestClient, hub: Hub, engine: Engine
+    online: TestClient, hub: HubServer, engine: Engine
 ) -> None:
     repo = hub.model("tiny/one", {"config.json": b"{}", "model.safetensors": b"x"})
     answer = online.post("/models/download", data={"repo": "tiny/one"}, follow_redirects=False)
@@ -135,7 +135,7 @@ def test_a_download_is_queued_at_the_commit_of_now(
 
 
 def test_a_download_that_failed_is_asked_for_again_with_what_had_come(
-    online: TestClient, hub: Hub, engine: Engine
+    online: TestClient, hub: HubServer, engine: Engine
 ) -> None:
     hub.model("tiny/one", {"config.json": b"{}", "model.safetensors": b"x"})
     wish = {"source": {"kind": "hub", "id": "tiny/one"}}
@@ -160,7 +160,7 @@ def test_a_download_that_failed_is_asked_for_again_with_what_had_come(
     ],
 )
 def test_a_download_that_cannot_be_is_refused_before_it_is_queued(
-    online: TestClient, hub: Hub, engine: Engine, repo: str, said: str
+    online: TestClient, hub: HubServer, engine: Engine, repo: str, said: str
 ) -> None:
     hub.model("tiny/pickled", {"config.json": b"{}", "pytorch_model.bin": b"x"})
     hub.model("tiny/gated", {"config.json": b"{}", "model.safetensors": b"x"}).gated = "auto"
@@ -265,9 +265,9 @@ def test_a_tuned_model_tells_what_it_came_from(
     client: TestClient, engine: Engine, tmp_path: Path
 ) -> None:
     with unit_of_work(engine) as db:
-        run = make_done(db, "the first", adapter={"kind": "full"})
+        run = make_finished_run(db, "the first", adapter={"kind": "full"})
         models.add_from_run(db, run, folder(tmp_path))
-        second = make_done(db, "the second", base_model=f"run-{run.id}")
+        second = make_finished_run(db, "the second", base_model=f"run-{run.id}")
         model = models.named(db, f"run-{run.id}")
         assert model is not None
         number, used = model.id, [one.id for one in models.used_by(db, model)]
@@ -322,7 +322,7 @@ def test_how_estimates_have_fared_stands_with_all_models_and_with_each(
     other = bring(client, folder(tmp_path))
     with unit_of_work(engine) as db:
         for name, peak in (("near", 98.0), ("far", 60.0)):
-            run = make_done(db, name)
+            run = make_finished_run(db, name)
             run.estimate = {"memory": {"total": 100}}
             run.resolved = {"peak_memory": "resident"}
             run.metrics = run.metrics | {"peak_memory_bytes": peak}

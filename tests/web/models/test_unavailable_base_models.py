@@ -13,8 +13,8 @@ from studio.db.tables import Model
 from studio.services.models import models
 from studio.settings import Settings
 from studio.web.app import create_app
-from tests.fakes.hub_server import Hub
-from tests.support.page_reader import posted, problem_of, read
+from tests.fakes.hub_server import HubServer
+from tests.support.page_reader import field_error, form_fields, parse_page
 from tests.unit.weights import safetensors_folders
 
 HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -27,7 +27,7 @@ def client_at(engine: Engine, settings: Settings, url: str) -> TestClient:
 
 
 @pytest.fixture
-def online(engine: Engine, settings: Settings, hub: Hub) -> TestClient:
+def online(engine: Engine, settings: Settings, hub: HubServer) -> TestClient:
     return client_at(engine, settings, hub.url)
 
 
@@ -52,7 +52,7 @@ def submitted(client: TestClient, model: str) -> tuple[int, str]:
 
 def test_a_hub_that_cannot_be_reached_refuses_the_same_everywhere(offline: TestClient) -> None:
     (refusal,) = planned(offline, "owner/name")
-    form = dict(posted(read(offline.get("/new").text).one(id="form"))) | {
+    form = dict(form_fields(parse_page(offline.get("/new").text).one(id="form"))) | {
         "base_model": "owner/name"
     }
     advice = offline.post("/new/advice", data=form, headers=HTMX).text
@@ -68,7 +68,7 @@ def test_a_hub_that_cannot_be_reached_refuses_the_same_everywhere(offline: TestC
         False,
     ]
     assert sent.status_code == 422
-    assert refusal["message"] in problem_of(read(sent.text), "base_model")
+    assert refusal["message"] in field_error(parse_page(sent.text), "base_model")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_hub_that_cannot_be_reached_refuses_the_same_everywhere(offline: TestC
     ],
 )
 def test_what_the_hub_does_not_hand_out_is_refused_in_its_words(
-    online: TestClient, hub: Hub, name: str, told: str, todo: str
+    online: TestClient, hub: HubServer, name: str, told: str, todo: str
 ) -> None:
     hub.model("tiny/gated", FILES).gated = "auto"
     hub.model("tiny/pickled", {"config.json": b"{}", "pytorch_model.bin": b"x"})
@@ -92,7 +92,7 @@ def test_what_the_hub_does_not_hand_out_is_refused_in_its_words(
 
 
 def test_a_gated_model_starts_with_a_token_that_is_let_in(
-    engine: Engine, settings: Settings, hub: Hub
+    engine: Engine, settings: Settings, hub: HubServer
 ) -> None:
     hub.model("tiny/gated", FILES).gated = "auto"
     given = settings.model_copy(update={"hub_endpoint": hub.url, "hub_token": hub.token})
@@ -102,7 +102,7 @@ def test_a_gated_model_starts_with_a_token_that_is_let_in(
 
 
 def test_a_model_that_the_hub_has_starts_and_is_asked_for_once(
-    online: TestClient, hub: Hub
+    online: TestClient, hub: HubServer
 ) -> None:
     hub.model("tiny/good", FILES)
 
@@ -111,7 +111,9 @@ def test_a_model_that_the_hub_has_starts_and_is_asked_for_once(
     assert len([one for one in hub.asked if one.path.startswith("/api/models/")]) == 1
 
 
-def test_trying_again_asks_the_hub_again(engine: Engine, settings: Settings, hub: Hub) -> None:
+def test_trying_again_asks_the_hub_again(
+    engine: Engine, settings: Settings, hub: HubServer
+) -> None:
     app = create_app(engine, settings.model_copy(update={"hub_endpoint": hub.url}))
     app.state.hub_answers.bad_seconds = 0.0
     online = TestClient(app)

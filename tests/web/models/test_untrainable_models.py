@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.services.models import models
 from studio.weights.model_kinds import DESCRIPTIONS, HINT
-from tests.support.page_reader import read
+from tests.support.page_reader import parse_page
 from tests.unit.weights import safetensors_folders
 from tests.web.experiments.test_plans import advised, planned
 from tests.web.openai.test_jobs import ask
@@ -46,7 +46,7 @@ def test_it_is_not_added_to_the_models(client: TestClient, kind: str, folder: st
     assert HINT in str(told)
     page = client.post("/models/folder", data={"folder": folder})
     assert page.status_code == 422
-    assert DESCRIPTIONS[kind] in read(page.text).text  # type: ignore[index] # the same
+    assert DESCRIPTIONS[kind] in parse_page(page.text).text  # type: ignore[index] # the same
 
 
 def test_a_plan_refuses_it_and_blames_no_precision(

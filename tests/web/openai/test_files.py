@@ -88,7 +88,7 @@ def test_a_file_is_deleted(client: TestClient) -> None:
 
 def test_what_a_run_measured_is_a_table(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        factories.make_done(db)
+        factories.make_finished_run(db)
 
     table = client.get("/v1/files/file-results-1/content").text.splitlines()
     (told,) = client.get("/v1/files", params={"purpose": "fine-tune-results"}).json()["data"]
@@ -104,7 +104,7 @@ def test_a_tuned_model_is_listed_asked_for_and_put_into_the_trash(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        factories.make_done(db)
+        factories.make_finished_run(db)
     name = "ft:starter:local::1"
 
     assert [one["id"] for one in client.get("/v1/models").json()["data"]] == [name, "starter"]
@@ -117,7 +117,7 @@ def test_a_checkpoint_is_found_while_it_is_kept(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
-        factories.make_done(db)
+        factories.make_finished_run(db)
     kept = settings.runs / "1" / "checkpoints" / "checkpoint-5"
     kept.mkdir(parents=True)
     model = "ft:starter:local::1"
@@ -144,7 +144,7 @@ def test_a_checkpoint_does_not_take_its_run_into_the_trash(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        factories.make_done(db)
+        factories.make_finished_run(db)
     model = "ft:starter:local::1"
 
     assert error(client.delete(f"/v1/models/{model}:ckpt-step-5"))[:2] == (409, "conflict")
@@ -153,7 +153,7 @@ def test_a_checkpoint_does_not_take_its_run_into_the_trash(
 
 def test_no_job_starts_from_a_checkpoint(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        factories.make_done(db)
+        factories.make_finished_run(db)
     wish = {"model": "ft:starter:local::1:ckpt-step-5", "training_file": "file-1"}
 
     assert error(client.post("/v1/fine_tuning/jobs", json=wish)) == (400, "invalid", "model")

@@ -156,7 +156,7 @@ def test_jobs_are_listed_newest_first_page_by_page(client: TestClient) -> None:
 
 def test_a_run_that_was_started_elsewhere_is_a_job_too(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        factories.make_done(db)
+        factories.make_finished_run(db)
 
     job = client.get("/v1/fine_tuning/jobs/ftjob-1").json()
 
@@ -198,7 +198,7 @@ def test_a_client_is_told_not_to_try_a_conflict_again(client: TestClient) -> Non
 
 def test_events_are_told_newest_first_and_none_twice(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        factories.make_done(db)
+        factories.make_finished_run(db)
     path = "/v1/fine_tuning/jobs/ftjob-1/events"
 
     whole = client.get(path, params={"limit": 100}).json()["data"]
@@ -221,7 +221,7 @@ def test_the_model_a_job_ended_with_is_its_last_checkpoint(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        factories.make_done(db)
+        factories.make_finished_run(db)
 
     told = client.get("/v1/fine_tuning/jobs/ftjob-1/checkpoints").json()
 

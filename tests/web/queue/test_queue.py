@@ -16,11 +16,11 @@ from studio.services.models import loaded_model
 from studio.services.runs import runs
 from studio.services.workers import workers
 from tests.support.factories import make_run, make_running
-from tests.support.page_reader import Node, read
+from tests.support.page_reader import Node, parse_page
 
 
 def shown(client: TestClient) -> Node:
-    return read(client.get("/queue").text).one(id="queue")
+    return parse_page(client.get("/queue").text).one(id="queue")
 
 
 def test_waiting_runs_stand_in_their_order(client: TestClient, engine: Engine) -> None:

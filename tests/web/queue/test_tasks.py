@@ -9,8 +9,8 @@ from studio.db.tasks import Export
 from studio.protocols.events import Failed, Phase
 from studio.services.queue import background_overview
 from studio.services.tasks import task_lifecycle, tasks
-from tests.support.factories import make_done
-from tests.support.page_reader import read
+from tests.support.factories import make_finished_run
+from tests.support.page_reader import parse_page
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_failure_is_told_with_its_hint(client: TestClient, engine: Engine, cho
         "message": "It cannot be read.",
         "hint": "Mend it.",
     }
-    drawn = read(client.get(f"/chores/{chore}").text).one(role="alert")
+    drawn = parse_page(client.get(f"/chores/{chore}").text).one(role="alert")
     assert drawn.text == "It cannot be read. Mend it."
 
 
@@ -87,9 +87,9 @@ def test_only_what_has_failed_is_tried_again(
 
 def test_a_page_asks_until_it_has_ended(client: TestClient, engine: Engine, chore: int) -> None:
     shown = {"HX-Request-Type": "partial"}
-    going = read(client.get(f"/chores/{chore}?then=/datasets", headers=shown).text)
+    going = parse_page(client.get(f"/chores/{chore}?then=/datasets", headers=shown).text)
     fail(engine, chore)
-    ended = read(client.get(f"/chores/{chore}?then=/datasets", headers=shown).text)
+    ended = parse_page(client.get(f"/chores/{chore}?then=/datasets", headers=shown).text)
 
     asks = [page.all("div", **{"hx-trigger": "every 1s"}) for page in (going, ended)]
     assert [[one.attributes["hx-get"] for one in some] for some in asks] == [
@@ -117,9 +117,9 @@ def test_the_queue_shows_what_is_done_besides_runs(
     client: TestClient, engine: Engine, chore: int
 ) -> None:
     with unit_of_work(engine) as db:
-        run = make_done(db).id or 0
+        run = make_finished_run(db).id or 0
         db.add(Export(run_id=run, kind="merged", dtype="bfloat16"))
-    rows = read(client.get("/queue").text).one(id="others").one("tbody").all("tr")
+    rows = parse_page(client.get("/queue").text).one(id="others").one("tbody").all("tr")
 
     # Behind why it waits stands for how long, once that is a second.
     assert [(row.one("th").text, row.all("td")[1].text.partition(",")[0]) for row in rows] == [
@@ -134,7 +134,7 @@ def test_what_has_ended_is_no_longer_in_the_queue(
 ) -> None:
     fail(engine, chore)
 
-    assert read(client.get("/queue/others").text).one(id="others").text == ""
+    assert parse_page(client.get("/queue/others").text).one(id="others").text == ""
 
 
 def test_only_what_goes_on_takes_a_slot(engine: Engine) -> None:

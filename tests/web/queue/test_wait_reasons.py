@@ -13,8 +13,8 @@ from studio.services.runs import runs
 from studio.services.workers import worker_process
 from studio.services.workers.worker_process import Death
 from studio.settings import Settings
-from tests.support.factories import connect_worker, make_done, make_run
-from tests.support.page_reader import read
+from tests.support.factories import connect_worker, make_finished_run, make_run
+from tests.support.page_reader import parse_page
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def waiting(engine: Engine) -> list[int]:
 def test_a_run_says_behind_which_it_waits(client: TestClient, waiting: list[int]) -> None:
     trains, following, last = waiting
     told = client.get("/api/v1/queue").json()["waiting"]
-    page = read(client.get(f"/runs/{last}").text).one(id="wait").text
+    page = parse_page(client.get(f"/runs/{last}").text).one(id="wait").text
 
     assert [(run["id"], run["reason"]) for run in told] == [
         (following, f"waits for run {trains} to end"),
@@ -48,16 +48,16 @@ def test_how_long_it_has_waited_is_shown(
     with unit_of_work(engine) as db:
         runs.get(db, waiting[1]).created_at = datetime.now(UTC) - timedelta(minutes=9)
 
-    shown = read(client.get(f"/runs/{waiting[1]}/wait").text).one(id="wait").text
+    shown = parse_page(client.get(f"/runs/{waiting[1]}/wait").text).one(id="wait").text
     assert shown.startswith(f"Waits for run {waiting[0]} to end, for 9 min")
-    assert read(client.get(f"/runs/{waiting[0]}/wait").text).one(id="wait").text == ""
+    assert parse_page(client.get(f"/runs/{waiting[0]}/wait").text).one(id="wait").text == ""
 
 
 def test_an_export_that_needs_a_slot_says_that_training_goes_first(
     client: TestClient, engine: Engine, waiting: list[int]
 ) -> None:
     with unit_of_work(engine) as db:
-        run = make_done(db).id or 0
+        run = make_finished_run(db).id or 0
         db.add(Export(run_id=run, kind="merged", dtype="bfloat16"))
     told = client.get(f"/api/v1/runs/{run}/exports/1").json()["waiting"]
 

@@ -12,7 +12,7 @@ from studio.db.session import unit_of_work
 from studio.services.runs import attempts
 from studio.settings import Settings
 from studio.web.api.runs import event_streams
-from tests.support.factories import make_done, make_run, make_running, progressed
+from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 
 NEW = {"name": "first try", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
@@ -93,7 +93,7 @@ def test_lists_go_on_after_the_last(client: TestClient, engine: Engine) -> None:
 def test_lists_filter_by_status(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, "waiting")
-        make_done(db, "done")
+        make_finished_run(db, "done")
     found = client.get("/api/v1/runs", params={"status": "succeeded"}).json()
 
     assert [run["name"] for run in found["data"]] == ["done"]
@@ -102,7 +102,7 @@ def test_lists_filter_by_status(client: TestClient, engine: Engine) -> None:
 def test_a_running_run_tells_its_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [progressed(4, loss=float("nan"))], 1)
+        attempts.follow(db, run, [metrics_event(4, loss=float("nan"))], 1)
     told = client.get("/api/v1/runs/1").json()
 
     assert (told["progress"], told["step"], told["metrics"]) == (0.4, 4, {"loss": "NaN"})
@@ -123,7 +123,7 @@ def test_cancelling_twice_conflicts(client: TestClient, engine: Engine) -> None:
 def test_curves_are_aligned_and_bad_numbers_marked(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        told = [progressed(1, loss=3.0), progressed(2, loss=float("inf"), eval_loss=2.5)]
+        told = [metrics_event(1, loss=3.0), metrics_event(2, loss=float("inf"), eval_loss=2.5)]
         attempts.follow(db, run, told, 1)
     curves = client.get("/api/v1/runs/1/metrics").json()
 
@@ -135,7 +135,7 @@ def test_curves_are_aligned_and_bad_numbers_marked(client: TestClient, engine: E
 
 def test_events_tell_the_story(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     events = client.get("/api/v1/runs/1/events").json()["data"]
 
     assert [event["kind"] for event in events] == ["queued", "starting", "running", "succeeded"]
@@ -162,7 +162,7 @@ def test_artifacts_are_listed_and_fetched(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     folder = settings.runs / "1" / "artifacts"
     folder.mkdir(parents=True)
     (folder / "README.md").write_text("# Card")
@@ -183,7 +183,7 @@ def test_no_other_file_can_be_named(
     client: TestClient, engine: Engine, settings: Settings, name: str
 ) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     folder = settings.runs / "1" / "artifacts"
     folder.mkdir(parents=True)
     (settings.runs / "1" / "log.txt").write_text("secret")
@@ -193,7 +193,7 @@ def test_no_other_file_can_be_named(
 
 def test_a_deleted_run_is_gone(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
 
     assert client.delete("/api/v1/runs/1").status_code == 204
     assert client.get("/api/v1/runs/1").json() == {
@@ -216,7 +216,7 @@ def told_by_stream(client: TestClient, headers: dict[str, str] | None = None) ->
 
 def test_a_stream_tells_all_and_ends_with_the_run(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     with client:
         told = told_by_stream(client)
 
@@ -226,7 +226,7 @@ def test_a_stream_tells_all_and_ends_with_the_run(client: TestClient, engine: En
 
 def test_a_stream_goes_on_where_it_was_cut(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
     with client:
         told = told_by_stream(client, {"Last-Event-ID": "7.0"})
 
@@ -241,7 +241,7 @@ def test_no_stream_for_no_run(client: TestClient) -> None:
 def test_time_alone_is_no_news(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0)], 1)
+        attempts.follow(db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0)], 1)
         run_id = run.id or 0
     settings = Settings(home=Path("nowhere"))
     first, told = event_streams.news(
@@ -255,7 +255,7 @@ def test_time_alone_is_no_news(engine: Engine) -> None:
 
 def test_a_line_cut_between_two_events_loses_nothing(engine: Engine, settings: Settings) -> None:
     with unit_of_work(engine) as db:
-        run_id = make_done(db).id or 0
+        run_id = make_finished_run(db).id or 0
     folder = settings.runs / str(run_id)
     folder.mkdir()
     (folder / "log.txt").write_text("one\ntwo\n")

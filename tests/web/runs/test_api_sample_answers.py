@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.protocols.events import Sampled, Stage
 from studio.services.runs import attempts
-from tests.support.factories import make_done
+from tests.support.factories import make_finished_run
 
 RATING = "/api/v1/runs/1/samples/0/rating"
 
@@ -30,7 +30,7 @@ def answered(engine: Engine) -> None:
         for stage, step in stages
     ]
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_done(db), told, 2000)
+        attempts.follow(db, make_finished_run(db), told, 2000)
 
 
 def samples(client: TestClient) -> list[dict[str, Any]]:

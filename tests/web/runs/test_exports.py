@@ -20,8 +20,8 @@ from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle
 from studio.settings import Settings
 from tests.fakes.exporter import MEASURED
-from tests.support.factories import make_done, make_running
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run, make_running
+from tests.support.page_reader import Node, parse_page
 
 API = "/api/v1/runs/1/exports"
 
@@ -39,7 +39,7 @@ def full(engine: Engine, settings: Settings) -> int:
 def done(engine: Engine, settings: Settings, kind: str) -> int:
     """Make a run that has succeeded, with files."""
     with unit_of_work(engine) as db:
-        run = make_done(db, "Tönung 2", adapter={"kind": kind})
+        run = make_finished_run(db, "Tönung 2", adapter={"kind": kind})
         run.resolved = {"parameters": 1_001_000, "trainable_parameters": 1000, "weights": "float32"}
         RunDir(settings.runs / str(run.id)).artifacts.mkdir(parents=True)
         return run.id or 0
@@ -65,7 +65,7 @@ def ask(client: TestClient, **body: Any) -> dict[str, Any]:  # noqa: ANN401 -- a
 
 
 def section(client: TestClient) -> Node:
-    return read(client.get("/runs/1").text).one(id="exports")
+    return parse_page(client.get("/runs/1").text).one(id="exports")
 
 
 def cells(client: TestClient) -> list[str]:
@@ -124,7 +124,7 @@ def test_weights_beyond_float16_are_refused_before_the_start(
     told = ask(client, dtype="float16")
     assert (told["status"], told["param"]) == (422, "dtype")
     assert told["message"].startswith("1 of 1 weights looked at lie beyond 65,504")
-    choice = read(client.get("/runs/1").text).one("input", value="full float16")
+    choice = parse_page(client.get("/runs/1").text).one("input", value="full float16")
     assert "disabled" in choice.attributes
 
 
@@ -220,12 +220,12 @@ def test_a_run_without_a_model_offers_none(client: TestClient, engine: Engine) -
     with unit_of_work(engine) as db:
         make_running(db)
 
-    assert read(client.get("/runs/1").text).all(id="exports") == []
+    assert parse_page(client.get("/runs/1").text).all(id="exports") == []
 
 
 @pytest.mark.usefixtures("lora")
 def test_each_format_says_what_it_costs(client: TestClient) -> None:
-    dialog = read(client.get("/runs/1").text).one(id="export")
+    dialog = parse_page(client.get("/runs/1").text).one(id="export")
 
     told = {label.one("input").attributes["value"]: label.text for label in dialog.all("label")}
     assert told == {

@@ -14,8 +14,8 @@ from studio.protocols.run_dir import RunDir
 from studio.services.runs import attempts
 from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings
-from tests.support.factories import make_running, progressed
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_running, metrics_event
+from tests.support.page_reader import Node, parse_page
 
 BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 
@@ -24,7 +24,7 @@ BATCH = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 def panel(client: TestClient, engine: Engine, settings: Settings) -> Node:
     """Return what is shown of a run that saved when its memory ended."""
     fail(engine, settings)
-    return read(client.get("/runs/1").text).one(id="failure")
+    return parse_page(client.get("/runs/1").text).one(id="failure")
 
 
 def fail(engine: Engine, settings: Settings, code: str = "out_of_memory") -> None:
@@ -36,7 +36,7 @@ def fail(engine: Engine, settings: Settings, code: str = "out_of_memory") -> Non
         run.attempt = 1
         db.add(Attempt(run_id=1, number=1, worker="w"))
         told: list[Event] = [
-            progressed(4, loss=2.0),
+            metrics_event(4, loss=2.0),
             Phase(name="saving"),
             Failed(code=code, message="Bang."),
         ]
@@ -66,7 +66,7 @@ def test_a_code_is_explained_a_click_away(client: TestClient, panel: Node) -> No
     address = panel.one("dl").one("a").attributes["href"]
     page, _, row = address.partition("#")
 
-    shown = read(client.get(page).text).one("article", id=row)
+    shown = parse_page(client.get(page).text).one("article", id=row)
     assert KINDS["out_of_memory"].meaning in shown.text
 
 
@@ -148,7 +148,7 @@ def test_a_failed_model_can_be_replaced_in_place(client: TestClient, engine: Eng
         run = make_running(db, base_model="owner/gone")
         attempts.fail(db, run, Failed(code="model_not_found", message="It is gone."))
 
-    form = read(client.get("/runs/1").text).one(id="failure").one("form", class_="swap")
+    form = parse_page(client.get("/runs/1").text).one(id="failure").one("form", class_="swap")
     sent = {"base_model": form.one("option").text}
     assert client.post(form.attributes["action"], data=sent).url.path == "/runs/2"
     assert client.get("/api/v1/runs/2").json()["recipe"]["base_model"] == "starter"
@@ -160,7 +160,7 @@ def test_a_run_that_shrank_says_so(client: TestClient, engine: Engine) -> None:
         attempts.follow(db, run, [Failed(code="out_of_memory", message="It did not fit.")], 1)
         attempts.settle(db, run, End(exit_code=1))
 
-    page = read(client.get("/runs/1").text)
+    page = parse_page(client.get("/runs/1").text)
     told = client.get("/api/v1/runs/1").json()
     assert (
         "Attempt 0 ran out of memory. Since then its batches are of 4 instead of 8, 2 to an update."

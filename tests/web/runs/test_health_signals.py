@@ -8,8 +8,8 @@ from studio.db.session import unit_of_work
 from studio.protocols.events import Alarmed, Failed
 from studio.recipe.dotted_keys import flatten
 from studio.services.runs import attempts, runs
-from tests.support.factories import make_running, progressed
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_running, metrics_event
+from tests.support.page_reader import Node, parse_page
 
 ALARM = Alarmed(
     code="activations_overflow",
@@ -24,11 +24,11 @@ SLOWER = "Run again with a learning rate of 2e-05"
 
 
 def section(client: TestClient, path: str = "/runs/1") -> Node:
-    return read(client.get(path).text).one(id="numerics")
+    return parse_page(client.get(path).text).one(id="numerics")
 
 
 def repairs(client: TestClient) -> list[str]:
-    panel = read(client.get("/runs/1").text).one(id="failure")
+    panel = parse_page(client.get("/runs/1").text).one(id="failure")
     return [button.text for form in panel.all("form") for button in form.all("button")]
 
 
@@ -44,7 +44,7 @@ def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> N
 def test_a_signal_tells_its_value_and_what_it_means(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         attempts.follow(
-            db, make_running(db), [progressed(1, loss=2.0, grad_underflow_share=0.25)], 10
+            db, make_running(db), [metrics_event(1, loss=2.0, grad_underflow_share=0.25)], 10
         )
 
     row = section(client).one("tbody").one("tr")
@@ -83,7 +83,7 @@ def test_a_repair_is_the_same_run_with_one_change(client: TestClient, engine: En
         run = make_running(db, "tone", precision="fp32", optimisation={"seed": 7})
         attempts.fail(db, run, Failed(code="non_finite", message="No number."))
 
-    form = read(client.get("/runs/1").text).one(id="failure").one("form")
+    form = parse_page(client.get("/runs/1").text).one(id="failure").one("form")
     change = {one.attributes["name"]: one.attributes["value"] for one in form.all("input")}
     answer = client.post(form.attributes["action"], data=change)
 
@@ -129,12 +129,12 @@ def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None
 def test_steps_left_out_are_counted_against_all(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [progressed(10, loss=2.0, skipped_steps=4)], 10)
+        attempts.follow(db, run, [metrics_event(10, loss=2.0, skipped_steps=4)], 10)
 
     told = "6 of 10 steps updated the weights"
     assert section(client).one("p").text == told
     with unit_of_work(engine) as db:
         failed = Failed(code="steps_left_out", message="Only 6 of 10 steps updated the weights.")
         attempts.follow(db, runs.get(db, 1), [failed], 20)
-    assert told in read(client.get("/runs/1").text).one(id="head").text
+    assert told in parse_page(client.get("/runs/1").text).one(id="head").text
     assert SLOWER in repairs(client)

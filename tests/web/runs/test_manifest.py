@@ -13,8 +13,8 @@ from studio.protocols.run_dir import RunDir
 from studio.services.datasets import datasets
 from studio.services.runs import attempts, run_commands
 from studio.settings import Settings
-from tests.support.factories import make_run, make_running, progressed
-from tests.support.page_reader import read
+from tests.support.factories import make_run, make_running, metrics_event
+from tests.support.page_reader import parse_page
 
 
 def told(client: TestClient, run_id: int = 1) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def test_a_running_run_tells_what_was_measured(client: TestClient, engine: Engin
     with unit_of_work(engine) as db:
         run = make_running(db)
         attempts.follow(db, run, [Started(total_steps=9, resolved=resolved)], 1)
-        attempts.follow(db, run, [progressed(3, loss=float("nan"))], 2)
+        attempts.follow(db, run, [metrics_event(3, loss=float("nan"))], 2)
     found = told(client)
 
     assert found["precision"]["audited"] == resolved["audit"]
@@ -123,7 +123,9 @@ def test_a_run_that_is_gone_has_none(client: TestClient) -> None:
 def test_the_page_links_it_beside_the_files(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
-    section = read(client.get("/runs/1").text).one("section", **{"aria-labelledby": "files-title"})
+    section = parse_page(client.get("/runs/1").text).one(
+        "section", **{"aria-labelledby": "files-title"}
+    )
 
     link = next(link for link in section.all("a") if link.text == "Manifest")
     assert client.get(link.attributes["href"]).json()["run"] == 1

@@ -15,8 +15,8 @@ from studio.protocols.events import Checkpointed, Failed, Paused
 from studio.services.runs import attempts, run_commands, runs
 from studio.services.workers import workers
 from studio.web.i18n import formatting
-from tests.support.factories import make_done, make_run, make_running
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run, make_run, make_running
+from tests.support.page_reader import Node, parse_page
 
 NEW = {"name": "first try", "recipe": {"base_model": "starter", "dataset": "starter"}}
 
@@ -37,7 +37,7 @@ def make_failed(db: Session) -> Run:
 
 def buttons(client: TestClient) -> list[str]:
     """Return what may be asked of the run, before what may be done with any."""
-    bar = read(client.get("/runs/1").text).one(id="head").all("div", class_="bar")[0]
+    bar = parse_page(client.get("/runs/1").text).one(id="head").all("div", class_="bar")[0]
     words = [button.text for button in bar.all("button")]
     return words[: words.index("Run again")]
 
@@ -97,7 +97,7 @@ def test_a_run_is_tried_again_from_somewhere_known(client: TestClient, engine: E
 
 def test_what_cannot_be_asked_is_refused_in_words(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
 
     status, told = post(client, "1/resume")
     assert (status, told["error"]["message"]) == (409, "Run 1 is succeeded, not paused.")
@@ -165,7 +165,7 @@ def test_a_refused_submission_leaves_its_key_free(client: TestClient) -> None:
         ),
         (make_paused, ["Resume", "Cancel", "Keep as it is", "Cancel the run"]),
         (make_failed, ["Go on from step 3", "Start over", "Keep as it is", "Start over"]),
-        (make_done, []),
+        (make_finished_run, []),
     ],
 )
 def test_the_page_offers_what_may_be_asked(
@@ -197,7 +197,7 @@ def test_a_verb_nobody_knows_is_no_page(client: TestClient, engine: Engine) -> N
 
 
 def waiting(client: TestClient) -> list[Node]:
-    return read(client.get("/queue").text).one(id="queue").one("tbody").all("tr")
+    return parse_page(client.get("/queue").text).one(id="queue").one("tbody").all("tr")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_the_first_starts_when_a_slot_is_free(client: TestClient, engine: Engine
 def test_a_run_waits_as_long_as_its_like_took(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         workers.beat(db, Worker(name="w", pid=1, slots=1))
-        done = make_done(db, "a")
+        done = make_finished_run(db, "a")
         done.claimed_at = done.created_at.replace(hour=1, minute=0, second=0)
         done.finished_at = done.created_at.replace(hour=1, minute=10, second=0)
         for _ in range(2):

@@ -27,7 +27,7 @@ from studio.services.tasks.exit_diagnosis import End
 from studio.settings import Settings
 from studio.web.api.runs import event_streams
 from tests.support.factories import make_run, make_running
-from tests.support.page_reader import read
+from tests.support.page_reader import parse_page
 
 HERE = Settings(home=Path("nowhere"))
 ALARM = Alarmed(code="zero_loss", message="The loss is exactly zero.", hint="Look.", step=4)
@@ -154,7 +154,7 @@ def test_the_page_tells_it_newest_first(client: TestClient, engine: Engine) -> N
     with unit_of_work(engine) as db:
         lived_through(db)
 
-    story = read(client.get("/runs/1").text).one("ol", class_="story")
+    story = parse_page(client.get("/runs/1").text).one("ol", class_="story")
     assert [line.all("span")[1].text for line in story.all("li")] == [
         words for _kind, words in reversed(STORY)
     ]
@@ -164,7 +164,7 @@ def test_the_page_tells_each_attempt(client: TestClient, engine: Engine) -> None
     with unit_of_work(engine) as db:
         lived_through(db)
 
-    rows = read(client.get("/runs/1/history").text).one("tbody").all("tr")
+    rows = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
     told = [[cell.text for cell in row.all("td")] for row in rows]
     assert [(row[0], row[1], row[4]) for row in told] == [
         ("paused", "0", "worker-1"),
@@ -181,7 +181,7 @@ def test_an_attempt_without_a_last_word_says_how_it_ended(
         taken(db, run)
         attempts.settle(db, run, End(exit_code=-9))
 
-    [row] = read(client.get("/runs/1/history").text).one("tbody").all("tr")
+    [row] = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
     assert row.all("td")[0].text == "lost: ended by SIGKILL"
 
 
@@ -195,7 +195,7 @@ def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engi
         run_commands.resume(db, run.id or 0)
         taken(db, run)
 
-    rows = read(client.get("/runs/1/history").text).one("tbody").all("tr")
+    rows = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
     assert [row.all("td")[0].text for row in rows] == ["its end was not written down", "goes on"]
 
 
@@ -204,7 +204,7 @@ def test_checkpoints_in_a_row_are_one_line(client: TestClient, engine: Engine) -
         made = [Checkpointed(step=step, bytes=9, seconds=1) for step in (1, 2, 3)]
         attempts.follow(db, make_running(db), made, 1)
 
-    story = read(client.get("/runs/1/history").text).one("ol", class_="story")
+    story = parse_page(client.get("/runs/1/history").text).one("ol", class_="story")
     assert story.all("li")[0].all("span")[1].text == (
         "Wrote a checkpoint at step 3. The last of 3 in a row."
     )

@@ -7,8 +7,8 @@ from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.services.runs import attempts, states
 from studio.web.runs.run_list_page import PAGE
-from tests.support.factories import make_done, make_run, make_running, progressed
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
+from tests.support.page_reader import Node, parse_page
 
 
 def names(page: Node) -> list[str]:
@@ -16,7 +16,7 @@ def names(page: Node) -> list[str]:
 
 
 def test_an_empty_studio_says_how_to_begin(client: TestClient) -> None:
-    page = read(client.get("/").text).one(class_="empty")
+    page = parse_page(client.get("/").text).one(class_="empty")
 
     links = [link.attributes["href"] for link in page.all("a")]
     assert (page.one("h2").text, links, len(page.all("li"))) == (
@@ -28,18 +28,18 @@ def test_an_empty_studio_says_how_to_begin(client: TestClient) -> None:
 
 def test_runs_are_listed_newest_first(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "older")
+        make_finished_run(db, "older")
         make_run(db, "newer")
 
-    assert names(read(client.get("/").text)) == ["newer", "older"]
+    assert names(parse_page(client.get("/").text)) == ["newer", "older"]
 
 
 def test_a_row_tells_what_matters(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, "tone", precision="fp32")
-        attempts.follow(db, run, [progressed(3, eval_loss=1.25, tokens_per_second=8200.0)], 10)
+        attempts.follow(db, run, [metrics_event(3, eval_loss=1.25, tokens_per_second=8200.0)], 10)
 
-    row = read(client.get("/").text).one("tr", **{"data-run": "1"})
+    row = parse_page(client.get("/").text).one("tr", **{"data-run": "1"})
     cells = [cell.text for cell in row.all("td")]
     assert cells[:6] == ["", "● running 30 %", "", "starter", "starter", "fp32"]
     assert (cells[6], cells[8]) == ("1.25", "8 200")
@@ -48,18 +48,18 @@ def test_a_row_tells_what_matters(client: TestClient, engine: Engine) -> None:
 def test_a_number_that_is_none_is_not_shown_as_zero(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [progressed(3, eval_loss=float("nan"))], 10)
+        attempts.follow(db, run, [metrics_event(3, eval_loss=float("nan"))], 10)
 
-    row = read(client.get("/").text).one("tr", **{"data-run": "1"})
+    row = parse_page(client.get("/").text).one("tr", **{"data-run": "1"})
     assert [row.all("td")[i].text for i in (6, 8)] == ["NaN", "\N{EN DASH}"]
 
 
 def test_what_runs_has_a_card_with_its_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db, "tone"), [progressed(4, loss=2.5)], 10)
-        make_done(db, "over")
+        attempts.follow(db, make_running(db, "tone"), [metrics_event(4, loss=2.5)], 10)
+        make_finished_run(db, "over")
 
-    card = read(client.get("/").text).one("article")
+    card = parse_page(client.get("/").text).one("article")
     assert (card.one("progress").attributes["value"], card.one(**{"data-put": "loss"}).text) == (
         "0.4000",
         "2.5",
@@ -71,22 +71,22 @@ def test_a_search_keeps_what_matches(client: TestClient, engine: Engine) -> None
         make_run(db, "support tone")
         make_run(db, "invoices")
 
-    assert names(read(client.get("/?q=TONE").text)) == ["support tone"]
+    assert names(parse_page(client.get("/?q=TONE").text)) == ["support tone"]
 
 
 def test_a_status_keeps_what_has_it(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "done")
+        make_finished_run(db, "done")
         make_run(db, "waiting")
 
-    assert names(read(client.get("/?q=status:succeeded").text)) == ["done"]
+    assert names(parse_page(client.get("/?q=status:succeeded").text)) == ["done"]
 
 
 def test_a_search_without_result_says_so(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db)
 
-    page = read(client.get("/?q=nothing").text)
+    page = parse_page(client.get("/?q=nothing").text)
     assert (page.one(class_="empty").one("h2").text, page.one(id="q").attributes["value"]) == (
         "No run matches",
         "nothing",
@@ -98,8 +98,8 @@ def test_older_runs_are_on_the_next_page(client: TestClient, engine: Engine) -> 
         for number in range(PAGE + 1):
             make_run(db, f"run {number}")
 
-    more = read(client.get("/?q=run").text).one(id="more").one("a").attributes["href"]
-    assert (more, names(read(client.get(more).text))) == ("/?q=run&after=2", ["run 0"])
+    more = parse_page(client.get("/?q=run").text).one(id="more").one("a").attributes["href"]
+    assert (more, names(parse_page(client.get(more).text))) == ("/?q=run&after=2", ["run 0"])
 
 
 def test_a_row_can_be_fetched_by_itself(client: TestClient, engine: Engine) -> None:
@@ -107,14 +107,16 @@ def test_a_row_can_be_fetched_by_itself(client: TestClient, engine: Engine) -> N
         states.move(db, make_run(db), RunStatus.CANCELLED)
 
     answer = client.get("/runs/1/row", headers={"HX-Request-Type": "partial"})
-    assert [node.attributes["data-status"] for node in read(answer.text).all("tr")] == ["cancelled"]
+    assert [node.attributes["data-status"] for node in parse_page(answer.text).all("tr")] == [
+        "cancelled"
+    ]
 
 
 def test_a_hostile_name_is_only_text(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_run(db, "<script>alert(1)</script>")
 
-    page = read(client.get("/").text)
+    page = parse_page(client.get("/").text)
     assert (names(page), [s for s in page.all("script") if "src" not in s.attributes]) == (
         ["<script>alert(1)</script>"],
         [],

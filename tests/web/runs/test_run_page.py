@@ -15,12 +15,12 @@ from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from studio.web.i18n import formatting
 from studio.web.rendering import live_figures
-from tests.support.factories import make_done, make_run, make_running, progressed
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
+from tests.support.page_reader import Node, parse_page
 
 
 def shown(client: TestClient, run_id: int = 1) -> Node:
-    return read(client.get(f"/runs/{run_id}").text)
+    return parse_page(client.get(f"/runs/{run_id}").text)
 
 
 def stored(engine: Engine, run_id: int) -> Run:
@@ -43,7 +43,7 @@ def test_a_queued_run_tells_its_place(client: TestClient, engine: Engine) -> Non
 
 def test_a_running_run_tells_its_step(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [progressed(4, loss=2.5)], 10)
+        attempts.follow(db, make_running(db), [metrics_event(4, loss=2.5)], 10)
 
     head = shown(client).one(id="head")
     assert (head.one("progress").attributes["value"], "step 4 of 10" in head.text) == (
@@ -130,7 +130,7 @@ def test_files_can_be_fetched(client: TestClient, engine: Engine, settings: Sett
     folder.mkdir(parents=True)
     (folder / "model card.md").write_text("hello", encoding="utf-8")
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
 
     link = shown(client).one("a", download="")
     assert (link.text, client.get(link.attributes["href"]).text) == (
@@ -143,7 +143,7 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [progressed(1, loss=2.0, loss_scale=65536.0)], 10)
+        attempts.follow(db, make_running(db), [metrics_event(1, loss=2.0, loss_scale=65536.0)], 10)
 
     charts = shown(client).all("section", class_="chart")
     hidden = [chart.one("h3").text for chart in charts if "hidden" in chart.attributes]
@@ -160,7 +160,7 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
 
 def test_a_number_nobody_foresaw_gets_a_chart(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [progressed(1, margin=2.0)], 10)
+        attempts.follow(db, make_running(db), [metrics_event(1, margin=2.0)], 10)
 
     keys = [plot.attributes["data-keys"] for plot in shown(client).all("div", class_="plot")]
     assert keys[-1] == "margin"
@@ -176,10 +176,10 @@ def test_a_run_can_be_stopped(client: TestClient, engine: Engine) -> None:
 
 def test_a_run_that_is_over_cannot_be_stopped(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
 
     answer = client.post("/runs/1/cancel")
-    assert (answer.status_code, read(answer.text).one(class_="problem").text) == (
+    assert (answer.status_code, parse_page(answer.text).one(class_="problem").text) == (
         409,
         "Run 1 is already succeeded.",
     )
@@ -187,7 +187,7 @@ def test_a_run_that_is_over_cannot_be_stopped(client: TestClient, engine: Engine
 
 def test_a_run_can_be_repeated(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, "tone", optimisation={"seed": 7})
+        make_finished_run(db, "tone", optimisation={"seed": 7})
 
     answer = client.post("/runs/1/again")
     first, second = stored(engine, 1), stored(engine, 2)
@@ -200,7 +200,7 @@ def test_a_run_can_be_repeated(client: TestClient, engine: Engine) -> None:
 
 def test_a_run_can_be_repeated_in_another_precision(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, precision="bf16")
+        make_finished_run(db, precision="bf16")
 
     client.post("/runs/1/again", data={"precision": "fp32"})
     assert stored(engine, 2).recipe.precision == "fp32"
@@ -208,14 +208,14 @@ def test_a_run_can_be_repeated_in_another_precision(client: TestClient, engine: 
 
 def test_a_precision_nobody_knows_is_refused(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
 
     assert client.post("/runs/1/again", data={"precision": "fp3"}).status_code == 422
 
 
 def test_every_other_precision_is_offered(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db, precision="fp16")
+        make_finished_run(db, precision="fp16")
 
     radios = shown(client).one(id="other-precision").all("input", type="radio")
     assert [radio.attributes["value"] for radio in radios] == [
@@ -225,7 +225,7 @@ def test_every_other_precision_is_offered(client: TestClient, engine: Engine) ->
 
 def test_a_run_can_be_renamed(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
 
     client.post("/runs/1/words", data={"name": "  better name "})
     assert stored(engine, 1).name == "better name"
@@ -233,7 +233,7 @@ def test_a_run_can_be_renamed(client: TestClient, engine: Engine) -> None:
 
 def test_a_run_can_be_deleted(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
 
     answer = client.post("/runs/1/delete")
     assert (answer.url.path, client.get("/runs/1").status_code) == ("/", 404)
@@ -242,7 +242,7 @@ def test_a_run_can_be_deleted(client: TestClient, engine: Engine) -> None:
 def test_a_missing_run_is_told_in_words(client: TestClient) -> None:
     answer = client.get("/runs/9")
 
-    assert (answer.status_code, read(answer.text).one("strong").text) == (
+    assert (answer.status_code, parse_page(answer.text).one("strong").text) == (
         404,
         "There is no run 9.",
     )

@@ -11,8 +11,8 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.services.runs import attempts, tags_notes
-from tests.support.factories import make_done, make_run, make_running, progressed
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
+from tests.support.page_reader import Node, parse_page
 
 PARTIAL = {"HX-Request-Type": "partial"}
 
@@ -22,8 +22,8 @@ def three(engine: Engine) -> None:
     """Make alpha and beta, which have trained, and gamma, which waits."""
     with unit_of_work(engine) as db:
         for name, loss, mode in (("alpha", 0.5, "fp32"), ("beta", 0.25, "bf16")):
-            run = make_done(db, name, precision=mode)
-            attempts.follow(db, run, [progressed(11, eval_loss=loss)], 2000)
+            run = make_finished_run(db, name, precision=mode)
+            attempts.follow(db, run, [metrics_event(11, eval_loss=loss)], 2000)
         make_run(db, "gamma")
 
 
@@ -32,12 +32,12 @@ def names(page: Node) -> list[str]:
 
 
 def rows(client: TestClient, path: str) -> list[str]:
-    return names(read(client.get(path).text))
+    return names(parse_page(client.get(path).text))
 
 
 @pytest.mark.usefixtures("three")
 def test_a_search_is_shown_part_by_part(client: TestClient) -> None:
-    page = read(client.get("/?q=status:succeeded eval_loss<0.4&sort=name").text)
+    page = parse_page(client.get("/?q=status:succeeded eval_loss<0.4&sort=name").text)
     chips = page.one(class_="table-tools").all("span", class_="chip")
 
     assert names(page) == ["beta"]
@@ -49,7 +49,7 @@ def test_a_search_is_shown_part_by_part(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_a_wrong_search_is_told_with_its_place(client: TestClient) -> None:
-    page = read(client.get("/?q=alpha stauts:failed").text)
+    page = parse_page(client.get("/?q=alpha stauts:failed").text)
     told = page.one(id="wrong")
 
     assert told.one("mark").text == "stauts:failed"
@@ -68,7 +68,7 @@ def test_while_a_search_is_wrong_the_table_stays(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_a_column_is_sorted_by_its_head(client: TestClient) -> None:
-    page = read(client.get("/?sort=eval_loss").text)
+    page = parse_page(client.get("/?sort=eval_loss").text)
     head = next(one for one in page.all("th") if "aria-sort" in one.attributes)
 
     assert (head.attributes["aria-sort"], names(page)) == ("ascending", ["beta", "alpha", "gamma"])
@@ -77,7 +77,7 @@ def test_a_column_is_sorted_by_its_head(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_columns_are_added_moved_and_left_out(client: TestClient) -> None:
-    page = read(client.get("/?cols=status,eval_loss&add=adapter.r").text)
+    page = parse_page(client.get("/?cols=status,eval_loss&add=adapter.r").text)
     heads = [one.text for one in page.one("thead").all("th")][1:]
     menu = page.one(id="columns").all("li")
 
@@ -89,7 +89,7 @@ def test_columns_are_added_moved_and_left_out(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_a_baseline_is_pinned_and_measured_against(client: TestClient) -> None:
-    page = read(client.get("/?base=1&cols=precision,eval_loss&sort=name").text)
+    page = parse_page(client.get("/?base=1&cols=precision,eval_loss&sort=name").text)
     deltas = [one.text for one in page.all("span", class_="delta")]
     differing = [one.text for one in page.all("td", class_="differs")]
 
@@ -99,9 +99,9 @@ def test_a_baseline_is_pinned_and_measured_against(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_groups_open_to_their_runs(client: TestClient) -> None:
-    page = read(client.get("/?group=precision&cols=eval_loss&sort=eval_loss").text)
+    page = parse_page(client.get("/?group=precision&cols=eval_loss&sort=eval_loss").text)
     folds = page.all("a", class_="fold")
-    opened = read(client.get(folds[0].attributes["href"]).text)
+    opened = parse_page(client.get(folds[0].attributes["href"]).text)
 
     assert [one.text for one in page.all("tr", class_="bunch")] == [
         "▸ bf16 2 runs 0.25",
@@ -112,7 +112,7 @@ def test_groups_open_to_their_runs(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_a_small_curve_tells_where_it_goes(client: TestClient) -> None:
-    spark = read(client.get("/?q=alpha").text).one("svg", class_="spark")
+    spark = parse_page(client.get("/?q=alpha").text).one("svg", class_="spark")
 
     assert spark.attributes["aria-label"] == "Training loss: from 2.9 to 2"
     assert len(spark.one("polyline").attributes["points"].split()) == 10
@@ -120,10 +120,10 @@ def test_a_small_curve_tells_where_it_goes(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_a_row_is_written_on_in_place(client: TestClient) -> None:
-    editor = read(client.get("/runs/1/words?cols=tag", headers=PARTIAL).text)
+    editor = parse_page(client.get("/runs/1/words?cols=tag", headers=PARTIAL).text)
     form = editor.one("form").attributes["hx-post"]
     written = {"name": "omega", "tags": "good, to show", "notes": "Calm.\r\nLouder at the end."}
-    answer = read(client.post(form, data=written, headers=PARTIAL).text)
+    answer = parse_page(client.post(form, data=written, headers=PARTIAL).text)
 
     assert answer.one("th").one("a").text == "omega"
     assert [one.text for one in answer.all("span", class_="chip")] == ["good", "to show"]
@@ -135,7 +135,7 @@ def test_what_cannot_be_kept_stays_in_the_row(client: TestClient) -> None:
     written = {"name": "omega", "tags": 'a"b', "notes": ""}
     answer = client.post("/runs/1/words", data=written, headers=PARTIAL)
 
-    page = read(answer.text)
+    page = parse_page(answer.text)
     assert (answer.status_code, page.one("input", name="name").attributes["value"]) == (
         422,
         "omega",
@@ -147,7 +147,7 @@ def test_what_cannot_be_kept_stays_in_the_row(client: TestClient) -> None:
 def test_many_runs_are_thrown_away_and_taken_back(client: TestClient) -> None:
     data = {"act": "trash", "run": ["1", "2"]}
     answer = client.post("/runs/bulk", data=data, headers=PARTIAL)
-    undo = read(answer.text).one("form")
+    undo = parse_page(answer.text).one("form")
     sent = [one.attributes["value"] for one in undo.all("input", name="run")]
 
     assert answer.headers["HX-Trigger"] == "table-changed"
@@ -160,7 +160,7 @@ def test_many_runs_are_thrown_away_and_taken_back(client: TestClient) -> None:
 @pytest.mark.usefixtures("three")
 def test_all_that_match_are_changed_and_changed_back(client: TestClient) -> None:
     data = {"act": "tag", "tag": "seen", "matching": "2", "q": "status:succeeded", "run": "3"}
-    undo = read(client.post("/runs/bulk", data=data, headers=PARTIAL).text).one("form")
+    undo = parse_page(client.post("/runs/bulk", data=data, headers=PARTIAL).text).one("form")
     left = rows(client, "/?q=-tag:seen")
     sent = {one.attributes["name"]: one.attributes["value"] for one in undo.all("input")}
     act = undo.one("button").attributes["value"]
@@ -215,7 +215,7 @@ def test_a_view_is_saved_found_and_deleted(client: TestClient) -> None:
     saved = client.post(
         "/views", data={"name": "best", "query": "sort=eval_loss&q=status:succeeded"}
     )
-    (link,) = read(saved.text).one(id="views").all("a")
+    (link,) = parse_page(saved.text).one(id="views").all("a")
 
     assert (link.text, rows(client, link.attributes["href"])) == ("best", ["beta", "alpha"])
     client.post("/views/1/delete")
@@ -230,7 +230,7 @@ def test_exports_are_the_table_shown(client: TestClient, engine: Engine) -> None
     with unit_of_work(engine) as db:
         tags_notes.rewrite(db, 1, name="=al_pha & co", tags=["a|b"])
     page = client.get(f"/?{VIEW}")
-    assert names(read(page.text)) == ["beta", "=al_pha & co"]
+    assert names(parse_page(page.text)) == ["beta", "=al_pha & co"]
 
     table = list(csv.reader(io.StringIO(client.get(f"/runs.csv?{VIEW}").text)))
     told: list[dict[str, Any]] = json.loads(client.get(f"/runs.json?{VIEW}").text)
@@ -293,7 +293,7 @@ def test_rest_writes_on_runs_and_puts_them_away(client: TestClient) -> None:
 
 def test_rest_lists_all_fields(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [progressed(1, luck=1.0)], 1)
+        attempts.follow(db, make_running(db), [metrics_event(1, luck=1.0)], 1)
     told = {one["name"]: one for one in client.get("/api/v1/fields").json()["data"]}
 
     assert told["precision"] == {"name": "precision", "title": "Precision", "kind": "choice"}
@@ -311,7 +311,7 @@ def test_rest_keeps_views(client: TestClient) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_what_can_be_searched_for_is_offered(client: TestClient) -> None:
-    found = read(client.get("/completions", params={"q": "alpha status:can", "at": 16}).text)
+    found = parse_page(client.get("/completions", params={"q": "alpha status:can", "at": 16}).text)
     box, offer = found.one(role="listbox"), found.one(role="option")
 
     assert (box.attributes["data-start"], box.attributes["data-end"]) == ("13", "16")

@@ -6,8 +6,8 @@ from sqlalchemy import Engine
 from studio.db.session import unit_of_work
 from studio.protocols.events import Sampled, Stage
 from studio.services.runs import attempts
-from tests.support.factories import make_done
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run
+from tests.support.page_reader import Node, parse_page
 
 HTMX = {"HX-Request": "true", "HX-Request-Type": "partial"}
 SAID = (("yes it is", "one two"), ("yes it was", "one two"))
@@ -29,11 +29,11 @@ def two(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for number, said in enumerate(SAID, 1):
             told = [sampled(place, answer) for place, answer in enumerate(said)]
-            attempts.follow(db, make_done(db, f"try {number}"), told, 2000)
+            attempts.follow(db, make_finished_run(db, f"try {number}"), told, 2000)
 
 
 def shown(client: TestClient, query: str = "") -> Node:
-    return read(client.get(f"/compare?runs=1,2{query}").text).one(id="answers")
+    return parse_page(client.get(f"/compare?runs=1,2{query}").text).one(id="answers")
 
 
 def rows(section: Node) -> list[list[str]]:
@@ -63,7 +63,7 @@ def test_answers_are_judged_by_what_was_expected_before_they_are_compared(
     with unit_of_work(engine) as db:
         for name, said in (("first", ("Grace.", "R")), ("second", ("R", "R"))):
             told = [sampled(place, answer) for place, answer in enumerate(said)]
-            attempts.follow(db, make_done(db, name), told, 2000)
+            attempts.follow(db, make_finished_run(db, name), told, 2000)
     section = shown(client)
 
     assert [
@@ -78,8 +78,8 @@ def test_a_run_tells_how_many_answers_became_right(client: TestClient, engine: E
     with unit_of_work(engine) as db:
         before = [sampled(place, "Grace.", "before", 0) for place in range(3)]
         after = [sampled(place, answer) for place, answer in enumerate(("R", "r", " R "))]
-        attempts.follow(db, make_done(db), [*before, *after], 2000)
-    section = read(client.get("/runs/1").text).one(id="answers")
+        attempts.follow(db, make_finished_run(db), [*before, *after], 2000)
+    section = parse_page(client.get("/runs/1").text).one(id="answers")
 
     assert section.one("strong").text == "0 of 3 right → 2 of 3 right"
 
@@ -89,8 +89,8 @@ def test_answers_that_nothing_is_expected_of_are_not_judged(
 ) -> None:
     with unit_of_work(engine) as db:
         told = [sampled(0, "R").model_copy(update={"reference": ""})]
-        attempts.follow(db, make_done(db), told, 2000)
-    section = read(client.get("/runs/1").text).one(id="answers")
+        attempts.follow(db, make_finished_run(db), told, 2000)
+    section = parse_page(client.get("/runs/1").text).one(id="answers")
 
     assert section.all(class_="judged") == []
     assert "right" not in section.one("thead").text
@@ -149,18 +149,22 @@ def test_a_seed_shuffles_each_row_and_always_alike(client: TestClient, engine: E
 
 def test_an_answer_is_rated_where_it_stands(client: TestClient, engine: Engine) -> None:
     two(engine)
-    told = read(client.post("/samples/1/rating", data={"score": "4"}, headers=HTMX).text)
+    told = parse_page(client.post("/samples/1/rating", data={"score": "4"}, headers=HTMX).text)
 
     assert told.one("input", value="4", type="radio").attributes["checked"] == ""
     assert told.one(id="told").text == "Rated 4 of 5. Undo"
     assert told.one(id="mean-1").text == "rated 4.0 (n = 1)"
-    assert "Rating, 1 to 5 4" in read(client.get("/compare?runs=1,2").text).one(id="finals").text
+    assert (
+        "Rating, 1 to 5 4" in parse_page(client.get("/compare?runs=1,2").text).one(id="finals").text
+    )
 
 
 def test_undo_brings_the_score_before(client: TestClient, engine: Engine) -> None:
     two(engine)
     for score in ("4", "2"):
-        told = read(client.post("/samples/1/rating", data={"score": score}, headers=HTMX).text)
+        told = parse_page(
+            client.post("/samples/1/rating", data={"score": score}, headers=HTMX).text
+        )
 
     undo = told.one(id="told").one("form")
     assert undo.attributes["action"] == "/samples/1/rating"
@@ -170,7 +174,7 @@ def test_undo_brings_the_score_before(client: TestClient, engine: Engine) -> Non
 def test_a_blind_rating_tells_nothing_of_its_run(client: TestClient, engine: Engine) -> None:
     two(engine)
     sent = {"score": "4", "blind": "1"}
-    told = read(client.post("/samples/1/rating", data=sent, headers=HTMX).text)
+    told = parse_page(client.post("/samples/1/rating", data=sent, headers=HTMX).text)
 
     assert told.all(id="mean-1") == []
 
@@ -206,7 +210,7 @@ def test_rating_leads_to_no_other_site(client: TestClient, engine: Engine) -> No
 def test_a_long_answer_is_shown_in_part(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for _ in range(2):
-            attempts.follow(db, make_done(db), [sampled(0, "word " * 100)], 2000)
+            attempts.follow(db, make_finished_run(db), [sampled(0, "word " * 100)], 2000)
     first = shown(client).one("tbody").all("td")[0]
 
     head, rest = (one.text for one in first.all(class_="words"))
@@ -217,9 +221,9 @@ def test_of_many_runs_few_prompts_are_shown_at_first(client: TestClient, engine:
     with unit_of_work(engine) as db:
         for _ in range(40):
             told = [sampled(place, "A") for place in range(9)]
-            attempts.follow(db, make_done(db), told, 2000)
+            attempts.follow(db, make_finished_run(db), told, 2000)
     ids = "/compare?runs=" + ",".join(map(str, range(1, 41)))
-    pages = [read(client.get(ids + more).text).one(id="answers") for more in ("", "&whole=1")]
+    pages = [parse_page(client.get(ids + more).text).one(id="answers") for more in ("", "&whole=1")]
 
     assert [len(rows(page)) for page in pages] == [6, 9]
     assert "Show all 9 prompts" in pages[0].text
@@ -233,8 +237,8 @@ def test_one_run_is_laid_along_its_steps(client: TestClient, engine: Engine) -> 
             sampled(0, "a b d", "during", 9),
             sampled(0, "a b d e"),
         ]
-        attempts.follow(db, make_done(db), told, 2000)
-    section = read(client.get("/runs/1").text).one(id="answers")
+        attempts.follow(db, make_finished_run(db), told, 2000)
+    section = parse_page(client.get("/runs/1").text).one(id="answers")
 
     assert [head.text for head in section.one("thead").all("th")][1:] == [
         f"{head} 0 of 1 right" for head in ("Before training", "Step 5", "Step 9", "After training")

@@ -11,8 +11,8 @@ from studio.services.notifications import deliveries
 from studio.services.notifications.deliveries import Answer
 from studio.settings import Settings
 from studio.web.app import create_app
-from tests.support.factories import make_done
-from tests.support.page_reader import Node, read
+from tests.support.factories import make_finished_run
+from tests.support.page_reader import Node, parse_page
 
 SECRETS = ("T0SECRET", "c2VjcmV0LXNpZ25pbmcta2V5LTEyMzQ", "PASSW0RD")
 
@@ -30,7 +30,7 @@ def set_up(engine: Engine, settings: Settings) -> TestClient:
 
 
 def notices(client: TestClient) -> Node:
-    return read(client.get("/settings").text).one("section", id="notices")
+    return parse_page(client.get("/settings").text).one("section", id="notices")
 
 
 def test_ways_are_told_without_what_is_secret(set_up: TestClient) -> None:
@@ -82,14 +82,14 @@ def test_the_button_shows_the_message_it_wrote(set_up: TestClient) -> None:
         headers={"HX-Request": "true", "HX-Request-Type": "partial"},
     )
 
-    [row] = read(answer.text).one("tbody").all("tr")
+    [row] = parse_page(answer.text).one("tbody").all("tr")
     cells = [cell.text for cell in row.all("td")]
     assert cells[:4] == ["webhook", "○ waiting", "Waits for the worker.", "0"]
 
 
 def test_what_came_back_is_listed(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        make_done(db)
+        make_finished_run(db)
         deliveries.drop_others(db, [Channel.WEBHOOK])
         [written] = deliveries.newest(db, limit=9)
         taken = deliveries.begin(db, written.id or 0, written.due_at)

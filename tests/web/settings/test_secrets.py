@@ -18,9 +18,9 @@ from studio.services.operations.backups import Choice
 from studio.services.operations.home import open_home
 from studio.settings import SECRETS, Settings
 from studio.web.app import create_app
-from tests.fakes.hub_server import Hub
-from tests.support.page_reader import read
-from tests.support.visitors import house
+from tests.fakes.hub_server import HubServer
+from tests.support.page_reader import parse_page
+from tests.support.visitors import make_visitors
 
 TOKEN = "hf_letmein"  # noqa: S105 -- opens nothing but the hub of these tests
 
@@ -46,13 +46,13 @@ def test_one_that_is_set_on_the_page_is_used_and_not_shown(
     answer = client.post("/settings/secrets/hub_token", data={"value": f" {TOKEN}\n"})
 
     assert used(engine, settings) == TOKEN
-    assert "by the local user" in " ".join(read(answer.text).one(id="hub_token").text.split())
+    assert "by the local user" in " ".join(parse_page(answer.text).one(id="hub_token").text.split())
     for path in ("/settings/secrets", "/settings", "/api/v1/secrets", "/openapi.json"):
         assert TOKEN not in client.get(path).text
 
 
 def test_the_hub_is_asked_with_the_token_of_this_moment(
-    engine: Engine, settings: Settings, hub: Hub
+    engine: Engine, settings: Settings, hub: HubServer
 ) -> None:
     hub.model("org/private", {"config.json": b"{}"}, private=True)
     there = settings.model_copy(update={"hub_endpoint": hub.url})
@@ -69,7 +69,7 @@ def test_the_environment_wins(client: TestClient, engine: Engine, settings: Sett
     put(client)
     told = settings.model_copy(update={"hub_token": SecretStr("hf_of_the_environment")})
 
-    page = read(TestClient(create_app(engine, told)).get("/settings/secrets").text)
+    page = parse_page(TestClient(create_app(engine, told)).get("/settings/secrets").text)
 
     assert used(engine, told) == "hf_of_the_environment"
     assert "from the environment" in page.one(id="hub_token").text
@@ -135,7 +135,7 @@ def test_a_key_that_is_missing_is_told_and_never_made_anew(
     key = settings.secret_file.read_bytes()
     settings.secret_file.unlink()
 
-    shown = read(client.get("/settings/secrets").text).one(id="hub_token").text
+    shown = parse_page(client.get("/settings/secrets").text).one(id="hub_token").text
     refused = client.put("/api/v1/secrets/s3_key", json={"value": "another"})
 
     assert "is missing. Put the file back, or forget this secret" in shown
@@ -172,7 +172,7 @@ def test_one_that_was_copied_to_another_name_is_none(
 
 
 def test_only_administrators_come_near(engine: Engine, settings: Settings) -> None:
-    home = house(engine, settings, "accounts")
+    home = make_visitors(engine, settings, "accounts")
     form = {"value": TOKEN}
 
     asked = {

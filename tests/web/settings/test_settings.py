@@ -11,18 +11,18 @@ from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
 from studio.services.workers import launcher_status
 from studio.settings import Settings
-from tests.support.page_reader import Node, read
+from tests.support.page_reader import Node, parse_page
 
 
 def facts(client: TestClient) -> dict[str, str]:
-    pairs = read(client.get("/settings").text).all("dl", class_="facts")
+    pairs = parse_page(client.get("/settings").text).all("dl", class_="facts")
     names = [name.text for pair in pairs for name in pair.all("dt")]
     values = [value.text for pair in pairs for value in pair.all("dd")]
     return dict(zip(names, values, strict=True))
 
 
 def precisions(client: TestClient) -> list[Node]:
-    return read(client.get("/settings").text).one("tbody").all("tr")
+    return parse_page(client.get("/settings").text).one("tbody").all("tr")
 
 
 def test_the_machine_is_told(client: TestClient) -> None:
@@ -51,7 +51,7 @@ def test_each_precision_is_judged(client: TestClient) -> None:
 
 
 def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings) -> None:
-    (told,) = read(client.get("/settings").text).all("ul", class_="findings")
+    (told,) = parse_page(client.get("/settings").text).all("ul", class_="findings")
 
     assert [one.text for one in told.all("li")] == [
         f"{'✓' if finding.good else '✗'} {finding.text}"

@@ -16,7 +16,7 @@ from studio.errors import InvalidError, TooLargeError
 from studio.intake.conversion.converter import Source, convert, look
 from studio.intake.detection.row_shapes import in_words
 from studio.intake.files.limits import Limits
-from tests.unit.intake.conftest import Bring
+from tests.unit.intake.conftest import Convert
 
 Rows = list[dict[str, Any]]
 
@@ -93,7 +93,7 @@ FORMATS: dict[str, tuple[Callable[[Rows], bytes], str]] = {
 
 @pytest.mark.parametrize("filename", FORMATS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_is_read_from_every_format(bring: Bring, shape: str, filename: str) -> None:
+def test_every_shape_is_read_from_every_format(bring: Convert, shape: str, filename: str) -> None:
     words, rows = SHAPES[shape]
     write, kind = FORMATS[filename]
 
@@ -105,7 +105,7 @@ def test_every_shape_is_read_from_every_format(bring: Bring, shape: str, filenam
     assert result.conversations == [CONVERSATION, CONVERSATION]
 
 
-def test_a_file_of_running_text_is_kept_as_texts(bring: Bring, tmp_path: Path) -> None:
+def test_a_file_of_running_text_is_kept_as_texts(bring: Convert, tmp_path: Path) -> None:
     result = bring("Once upon a time.\n\nThe end.\n", "story.txt")
 
     seen = look(Source(path=tmp_path / "uploaded", filename="story.txt"), Limits())
@@ -116,7 +116,7 @@ def test_a_file_of_running_text_is_kept_as_texts(bring: Bring, tmp_path: Path) -
     ]
 
 
-def test_rows_without_an_answer_are_left_out_and_told(bring: Bring) -> None:
+def test_rows_without_an_answer_are_left_out_and_told(bring: Convert) -> None:
     result = bring(
         '{"prompt": "a", "completion": "b"}\n'
         '{"prompt": "a", "completion": " "}\n'
@@ -128,7 +128,7 @@ def test_rows_without_an_answer_are_left_out_and_told(bring: Bring) -> None:
     assert result.problems == [("missing_answer", 2, [2, 3]), ("missing_question", 1, [4])]
 
 
-def test_a_file_without_any_answer_is_refused_with_the_places(bring: Bring) -> None:
+def test_a_file_without_any_answer_is_refused_with_the_places(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring('{"prompt": "a", "completion": ""}\n' * 7)
 
@@ -137,7 +137,7 @@ def test_a_file_without_any_answer_is_refused_with_the_places(bring: Bring) -> N
     )
 
 
-def test_a_file_without_usable_column_says_what_it_has_and_what_is_expected(bring: Bring) -> None:
+def test_a_file_without_usable_column_says_what_it_has_and_what_is_expected(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring("height,weight\n1,2\n", "rows.csv")
 
@@ -148,13 +148,13 @@ def test_a_file_without_usable_column_says_what_it_has_and_what_is_expected(brin
     assert refused.value.param == "file"
 
 
-def test_only_the_first_twenty_places_are_named_but_all_are_counted(bring: Bring) -> None:
+def test_only_the_first_twenty_places_are_named_but_all_are_counted(bring: Convert) -> None:
     result = bring('{"prompt": "a", "completion": "b"}\n' + '{"prompt": "a"}\n' * 30)
 
     assert result.problems == [("missing_answer", 30, list(range(2, 22)))]
 
 
-def test_columns_that_are_not_used_are_told(bring: Bring) -> None:
+def test_columns_that_are_not_used_are_told(bring: Convert) -> None:
     result = bring('{"id": 1, "prompt": "a", "completion": "b", "source": "web"}\n')
 
     (problem,) = result.converted.problems
@@ -177,7 +177,7 @@ def test_columns_that_are_not_used_are_told(bring: Bring) -> None:
     ],
 )
 def test_a_bad_row_is_told_by_its_line_and_the_rest_is_kept(
-    bring: Bring, bad: str, code: str
+    bring: Convert, bad: str, code: str
 ) -> None:
     good = '{"prompt": "a", "completion": "b"}\n'
 
@@ -187,7 +187,7 @@ def test_a_bad_row_is_told_by_its_line_and_the_rest_is_kept(
     assert result.problems == [(code, 1, [2])]
 
 
-def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(bring: Bring) -> None:
+def test_a_row_that_is_too_long_is_told_and_the_rest_is_kept(bring: Convert) -> None:
     good = '{"prompt": "a", "completion": "b"}\n'
     long = json.dumps({"prompt": "a", "completion": "b" * 5000}) + "\n"
 
@@ -213,7 +213,7 @@ def test_memory_stays_small_however_long_a_line_is(tmp_path: Path) -> None:
     assert peak < 8_000_000
 
 
-def test_a_small_file_that_unpacks_to_too_much_is_refused(bring: Bring) -> None:
+def test_a_small_file_that_unpacks_to_too_much_is_refused(bring: Convert) -> None:
     rows = as_parquet([{"prompt": "a" * 1000, "completion": "b"}] * 1000)
 
     with pytest.raises(TooLargeError):
@@ -224,14 +224,14 @@ def test_a_small_file_that_unpacks_to_too_much_is_refused(bring: Bring) -> None:
     ("filename", "content"),
     [("rows.csv", b"prompt,completion\n"), ("rows.json", b"[ ]"), ("rows.jsonl", b"\n\n{}")],
 )
-def test_a_file_without_rows_is_refused(bring: Bring, filename: str, content: bytes) -> None:
+def test_a_file_without_rows_is_refused(bring: Convert, filename: str, content: bytes) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(content, filename)
 
     assert refused.value.param == "file"
 
 
-def test_a_file_of_nothing_but_garbage_is_given_up_early(bring: Bring) -> None:
+def test_a_file_of_nothing_but_garbage_is_given_up_early(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring('{"prompt"\n' * 2000)
 
@@ -241,7 +241,7 @@ def test_a_file_of_nothing_but_garbage_is_given_up_early(bring: Bring) -> None:
     )
 
 
-def test_unused_keys_of_turns_and_kept_reasoning_are_told(bring: Bring) -> None:
+def test_unused_keys_of_turns_and_kept_reasoning_are_told(bring: Convert) -> None:
     answer = {"role": "assistant", "content": "b", "thinking": "c", "rating": 5}
     row = {"messages": [{"role": "user", "content": "a"}, answer], "source": "x"}
 

@@ -13,7 +13,7 @@ from studio.intake.conversion.converter import Source, look
 from studio.intake.detection.media import find_media
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
-from tests.unit.intake.conftest import Bring
+from tests.unit.intake.conftest import Convert
 
 TEXT = {"prompt": "Who?", "completion": "Me."}
 PICTURED = {"prompt": "Who is this?", "completion": "Ann.", "images": ["ann.jpg"]}
@@ -116,7 +116,7 @@ def test_text_about_media_is_text(row: dict[str, Any]) -> None:
     assert find_media(row) == ""
 
 
-def test_a_file_of_media_is_refused_by_its_column(bring: Bring) -> None:
+def test_a_file_of_media_is_refused_by_its_column(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(as_lines(*[PICTURED] * 3))
 
@@ -127,7 +127,7 @@ def test_a_file_of_media_is_refused_by_its_column(bring: Bring) -> None:
     assert refused.value.param == "file"
 
 
-def test_a_mixed_file_is_refused_with_a_count_until_a_choice_is_made(bring: Bring) -> None:
+def test_a_mixed_file_is_refused_with_a_count_until_a_choice_is_made(bring: Convert) -> None:
     content = as_lines(TEXT, *[PICTURED] * 2, {**TEXT, "prompt": "Why?"})
 
     with pytest.raises(InvalidError, match="2 of 4 rows hold an image"):
@@ -140,7 +140,7 @@ def test_a_mixed_file_is_refused_with_a_count_until_a_choice_is_made(bring: Brin
     assert result.converted.removed == {"media": 2}
 
 
-def test_text_alone_is_read_where_that_is_chosen(bring: Bring) -> None:
+def test_text_alone_is_read_where_that_is_chosen(bring: Convert) -> None:
     mapping = Mapping(shape="prompt_completion", roles=PAIR, media="ignore")
 
     assert bring(as_lines(*[PICTURED] * 2), mapping=mapping).converted.rows == 2
@@ -165,7 +165,7 @@ def test_rows_behind_many_with_media_keep_a_file_from_being_refused(tmp_path: Pa
     assert seen.questions[0].startswith("600 of 601 rows")
 
 
-def test_an_unused_column_of_images_in_parquet_is_seen(bring: Bring, tmp_path: Path) -> None:
+def test_an_unused_column_of_images_in_parquet_is_seen(bring: Convert, tmp_path: Path) -> None:
     rows = [{**TEXT, "picture": None}, {**TEXT, "picture": {"bytes": b"\x89PNG", "path": "a"}}]
     path = tmp_path / "rows.parquet"
     parquet.write_table(pa.Table.from_pylist(rows), path)
@@ -175,5 +175,5 @@ def test_an_unused_column_of_images_in_parquet_is_seen(bring: Bring, tmp_path: P
         bring(path.read_bytes(), "rows.parquet", mapping)
 
 
-def test_running_text_may_write_any_placeholder(bring: Bring) -> None:
+def test_running_text_may_write_any_placeholder(bring: Convert) -> None:
     assert bring("<image>\n\nIs a placeholder.\n", "notes.txt").converted.rows == 2

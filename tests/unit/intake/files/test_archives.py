@@ -12,7 +12,7 @@ import pytest
 from studio.errors import InvalidError
 from studio.intake.files.archives import Member, members, sides, split_of
 from studio.intake.files.format_detection import recognise
-from tests.unit.intake.conftest import Bring, zipped
+from tests.unit.intake.conftest import Convert, zipped
 
 ROW = b'{"prompt": "a", "completion": "b"}\n'
 
@@ -197,7 +197,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_is_read_that_the_archive_names_from_its_own_folder(bring: Bring) -> None:
+def test_a_file_is_read_that_the_archive_names_from_its_own_folder(bring: Convert) -> None:
     row = b'{"prompt": "a", "completion": "b"}\n'
 
     assert (

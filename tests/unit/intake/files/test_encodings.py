@@ -15,7 +15,7 @@ from studio.intake.mapping import FileOptions, Mapping
 from studio.intake.problems import Code
 from studio.intake.raw_rows import Unread
 from studio.intake.readers.json_rows import rows_on_lines
-from tests.unit.intake.conftest import Bring, zipped
+from tests.unit.intake.conftest import Convert, zipped
 
 GOOD = b'{"prompt": "a", "completion": "b"}\n'
 EXCEL = "prompt,completion\nQu\xe9?,Voil\xe0 \x85\n"
@@ -64,7 +64,7 @@ def in_format(text: str, kind: str) -> str:
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "txt"])
 @pytest.mark.parametrize(("text", "name"), TEXTS, ids=[name for _text, name in TEXTS])
 def test_a_text_is_read_in_the_encoding_it_is_in(
-    bring: Bring, text: str, name: str, kind: str
+    bring: Convert, text: str, name: str, kind: str
 ) -> None:
     # What an encoding has no letter for, such as a typographic quote, is no part of the test.
     text = text.encode(name, "ignore").decode(name)
@@ -98,13 +98,13 @@ def test_a_short_doubtful_text_is_a_guess_with_other_readings(tmp_path: Path) ->
     assert len(seen.encodings) > 1
 
 
-def test_the_encoding_is_known_behind_a_megabyte_of_ascii(bring: Bring) -> None:
+def test_the_encoding_is_known_behind_a_megabyte_of_ascii(bring: Convert) -> None:
     content = ("prompt,completion\n" + "Hi,There\n" * 120_000 + f"你好,{CHINESE}\n").encode("gbk")
 
     assert bring(content, "rows.csv").conversations[-1][1]["content"] == CHINESE
 
 
-def test_files_of_an_archive_are_each_read_in_their_own_encoding(bring: Bring) -> None:
+def test_files_of_an_archive_are_each_read_in_their_own_encoding(bring: Convert) -> None:
     files = {
         "a.csv": in_format(CHINESE, "csv").encode("gbk"),
         "b.csv": in_format(RUSSIAN, "csv").encode("cp1251"),
@@ -117,7 +117,7 @@ def test_files_of_an_archive_are_each_read_in_their_own_encoding(bring: Bring) -
     assert answers == [CHINESE, RUSSIAN, FRENCH]
 
 
-def test_an_encoding_that_is_given_is_obeyed(bring: Bring) -> None:
+def test_an_encoding_that_is_given_is_obeyed(bring: Convert) -> None:
     mapping = Mapping(
         shape="prompt_completion",
         roles={"prompt": ["prompt"], "completion": ["completion"]},
@@ -165,7 +165,7 @@ def test_marked_text_is_read_with_pairs_of_surrogates(name: str) -> None:
     assert as_utf8(opened(text.encode(name)), name).read() == text[1:].encode()
 
 
-def test_a_table_of_excel_is_read_as_windows_text_and_told(bring: Bring) -> None:
+def test_a_table_of_excel_is_read_as_windows_text_and_told(bring: Convert) -> None:
     result = bring(EXCEL.encode("latin-1"), "rows.csv")
 
     assert [turn["content"] for turn in result.conversations[0]] == ["Qué?", "Voilà …"]
@@ -186,14 +186,14 @@ def test_a_table_of_excel_is_read_as_windows_text_and_told(bring: Bring) -> None
     ],
 )
 def test_a_row_that_is_no_text_is_left_out_and_told(
-    bring: Bring, filename: str, content: bytes, number: int
+    bring: Convert, filename: str, content: bytes, number: int
 ) -> None:
     result = bring(content, filename)
 
     assert (result.converted.rows, result.problems) == (2, [("not_utf8", 1, [number])])
 
 
-def test_bytes_that_an_encoding_has_no_letter_for_are_told(bring: Bring) -> None:
+def test_bytes_that_an_encoding_has_no_letter_for_are_told(bring: Convert) -> None:
     mapping = Mapping(
         shape="prompt_completion",
         roles={"prompt": ["prompt"], "completion": ["completion"]},

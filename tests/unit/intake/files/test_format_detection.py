@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from studio.errors import InvalidError
-from tests.unit.intake.conftest import Bring, zipped
+from tests.unit.intake.conftest import Convert, zipped
 
 ROW = '{"prompt": "a", "completion": "é"}\n'
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
@@ -99,7 +99,7 @@ def in_parquet() -> bytes:
     ],
 )
 def test_a_file_that_cannot_be_used_says_what_it_is(
-    bring: Bring, filename: str, content: bytes, message: str
+    bring: Convert, filename: str, content: bytes, message: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(content, filename)
@@ -120,7 +120,9 @@ def test_a_file_that_cannot_be_used_says_what_it_is(
         ("a.png", PNG, "Can be read: JSON lines, JSON, CSV, TSV, Excel (.xlsx),"),
     ],
 )
-def test_a_refusal_says_what_to_do(bring: Bring, filename: str, content: bytes, hint: str) -> None:
+def test_a_refusal_says_what_to_do(
+    bring: Convert, filename: str, content: bytes, hint: str
+) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(content, filename)
 
@@ -144,7 +146,7 @@ def test_a_refusal_says_what_to_do(bring: Bring, filename: str, content: bytes, 
         ("first_line_broken.jsonl", b"oops\n" + ROW.encode()),
     ],
 )
-def test_harmless_differences_are_read(bring: Bring, filename: str, content: bytes) -> None:
+def test_harmless_differences_are_read(bring: Convert, filename: str, content: bytes) -> None:
     assert bring(content, filename).conversations == [
         [{"role": "user", "content": "a"}, {"role": "assistant", "content": "é"}]
     ]

@@ -20,8 +20,8 @@ from studio.intake.files.limits import Limits, SlowReadingError
 from studio.intake.mapping import FileOptions
 from studio.intake.raw_rows import Row
 from studio.intake.readers import file_reader
-from tests.support.excel_files import Table, workbook
-from tests.unit.intake.conftest import Bring, zipped
+from tests.support.excel_files import Table, excel_file
+from tests.unit.intake.conftest import Convert, zipped
 
 NAMES = ("Ticket Text", "What we said", "Agent #")
 TICKETS: Table = [NAMES, ("Where is it?", "On its way.", 3), ("A refund, please.", "Done.", 4)]
@@ -48,7 +48,7 @@ def shared(texts: Sequence[str]) -> bytes:
     items = "".join(f"<si>{text}</si>" for text in texts)
     kind = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
     told = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{kind}"/></Types>'
-    content = changed(workbook({"Sheet1": []}), "[Content_Types].xml", "</Types>", told)
+    content = changed(excel_file({"Sheet1": []}), "[Content_Types].xml", "</Types>", told)
     filled = f"<sheetData>{rows}</sheetData>"
     content = changed(content, "xl/worksheets/sheet1.xml", "<sheetData.*(/>|</sheetData>)", filled)
     table = f'<sst xmlns="{MAIN}">{items}</sst>'
@@ -73,8 +73,8 @@ def seen_in(folder: Path, content: bytes, filename: str = "rows.xlsx") -> Detect
 
 
 @pytest.mark.parametrize("filename", ["a.xlsx", "A.XLSX", "a.xlsm"])
-def test_a_workbook_becomes_conversations(bring: Bring, filename: str) -> None:
-    result = bring(workbook({"Sheet1": TICKETS}), filename)
+def test_a_workbook_becomes_conversations(bring: Convert, filename: str) -> None:
+    result = bring(excel_file({"Sheet1": TICKETS}), filename)
 
     assert [[turn["content"] for turn in turns] for turns in result.conversations] == [
         ["Where is it?", "On its way."],
@@ -86,13 +86,13 @@ def test_a_workbook_becomes_conversations(bring: Bring, filename: str) -> None:
     ("filename", "pack"),
     [("a.xlsx.gz", gzip.compress), ("a.zip", lambda content: zipped({"a.xlsx": content}))],
 )
-def test_a_packed_workbook_is_read(bring: Bring, filename: str, pack: Any) -> None:  # noqa: ANN401 -- bytes to bytes
-    assert len(bring(pack(workbook({"Sheet1": TICKETS})), filename).rows) == 2
+def test_a_packed_workbook_is_read(bring: Convert, filename: str, pack: Any) -> None:  # noqa: ANN401 -- bytes to bytes
+    assert len(bring(pack(excel_file({"Sheet1": TICKETS})), filename).rows) == 2
 
 
 def test_each_kind_of_cell_has_its_value(tmp_path: Path) -> None:
     row = ["Grüße, 你好", 3, 2.5, True, date(2026, 5, 4), MOMENT, "a_x000D_b"]
-    content = workbook({"Sheet1": [list("abcdefg"), row]})
+    content = excel_file({"Sheet1": [list("abcdefg"), row]})
 
     assert read(tmp_path, content)[0][1] == dict(zip("abcdefg", [*row[:6], "a\rb"], strict=True))
 
@@ -106,13 +106,13 @@ def test_texts_that_cells_refer_to_are_read(tmp_path: Path) -> None:
 
 
 def test_a_duration_is_written_out_and_an_error_is_empty(tmp_path: Path) -> None:
-    content = workbook({"Sheet1": [["a", "b"], [timedelta(hours=30), "#N/A"]]})
+    content = excel_file({"Sheet1": [["a", "b"], [timedelta(hours=30), "#N/A"]]})
 
     assert read(tmp_path, content) == [(2, {"a": "1 day, 6:00:00", "b": None})]
 
 
 def test_a_formula_has_the_result_that_was_saved(tmp_path: Path) -> None:
-    content = workbook({"Sheet1": [["a"], ["=1+1"]]})
+    content = excel_file({"Sheet1": [["a"], ["=1+1"]]})
     saved = changed(
         content, "xl/worksheets/sheet1.xml", r"<f>1\+1</f><v>?</?v ?/?>", "<f>1+1</f><v>2</v>"
     )
@@ -121,27 +121,27 @@ def test_a_formula_has_the_result_that_was_saved(tmp_path: Path) -> None:
 
 
 def test_the_first_sheet_is_read_and_the_others_are_offered(tmp_path: Path) -> None:
-    seen = seen_in(tmp_path, workbook({"Tickets": TICKETS, "Prices": [["a"], ["b"]]}))
+    seen = seen_in(tmp_path, excel_file({"Tickets": TICKETS, "Prices": [["a"], ["b"]]}))
 
     assert (seen.sheets, seen.mapping.file.sheet) == (["Tickets", "Prices"], "Tickets")
     assert seen.questions[0] == "The sheet Tickets is read. Is that right? Others: Prices."
 
 
 def test_a_workbook_of_one_sheet_is_not_asked_about(tmp_path: Path) -> None:
-    seen = seen_in(tmp_path, workbook({"Sheet1": [("prompt", "completion"), *TICKETS[1:]]}))
+    seen = seen_in(tmp_path, excel_file({"Sheet1": [("prompt", "completion"), *TICKETS[1:]]}))
 
     assert (seen.questions, seen.mapping.file) == ([], FileOptions())
 
 
 def test_a_sheet_is_read_by_its_name(tmp_path: Path) -> None:
-    content = workbook({"Tickets": TICKETS, "Prices": [["Item"], ["Tea"]]})
+    content = excel_file({"Tickets": TICKETS, "Prices": [["Item"], ["Tea"]]})
 
     assert read(tmp_path, content, sheet="Prices") == [(2, {"Item": "Tea"})]
 
 
 def test_a_sheet_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as refused:
-        read(tmp_path, workbook({"Tickets": TICKETS, "Prices": []}), sheet="Costs")
+        read(tmp_path, excel_file({"Tickets": TICKETS, "Prices": []}), sheet="Costs")
 
     assert refused.value.message == "The workbook has no sheet Costs; it has: Tickets, Prices."
     assert refused.value.param == "sheet"
@@ -150,13 +150,13 @@ def test_a_sheet_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
 def test_empty_and_hidden_sheets_are_passed_over(tmp_path: Path) -> None:
     sheets = {"Cover": [], "Lists": [["x"], ["y"]], "Tickets": TICKETS}
 
-    seen = seen_in(tmp_path, workbook(sheets, hidden="Lists"))
+    seen = seen_in(tmp_path, excel_file(sheets, hidden="Lists"))
 
     assert (seen.sheets, seen.mapping.file.sheet) == (["Cover", "Tickets"], "Tickets")
 
 
 def test_a_title_above_the_table_is_left_out_and_asked_about(tmp_path: Path) -> None:
-    content = workbook({"Sheet1": [["Tickets of May"], [], *TICKETS]})
+    content = excel_file({"Sheet1": [["Tickets of May"], [], *TICKETS]})
 
     assert [number for number, _ in read(tmp_path, content)] == [4, 5]
     assert list(read(tmp_path, content)[0][1]) == list(NAMES)
@@ -165,12 +165,12 @@ def test_a_title_above_the_table_is_left_out_and_asked_about(tmp_path: Path) -> 
     )
 
 
-def test_a_sheet_without_names_keeps_its_first_row(bring: Bring) -> None:
-    assert len(bring(workbook({"Sheet1": TICKETS[1:]}), "a.xlsx").rows) == 2
+def test_a_sheet_without_names_keeps_its_first_row(bring: Convert) -> None:
+    assert len(bring(excel_file({"Sheet1": TICKETS[1:]}), "a.xlsx").rows) == 2
 
 
 def test_cells_beside_the_names_have_a_column_of_their_own(tmp_path: Path) -> None:
-    content = workbook({"Sheet1": [["a", "column 3"], [1], [1, 2, 3, 4]]})
+    content = excel_file({"Sheet1": [["a", "column 3"], [1], [1, 2, 3, 4]]})
 
     assert read(tmp_path, content) == [
         (2, {"a": 1, "column 3": None}),
@@ -179,8 +179,8 @@ def test_cells_beside_the_names_have_a_column_of_their_own(tmp_path: Path) -> No
 
 
 def test_wide_and_faraway_cells_are_refused(tmp_path: Path) -> None:
-    wide = workbook({"Sheet1": [[*range(1001)], [1]]})
-    content = workbook({"Sheet1": [["a"], ["b"]]})
+    wide = excel_file({"Sheet1": [[*range(1001)], [1]]})
+    content = excel_file({"Sheet1": [["a"], ["b"]]})
     far = changed(content, "xl/worksheets/sheet1.xml", 'r="A2"', 'r="XFD1048576"')
     beyond = changed(content, "xl/worksheets/sheet1.xml", '<row r="2"', '<row r="99999999999"')
 
@@ -190,8 +190,8 @@ def test_wide_and_faraway_cells_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.7, 0.99])
-def test_a_workbook_that_is_cut_off_says_so(bring: Bring, cut: float) -> None:
-    content = workbook({"Sheet1": TICKETS})
+def test_a_workbook_that_is_cut_off_says_so(bring: Convert, cut: float) -> None:
+    content = excel_file({"Sheet1": TICKETS})
 
     with pytest.raises(InvalidError) as refused:
         bring(content[: int(cut * len(content))], "a.xlsx")
@@ -209,9 +209,9 @@ def test_a_workbook_that_is_cut_off_says_so(bring: Bring, cut: float) -> None:
     ],
 )
 def test_a_broken_workbook_is_told_in_words(
-    bring: Bring, member: str, pattern: str, new: str
+    bring: Convert, member: str, pattern: str, new: str
 ) -> None:
-    content = changed(workbook({"Sheet1": TICKETS}), member, pattern, new)
+    content = changed(excel_file({"Sheet1": TICKETS}), member, pattern, new)
 
     with pytest.raises(InvalidError) as refused:
         bring(content, "a.xlsx")
@@ -219,8 +219,8 @@ def test_a_broken_workbook_is_told_in_words(
     assert refused.value.message.startswith("The Excel workbook cannot be read to its end")
 
 
-def test_a_strict_workbook_is_told_in_words(bring: Bring) -> None:
-    files = files_in(workbook({"Sheet1": TICKETS}))
+def test_a_strict_workbook_is_told_in_words(bring: Convert) -> None:
+    files = files_in(excel_file({"Sheet1": TICKETS}))
     strict = b"http://purl.oclc.org/ooxml/spreadsheetml/main"
 
     with pytest.raises(InvalidError, match="of an unusual kind"):
@@ -230,21 +230,21 @@ def test_a_strict_workbook_is_told_in_words(bring: Bring) -> None:
         )
 
 
-def test_a_text_that_is_not_there_is_told_in_words(bring: Bring) -> None:
+def test_a_text_that_is_not_there_is_told_in_words(bring: Convert) -> None:
     content = changed(shared(["<t>a</t>", "<t>b</t>"]), "xl/sharedStrings.xml", "<si>", "<x>")
 
     with pytest.raises(InvalidError, match="cannot be read to its end"):
         bring(content, "a.xlsx")
 
 
-def test_a_workbook_with_no_rows_is_empty(bring: Bring) -> None:
+def test_a_workbook_with_no_rows_is_empty(bring: Convert) -> None:
     with pytest.raises(InvalidError, match="no rows"):
-        bring(workbook({"Sheet1": [NAMES]}), "a.xlsx")
+        bring(excel_file({"Sheet1": [NAMES]}), "a.xlsx")
 
 
-def test_a_workbook_that_unpacks_to_very_much_is_refused(bring: Bring) -> None:
+def test_a_workbook_that_unpacks_to_very_much_is_refused(bring: Convert) -> None:
     filler = " " * 3_000_000
-    content = changed(workbook({"Sheet1": TICKETS}), "xl/worksheets/sheet1.xml", "$", filler)
+    content = changed(excel_file({"Sheet1": TICKETS}), "xl/worksheets/sheet1.xml", "$", filler)
 
     assert len(content) < 20_000
     with pytest.raises(TooLargeError, match="unpacks to more than"):
@@ -253,7 +253,7 @@ def test_a_workbook_that_unpacks_to_very_much_is_refused(bring: Bring) -> None:
 
 def test_a_row_of_very_many_cells_ends_with_the_time(tmp_path: Path) -> None:
     cells = "<c/>" * 5_000_000
-    content = changed(workbook({"Sheet1": TICKETS}), "xl/worksheets/sheet1.xml", "</row>", cells)
+    content = changed(excel_file({"Sheet1": TICKETS}), "xl/worksheets/sheet1.xml", "</row>", cells)
     path = kept(tmp_path, content).path
 
     with pytest.raises(SlowReadingError):
@@ -261,7 +261,7 @@ def test_a_row_of_very_many_cells_ends_with_the_time(tmp_path: Path) -> None:
 
 
 def test_a_workbook_that_takes_long_is_left_to_a_task(tmp_path: Path) -> None:
-    source = kept(tmp_path, workbook({"Sheet1": TICKETS}))
+    source = kept(tmp_path, excel_file({"Sheet1": TICKETS}))
 
     with pytest.raises(SlowReadingError):
         check_in_child(Reading(source=source, mapping=None, limits=Limits(at_once_seconds=0)))

@@ -10,7 +10,7 @@ from studio.errors import InvalidError
 from studio.intake.problems import Code
 from studio.intake.raw_rows import Row, Unread
 from studio.intake.readers.json_rows import rows_in_list
-from tests.unit.intake.conftest import Bring
+from tests.unit.intake.conftest import Convert
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": 'brackets ]}[{ and "quotes"', "completion": "a \\ backslash, a comma"},
@@ -29,7 +29,7 @@ def test_where_the_text_is_cut_makes_no_difference(size: int) -> None:
     assert rows == [Row(i, row) for i, row in enumerate(ROWS, 1)]
 
 
-def test_a_bad_row_does_not_hide_the_others(bring: Bring) -> None:
+def test_a_bad_row_does_not_hide_the_others(bring: Convert) -> None:
     result = bring(f'[{GOOD}, {{"prompt": oops}}, NaN, {GOOD},\n{GOOD}]', "rows.json")
 
     assert result.converted.rows == 3
@@ -49,14 +49,14 @@ def test_a_bad_row_does_not_hide_the_others(bring: Bring) -> None:
     ],
 )
 def test_a_list_that_is_not_whole_keeps_what_it_can(
-    bring: Bring, text: str, rows: int, problems: list[tuple[str, int, list[int]]]
+    bring: Convert, text: str, rows: int, problems: list[tuple[str, int, list[int]]]
 ) -> None:
     result = bring(text, "rows.json")
 
     assert (result.converted.rows, result.problems) == (rows, problems)
 
 
-def test_a_row_without_end_is_refused_where_it_begins(bring: Bring) -> None:
+def test_a_row_without_end_is_refused_where_it_begins(bring: Convert) -> None:
     with pytest.raises(InvalidError) as refused:
         bring(f'[{GOOD}, {{"prompt": "{"x" * 5000}', "rows.json", row_bytes=1000)
 
@@ -109,7 +109,7 @@ HUGE = "9" * 5000
 )
 @pytest.mark.parametrize("filename", ["rows.json", "rows.jsonl"])
 def test_what_nobody_can_mean_is_told_and_the_rest_is_kept(
-    bring: Bring, row: str, code: str, message: str, filename: str
+    bring: Convert, row: str, code: str, message: str, filename: str
 ) -> None:
     rows = [GOOD, row, GOOD]
     text = f"[{','.join(rows)}]" if filename == "rows.json" else "\n".join(rows)
@@ -121,20 +121,20 @@ def test_what_nobody_can_mean_is_told_and_the_rest_is_kept(
     assert problem.message == message
 
 
-def test_a_large_number_keeps_all_its_digits(bring: Bring) -> None:
+def test_a_large_number_keeps_all_its_digits(bring: Convert) -> None:
     result = bring('{"prompt": "a", "completion": 123456789012345678901234567890}')
 
     assert result.conversations[0][1]["content"] == "123456789012345678901234567890"
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n"])
-def test_lines_may_end_as_on_other_systems(bring: Bring, end: str) -> None:
+def test_lines_may_end_as_on_other_systems(bring: Convert, end: str) -> None:
     result = bring(end.join([GOOD, "oops", GOOD, ""]))
 
     assert (result.converted.rows, [one[2] for one in result.problems]) == (2, [[2]])
 
 
-def test_a_mark_before_the_first_row_is_no_fault(bring: Bring) -> None:
+def test_a_mark_before_the_first_row_is_no_fault(bring: Convert) -> None:
     assert bring(b"\xef\xbb\xbf" + GOOD.encode()).converted.problems == []
 
 
@@ -144,7 +144,7 @@ def test_a_row_is_numbered_by_its_place_in_the_list() -> None:
     assert (first, second) == (Unread(1, Code.NOT_A_ROW), Row(2, {}))
 
 
-def test_a_row_that_is_not_utf8_is_told_by_its_byte_and_the_rest_is_kept(bring: Bring) -> None:
+def test_a_row_that_is_not_utf8_is_told_by_its_byte_and_the_rest_is_kept(bring: Convert) -> None:
     good = GOOD.replace("a", "é").encode()
     result = bring(b"[" + good + b', {"prompt": "\xe9"}, ' + good + b"]", "a.json")
 

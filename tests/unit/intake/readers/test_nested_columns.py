@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from studio.errors import InvalidError
 from studio.intake.mapping import Mapping
-from tests.unit.intake.conftest import Bring
+from tests.unit.intake.conftest import Convert
 
 Write = Callable[[pa.Table], bytes]
 
@@ -40,7 +40,7 @@ TURNS = [{"role": "user", "content": "Ã©?"}, {"role": "assistant", "content": "Ã
 @each_format
 @pytest.mark.parametrize("kind", [pa.list_(TURN), pa.large_list(TURN), pa.list_(TURN, 2)])
 def test_turns_in_a_list_of_any_kind_are_a_conversation(
-    bring: Bring, write: Write, filename: str, kind: pa.DataType
+    bring: Convert, write: Write, filename: str, kind: pa.DataType
 ) -> None:
     result = bring(write(pa.table({"messages": pa.array([TURNS, TURNS], kind)})), filename)
 
@@ -49,7 +49,7 @@ def test_turns_in_a_list_of_any_kind_are_a_conversation(
 
 @each_format
 def test_turns_written_as_maps_are_a_conversation(
-    bring: Bring, write: Write, filename: str
+    bring: Convert, write: Write, filename: str
 ) -> None:
     kind = pa.list_(pa.map_(pa.string(), pa.string()))
     pairs = [[list(turn.items()) for turn in TURNS]]
@@ -60,7 +60,7 @@ def test_turns_written_as_maps_are_a_conversation(
 
 
 @each_format
-def test_parts_within_parts_are_read(bring: Bring, write: Write, filename: str) -> None:
+def test_parts_within_parts_are_read(bring: Convert, write: Write, filename: str) -> None:
     part = pa.struct([("type", pa.string()), ("text", pa.string())])
     turn = pa.struct([("role", pa.string()), ("content", pa.list_(part))])
     said = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in TURNS]
@@ -71,7 +71,9 @@ def test_parts_within_parts_are_read(bring: Bring, write: Write, filename: str) 
 
 
 @each_format
-def test_words_of_a_dictionary_are_read_as_words(bring: Bring, write: Write, filename: str) -> None:
+def test_words_of_a_dictionary_are_read_as_words(
+    bring: Convert, write: Write, filename: str
+) -> None:
     answers = pa.array(["yes", "no", "yes"]).dictionary_encode()
 
     result = bring(write(pa.table({"prompt": ["a", "b", "c"], "completion": answers})), filename)
@@ -91,7 +93,7 @@ def test_words_of_a_dictionary_are_read_as_words(bring: Bring, write: Write, fil
     ids=lambda odd: type(odd).__name__,
 )
 def test_an_answer_that_is_no_text_is_told_and_nothing_breaks(
-    bring: Bring, write: Write, filename: str, odd: object
+    bring: Convert, write: Write, filename: str, odd: object
 ) -> None:
     content = write(pa.table({"prompt": ["a", "b"], "completion": pa.array([odd, None])}))
     mapping = {"prompt": ["prompt"], "completion": ["completion"]}
@@ -102,7 +104,7 @@ def test_an_answer_that_is_no_text_is_told_and_nothing_breaks(
 
 
 @each_format
-def test_a_map_that_says_a_name_twice_is_told(bring: Bring, write: Write, filename: str) -> None:
+def test_a_map_that_says_a_name_twice_is_told(bring: Convert, write: Write, filename: str) -> None:
     kind = pa.list_(pa.map_(pa.string(), pa.string()))
     good = [list(turn.items()) for turn in TURNS]
     bad = [[*good[0], ("role", "assistant")], good[1]]
@@ -113,7 +115,7 @@ def test_a_map_that_says_a_name_twice_is_told(bring: Bring, write: Write, filena
 
 
 @each_format
-def test_keys_that_are_no_names_break_nothing(bring: Bring, write: Write, filename: str) -> None:
+def test_keys_that_are_no_names_break_nothing(bring: Convert, write: Write, filename: str) -> None:
     odd = pa.array([[(b"a", 1)]], pa.map_(pa.binary(), pa.int64()))
     table = pa.table({"prompt": ["a"], "completion": ["b"], "odd": odd})
 
@@ -132,7 +134,7 @@ def test_keys_that_are_no_names_break_nothing(bring: Bring, write: Write, filena
     ],
 )
 def test_numbers_and_dates_are_read_as_they_are_written(
-    bring: Bring, write: Write, filename: str, value: object, written: str
+    bring: Convert, write: Write, filename: str, value: object, written: str
 ) -> None:
     content = write(pa.table({"prompt": ["a"], "completion": pa.array([value])}))
 
@@ -140,7 +142,7 @@ def test_numbers_and_dates_are_read_as_they_are_written(
 
 
 @each_format
-def test_columns_of_one_name_are_told_apart(bring: Bring, write: Write, filename: str) -> None:
+def test_columns_of_one_name_are_told_apart(bring: Convert, write: Write, filename: str) -> None:
     columns = [pa.array([word]) for word in ("a", "b", "c")]
     table = pa.Table.from_arrays(columns, names=["prompt", "completion", "completion"])
     second = {"prompt": ["prompt"], "completion": ["completion 2"]}
@@ -154,7 +156,7 @@ def test_columns_of_one_name_are_told_apart(bring: Bring, write: Write, filename
 
 @each_format
 def test_a_name_that_is_the_beginning_of_another_is_only_itself(
-    bring: Bring, write: Write, filename: str
+    bring: Convert, write: Write, filename: str
 ) -> None:
     table = pa.table({"prompt": ["a"], "prompt.en": ["b"], "completion": ["c"]})
     roles = {"prompt": ["prompt"], "completion": ["completion"]}
@@ -167,7 +169,7 @@ def test_a_name_that_is_the_beginning_of_another_is_only_itself(
 @each_format
 @pytest.mark.parametrize("number", [math.inf, -math.inf])
 def test_a_number_without_end_is_no_score(
-    bring: Bring, write: Write, filename: str, number: float
+    bring: Convert, write: Write, filename: str, number: float
 ) -> None:
     rows = {"text": [f"film {i}" for i in range(20)], "score": [number, *map(float, range(19))]}
 
@@ -177,7 +179,7 @@ def test_a_number_without_end_is_no_score(
     assert result.problems == [("not_a_number", 1, [1])]
 
 
-def refusal(bring: Bring, content: bytes, filename: str, roles: dict[str, list[str]]) -> str:
+def refusal(bring: Convert, content: bytes, filename: str, roles: dict[str, list[str]]) -> str:
     with pytest.raises(InvalidError) as refused:
         bring(content, filename, Mapping(shape="prompt_completion", roles=roles))
     return refused.value.message

@@ -8,7 +8,7 @@ import pytest
 
 from studio.intake.conversion.converter import Source, look
 from studio.intake.files.limits import Limits
-from tests.unit.intake.conftest import Bring
+from tests.unit.intake.conftest import Convert
 
 CONTEXT = "Ada wrote the first program in 1843."
 SPANS = [{"text": "Ada", "answer_start": 0}, {"text": "Ada wrote", "answer_start": 0}]
@@ -25,7 +25,7 @@ NESTED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("file", NESTED)
-def test_nested_questions_are_rows_with_their_context(bring: Bring, file: dict[str, Any]) -> None:
+def test_nested_questions_are_rows_with_their_context(bring: Convert, file: dict[str, Any]) -> None:
     result = bring(json.dumps(file), "train.json")
 
     answers = [[turn["content"] for turn in turns] for turns in result.conversations]
@@ -34,7 +34,7 @@ def test_nested_questions_are_rows_with_their_context(bring: Bring, file: dict[s
     assert result.converted.problems[0].rows == [3, 6]
 
 
-def test_flat_questions_take_their_first_answer(bring: Bring) -> None:
+def test_flat_questions_take_their_first_answer(bring: Convert) -> None:
     spans = {"text": ["Ada", "Ada wrote"], "answer_start": [0, 0]}
     row = {"context": CONTEXT, "question": "Who wrote it?", "answers": spans}
     empty = row | {"answers": {"text": [], "answer_start": []}}

@@ -11,7 +11,7 @@ from studio.intake.detection.row_shapes import Detected
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import FileOptions
 from studio.intake.readers.table_layout import detect_table
-from tests.unit.intake.conftest import Bring
+from tests.unit.intake.conftest import Convert
 
 PAIRS = [("Where is it, please; do you know?", "It left on Monday, I think."), ("Why?", "Because")]
 
@@ -46,7 +46,7 @@ def test_unusual_separators_are_asked_about(tmp_path: Path, separator: str) -> N
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|", "^"])
-def test_rows_without_names_are_all_kept(bring: Bring, separator: str) -> None:
+def test_rows_without_names_are_all_kept(bring: Convert, separator: str) -> None:
     result = bring(written(separator, header=False), "rows.csv")
 
     turns = [tuple(turn["content"] for turn in row) for row in result.conversations]

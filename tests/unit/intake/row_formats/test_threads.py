@@ -9,7 +9,7 @@ from studio.errors import TooLargeError
 from studio.intake.mapping import Mapping, Split
 from studio.intake.raw_rows import Row
 from studio.intake.row_formats.threads import Threads
-from tests.unit.intake.conftest import Bring
+from tests.unit.intake.conftest import Convert
 
 PAIRS = Mapping(
     shape="thread",
@@ -37,7 +37,7 @@ def contents(conversations: list[list[Any]]) -> list[str]:
     return [" ".join(turn["content"] for turn in turns) for turns in conversations]
 
 
-def test_every_way_from_the_first_row_to_a_last_is_a_conversation(bring: Bring) -> None:
+def test_every_way_from_the_first_row_to_a_last_is_a_conversation(bring: Convert) -> None:
     rows = lines(
         pair("leaf", "root", "c", "d"),
         pair("root", None, "a", "b"),
@@ -50,7 +50,7 @@ def test_every_way_from_the_first_row_to_a_last_is_a_conversation(bring: Bring) 
     assert result.problems == []
 
 
-def test_turns_of_a_tree_end_with_the_last_answer(bring: Bring) -> None:
+def test_turns_of_a_tree_end_with_the_last_answer(bring: Convert) -> None:
     rows = lines(
         spoken("1", None, "prompter"),
         spoken("2", "1", "assistant"),
@@ -64,7 +64,7 @@ def test_turns_of_a_tree_end_with_the_last_answer(bring: Bring) -> None:
     assert result.problems == [("missing_answer", 1, [3])]
 
 
-def test_orphans_and_circles_are_told_by_their_rows(bring: Bring) -> None:
+def test_orphans_and_circles_are_told_by_their_rows(bring: Convert) -> None:
     rows = lines(
         pair("1", None, "a", "b"),
         pair("2", "gone", "a", "b"),
@@ -85,13 +85,13 @@ def test_orphans_and_circles_are_told_by_their_rows(bring: Bring) -> None:
     ]
 
 
-def test_a_whole_number_with_a_point_is_the_same_id(bring: Bring) -> None:
+def test_a_whole_number_with_a_point_is_the_same_id(bring: Convert) -> None:
     result = bring("id,parent_id,prompt,answer\n1,,a,b\n2,1.0,c,d\n", "rows.csv")
 
     assert contents(result.conversations) == ["a b c d"]
 
 
-def test_branches_of_a_tree_stay_in_one_part(bring: Bring) -> None:
+def test_branches_of_a_tree_stay_in_one_part(bring: Convert) -> None:
     trees = [
         row
         for i in range(40)

@@ -15,11 +15,11 @@ from studio.services.compare.comparable_metrics import Reading
 from studio.services.compare.compare import Cell
 from studio.services.compare.run_labels import run_labels
 from studio.services.runs import attempts, states
-from tests.support.factories import make_done, make_running, progressed
+from tests.support.factories import make_finished_run, make_running, metrics_event
 
 
 def test_only_differing_keys_differ(db: Session) -> None:
-    ids = [make_done(db, precision=name).id or 0 for name in ("bf16", "fp32")]
+    ids = [make_finished_run(db, precision=name).id or 0 for name in ("bf16", "fp32")]
     made = compare.compare(db, ids)
 
     assert made.differing == ("precision",)
@@ -29,7 +29,7 @@ def test_only_differing_keys_differ(db: Session) -> None:
 def test_deltas_are_against_the_baseline(db: Session) -> None:
     runs = [make_running(db), make_running(db, precision="fp32")]
     for run, loss in zip(runs, (2.0, 1.5), strict=True):
-        attempts.follow(db, run, [progressed(1, loss=loss, tokens_per_second=loss * 100)], 1)
+        attempts.follow(db, run, [metrics_event(1, loss=loss, tokens_per_second=loss * 100)], 1)
     made = compare.compare(db, [run.id or 0 for run in runs])
 
     assert made.metrics["loss"] == [
@@ -46,9 +46,9 @@ def test_deltas_are_against_the_baseline(db: Session) -> None:
 
 def events_at(step: int, loss: float) -> list[Event]:
     told: list[Event] = [
-        progressed(step, loss=loss, step_seconds=loss, tokens_per_second=100 / loss)
+        metrics_event(step, loss=loss, step_seconds=loss, tokens_per_second=100 / loss)
     ]
-    return told if step % 5 else [*told, progressed(step, eval_loss=loss)]
+    return told if step % 5 else [*told, metrics_event(step, eval_loss=loss)]
 
 
 def train(db: Session, losses: Sequence[float], *, is_done: bool = True, **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
@@ -126,9 +126,9 @@ def test_seconds_per_step_say_nothing_between_batches_of_two_sizes(db: Session) 
 
 def test_runs_of_one_name_are_called_by_what_differs(db: Session) -> None:
     runs = [
-        make_done(db, "quick-1"),
-        make_done(db, "quick-1", precision="fp32", optimisation={"seed": 7}),
-        make_done(db, "other"),
+        make_finished_run(db, "quick-1"),
+        make_finished_run(db, "quick-1", precision="fp32", optimisation={"seed": 7}),
+        make_finished_run(db, "other"),
     ]
     labels = list(compare.compare(db, [run.id or 0 for run in runs]).labels.values())
 
@@ -137,19 +137,19 @@ def test_runs_of_one_name_are_called_by_what_differs(db: Session) -> None:
 
 
 def test_runs_of_one_name_and_recipe_keep_their_name(db: Session) -> None:
-    runs = [make_done(db, "quick-1"), make_done(db, "quick-1")]
+    runs = [make_finished_run(db, "quick-1"), make_finished_run(db, "quick-1")]
 
     assert set(run_labels(runs).values()) == {"quick-1"}
 
 
 def test_another_baseline_can_be_named(db: Session) -> None:
-    first, second = make_done(db), make_done(db)
+    first, second = make_finished_run(db), make_finished_run(db)
 
     assert compare.compare(db, [first.id or 0, second.id or 0], second.id).base is second
 
 
 def test_a_baseline_must_be_among_the_runs(db: Session) -> None:
-    run = make_done(db).id or 0
+    run = make_finished_run(db).id or 0
     with pytest.raises(InvalidError) as refused:
         compare.compare(db, [run], 99)
 

@@ -9,12 +9,12 @@ from studio.services.compare import curve_groups
 from studio.services.compare.curve_groups import Group
 from studio.services.metrics import metrics
 from studio.services.runs import attempts
-from tests.support.factories import make_running, progressed
+from tests.support.factories import make_running, metrics_event
 
 
 def told(db: Session, seed: int, points: dict[int, float], precision: str = "bf16") -> Run:
     run = make_running(db, precision, precision=precision, optimisation={"seed": seed})
-    attempts.follow(db, run, [progressed(step, loss=x) for step, x in points.items()], 1)
+    attempts.follow(db, run, [metrics_event(step, loss=x) for step, x in points.items()], 1)
     return run
 
 

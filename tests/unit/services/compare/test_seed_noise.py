@@ -7,12 +7,12 @@ from studio.db.states import RunStatus
 from studio.services.compare import compare, seed_noise
 from studio.services.compare.seed_noise import Repeats
 from studio.services.runs import attempts, runs, states
-from tests.support.factories import make_running, progressed
+from tests.support.factories import make_running, metrics_event
 
 
 def done(db: Session, loss: float, seed: int, precision: str = "bf16") -> int:
     run = make_running(db, precision=precision, optimisation={"seed": seed})
-    attempts.follow(db, run, [progressed(1, eval_loss=loss)], 1)
+    attempts.follow(db, run, [metrics_event(1, eval_loss=loss)], 1)
     states.move(db, run, RunStatus.SUCCEEDED)
     return run.id or 0
 
@@ -43,7 +43,7 @@ def test_repeats_of_the_same_experiment_count_though_they_are_not_compared(db: S
     again = runs.again(db, first, {"optimisation": {"seed": 7}})
     for status in (RunStatus.STARTING, RunStatus.RUNNING):
         states.move(db, again, status)
-    attempts.follow(db, again, [progressed(1, eval_loss=1.1)], 1)
+    attempts.follow(db, again, [metrics_event(1, eval_loss=1.1)], 1)
     states.move(db, again, RunStatus.SUCCEEDED)
 
     assert judged(db, [first, other]) == ["", "beyond"]
@@ -52,7 +52,7 @@ def test_repeats_of_the_same_experiment_count_though_they_are_not_compared(db: S
 def test_runs_that_did_not_succeed_are_no_repeats(db: Session) -> None:
     first = done(db, 1.0, 1)
     failed = make_running(db, optimisation={"seed": 2})
-    attempts.follow(db, failed, [progressed(1, eval_loss=9.0)], 1)
+    attempts.follow(db, failed, [metrics_event(1, eval_loss=9.0)], 1)
 
     assert seed_noise.of(db, [runs.get(db, first), failed]).count(first) == 1
 

@@ -13,7 +13,7 @@ from studio.services.estimates.memory_fit import BESIDE_CUDA, Host, Verdict
 from studio.web.rendering.render import _jinja
 from studio.weights.model_facts import ModelFacts
 from tests.support.factories import make_recipe
-from tests.support.page_reader import read
+from tests.support.page_reader import parse_page
 from tests.unit.services.estimates.test_estimates import FACTS, RECIPE
 
 GIB = 2**30
@@ -128,4 +128,4 @@ def test_what_does_not_fit_is_told_first(room: int, says: str) -> None:
 
     told = _jinja().get_template("experiments/_submission_summary.html").module.holding(found)  # type: ignore[attr-defined] # a macro
 
-    assert says in read(str(told)).text
+    assert says in parse_page(str(told)).text

@@ -15,13 +15,13 @@ from studio.services.metrics import metric_summaries
 from studio.services.metrics.metric_summaries import POINTS, WEIGHT
 from studio.services.runs import attempts, run_commands, runs
 from studio.services.tasks.exit_diagnosis import End
-from tests.support.factories import make_done, make_running, progressed
+from tests.support.factories import make_finished_run, make_running, metrics_event
 
 STARTED = Started(total_steps=10, resolved={})
 
 
 def tell(db: Session, run: Run, first: int, *values: float) -> None:
-    told = [progressed(first + i, loss=value) for i, value in enumerate(values)]
+    told = [metrics_event(first + i, loss=value) for i, value in enumerate(values)]
     attempts.follow(db, run, told, 1)
 
 
@@ -87,7 +87,7 @@ def test_a_run_that_goes_on_is_summed_up_from_its_checkpoint(db: Session) -> Non
     run = make_running(db)
     tell(db, run, 1, 9.0, 5.0, 1.0)
     run.attempt = 2
-    attempts.follow(db, run, [STARTED, Resumed(step=2, attempt=2), progressed(3, loss=4.0)], 2)
+    attempts.follow(db, run, [STARTED, Resumed(step=2, attempt=2), metrics_event(3, loss=4.0)], 2)
 
     one = summary(db, run)
     assert (one.count, one.least, one.last, one.curve) == (3, 4.0, 4.0, [9.0, 5.0, 4.0])
@@ -97,7 +97,7 @@ def test_a_run_that_begins_anew_is_summed_up_anew(db: Session) -> None:
     run = make_running(db)
     tell(db, run, 1, 9.0, 5.0)
     run.attempt = 2
-    attempts.follow(db, run, [STARTED, progressed(1, loss=8.0)], 2)
+    attempts.follow(db, run, [STARTED, metrics_event(1, loss=8.0)], 2)
     assert (summary(db, run).count, summary(db, run).last) == (1, 8.0)
 
     attempts.settle(db, run, End(exit_code=1))
@@ -107,7 +107,7 @@ def test_a_run_that_begins_anew_is_summed_up_anew(db: Session) -> None:
 
 def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        run = make_done(db)
+        run = make_finished_run(db)
         run.metrics = run.metrics | {"train_seconds": 3.0}
         before = summary(db, run).model_dump()
         db.exec(delete(MetricSummary).where(col(MetricSummary.run_id) == run.id))
@@ -119,14 +119,14 @@ def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
 
 
 def test_every_metric_is_known_by_name(db: Session) -> None:
-    attempts.follow(db, make_running(db), [progressed(1, loss=1.0, eval_loss=2.0)], 1)
-    attempts.follow(db, make_running(db), [progressed(1, rating=1.0, loss=2.0)], 1)
+    attempts.follow(db, make_running(db), [metrics_event(1, loss=1.0, eval_loss=2.0)], 1)
+    attempts.follow(db, make_running(db), [metrics_event(1, rating=1.0, loss=2.0)], 1)
 
     assert metric_summaries.keys(db) == ["eval_loss", "loss", "rating"]
 
 
 def test_a_deleted_run_leaves_no_summary(db: Session, tmp_path: Path) -> None:
-    run = make_done(db)
+    run = make_finished_run(db)
     runs.delete(db, run.id or 0, tmp_path)
 
     assert metric_summaries.keys(db) == []

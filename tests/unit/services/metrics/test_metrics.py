@@ -9,12 +9,14 @@ from sqlmodel import Session
 from studio.db.tables import Run
 from studio.services.metrics import metrics
 from studio.services.runs import attempts
-from tests.support.factories import make_running, progressed
+from tests.support.factories import make_running, metrics_event
 
 
 def told(db: Session, run: Run, *losses: float) -> int:
     steps = range(1, len(losses) + 1)
-    attempts.follow(db, run, [progressed(s, loss=x) for s, x in zip(steps, losses, strict=True)], 1)
+    attempts.follow(
+        db, run, [metrics_event(s, loss=x) for s, x in zip(steps, losses, strict=True)], 1
+    )
     return run.id or 0
 
 
@@ -51,7 +53,7 @@ def test_a_long_curve_is_the_same_along_its_steps_and_its_tokens(db: Session) ->
 def test_a_short_curve_beside_a_long_one_is_drawn_where_it_was_told(db: Session) -> None:
     run = make_running(db)
     number = told(db, run, *[1.0] * 1000)
-    attempts.follow(db, run, [progressed(1000, eval_loss=2.0)], 2)
+    attempts.follow(db, run, [metrics_event(1000, eval_loss=2.0)], 2)
     series = metrics.curves(db, [number], ["loss", "eval_loss"], buckets=10).series
 
     drawn = series[number, "eval_loss"].mean
@@ -98,7 +100,7 @@ def test_news_come_once_and_in_order(db: Session) -> None:
 @pytest.mark.parametrize("x", ["step", "relative_step", "epoch", "tokens", "seconds", "norm"])
 def test_a_part_of_an_axis_is_told_point_by_point(db: Session, x: str) -> None:
     run = make_running(db)
-    rows = [progressed(step, loss=float(step), norm=float(step)) for step in range(1, 1001)]
+    rows = [metrics_event(step, loss=float(step), norm=float(step)) for step in range(1, 1001)]
     attempts.follow(db, run, rows, 1)
     whole = metrics.curves(db, [1], ["loss"], x=x, buckets=2000)
     ends = (whole.x[400], whole.x[419])
@@ -112,7 +114,7 @@ def test_a_part_of_an_axis_is_told_point_by_point(db: Session, x: str) -> None:
 
 def test_a_relative_step_counts_from_the_runs_own_first(db: Session) -> None:
     late = make_running(db)
-    attempts.follow(db, late, [progressed(step, loss=1.0) for step in (50, 51)], 1)
+    attempts.follow(db, late, [metrics_event(step, loss=1.0) for step in (50, 51)], 1)
     early = told(db, make_running(db), 3.0, 2.0)
     curves = metrics.curves(db, [early, 1], ["loss"], x="relative_step")
 
@@ -131,8 +133,8 @@ def test_the_time_of_day_is_that_of_the_first_step(db: Session) -> None:
 
 def test_a_metric_is_drawn_along_another_where_both_were_told(db: Session) -> None:
     run = make_running(db)
-    rows = [progressed(1, loss=3.0, norm=5.0), progressed(2, loss=2.0, norm=4.0)]
-    attempts.follow(db, run, [*rows, progressed(3, loss=1.0)], 1)
+    rows = [metrics_event(1, loss=3.0, norm=5.0), metrics_event(2, loss=2.0, norm=4.0)]
+    attempts.follow(db, run, [*rows, metrics_event(3, loss=1.0)], 1)
     curves = metrics.curves(db, [run.id or 0], ["loss"], x="norm")
 
     assert (curves.x, curves.series[run.id or 0, "loss"].mean) == ([4.0, 5.0], [2.0, 3.0])
@@ -142,7 +144,7 @@ def test_runs_that_learn_at_different_speeds_share_buckets_of_tokens(db: Session
     slow, fast = make_running(db), make_running(db)
     for run, each in ((slow, 1), (fast, 4)):
         rows = [
-            progressed(step, loss=float(step)).model_copy(update={"tokens": step * each})
+            metrics_event(step, loss=float(step)).model_copy(update={"tokens": step * each})
             for step in range(1, 1001)
         ]
         attempts.follow(db, run, rows, 1)

@@ -14,7 +14,7 @@ from studio.services.operations import backup_format, backups, home, restores
 from studio.services.operations.backups import Choice
 from studio.services.runs import attempts, runs
 from studio.settings import Settings
-from tests.support.factories import make_done, make_running
+from tests.support.factories import make_finished_run, make_running
 
 
 def quiet(_bytes: int) -> None:
@@ -59,7 +59,7 @@ def rows(settings: Settings) -> list[tuple[object, ...]]:
 def filled(engine: Engine, settings: Settings) -> Settings:
     """Furnish a home with a run that has files."""
     with unit_of_work(engine) as db:
-        run = make_done(db)
+        run = make_finished_run(db)
     folder = settings.runs / str(run.id)
     for name in ("events.jsonl", "artifacts/model.safetensors", "checkpoints/1/optimizer.pt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs
 from studio.services.runs.attempts import LeaseLostError, Owner
 from studio.services.tasks.exit_diagnosis import End
-from tests.support.factories import make_run, make_running, progressed
+from tests.support.factories import make_run, make_running, metrics_event
 
 KILLED = End(exit_code=-9)
 BEGUN = Started(total_steps=10, resolved={})
@@ -42,7 +42,9 @@ def claimed(db: Session, worker: str = "w") -> Run:
 
 def test_events_become_numbers(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(db, run, [progressed(1, loss=2.5, grad_norm=1.0), progressed(2, loss=2.0)], 99)
+    attempts.follow(
+        db, run, [metrics_event(1, loss=2.5, grad_norm=1.0), metrics_event(2, loss=2.0)], 99
+    )
     db.flush()
 
     query = select(Metric.step, Metric.key, Metric.value).order_by(col(Metric.id))
@@ -59,7 +61,7 @@ def test_events_become_numbers(db: Session) -> None:
 def test_nan_is_kept_as_nan(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run_id = make_running(db).id or 0
-        attempts.follow(db, runs.get(db, run_id), [progressed(1, loss=math.nan)], 1)
+        attempts.follow(db, runs.get(db, run_id), [metrics_event(1, loss=math.nan)], 1)
 
     with reading(engine) as db:
         metric = db.exec(select(Metric)).one()
@@ -189,11 +191,11 @@ def test_a_kept_run_is_a_success(db: Session) -> None:
 def test_a_resumed_run_tells_no_step_twice(db: Session) -> None:
     make_run(db)
     run = claimed(db)
-    told = [progressed(step, loss=3 - step / 10) for step in (1, 2, 3)]
+    told = [metrics_event(step, loss=3 - step / 10) for step in (1, 2, 3)]
     attempts.follow(db, run, [*told, Checkpointed(step=2, bytes=10, seconds=0.1)], 2)
     attempts.settle(db, run, KILLED)
     run = claimed(db)
-    again = [progressed(3, loss=2.5), progressed(4, loss=2.4)]
+    again = [metrics_event(3, loss=2.5), metrics_event(4, loss=2.4)]
     attempts.follow(db, run, [Resumed(step=2, attempt=2), *again], 3)
     db.flush()
 
@@ -208,8 +210,8 @@ def test_a_resumed_run_tells_no_step_twice(db: Session) -> None:
 def test_a_resumed_run_shows_the_metrics_of_its_checkpoint(db: Session) -> None:
     make_run(db)
     run = claimed(db)
-    told = [progressed(2, loss=2.8, eval_loss=2.9), progressed(3, loss=float("nan"))]
-    attempts.follow(db, run, [progressed(0, eval_loss=3.5), *told], 2)
+    told = [metrics_event(2, loss=2.8, eval_loss=2.9), metrics_event(3, loss=float("nan"))]
+    attempts.follow(db, run, [metrics_event(0, eval_loss=3.5), *told], 2)
     attempts.settle(db, run, KILLED)
     run = claimed(db)
     attempts.follow(db, run, [Resumed(step=2, attempt=2)], 3)
@@ -263,7 +265,7 @@ def test_only_what_chance_ended_is_tried_again(
 
 def test_a_crash_tells_where_and_how(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(db, run, [progressed(4, loss=2.0)], 1)
+    attempts.follow(db, run, [metrics_event(4, loss=2.0)], 1)
     attempts.settle(db, run, End(exit_code=-11))
 
     assert run.error_message == (

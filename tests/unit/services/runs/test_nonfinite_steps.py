@@ -7,13 +7,13 @@ from sqlmodel import Session
 
 from studio.protocols.events import Alarmed
 from studio.services.runs import attempts, nonfinite_steps
-from tests.support.factories import make_running, progressed
+from tests.support.factories import make_running, metrics_event
 
 
 def test_a_step_is_told_with_its_module_and_its_line(db: Session, tmp_path: Path) -> None:
     run = make_running(db)
     alarm = Alarmed(code="x", message="m", step=2, module="layers.3")
-    told = [progressed(2, loss=math.nan), progressed(3, loss=math.inf, grad_norm=1.0)]
+    told = [metrics_event(2, loss=math.nan), metrics_event(3, loss=math.inf, grad_norm=1.0)]
     attempts.follow(db, run, [*told, alarm], 1)
     log = tmp_path / "log.txt"
     log.write_text("".join(f"step {step}/9  loss 1\n" for step in range(1, 40)))

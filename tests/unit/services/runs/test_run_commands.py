@@ -12,7 +12,7 @@ from studio.protocols.events import Alarmed, Checkpointed, Failed, Paused
 from studio.services.metrics import metrics
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs
-from tests.support.factories import make_done, make_run, make_running, progressed
+from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 
 
 def make_paused(db: Session) -> Run:
@@ -57,7 +57,9 @@ def test_a_running_run_is_asked(db: Session, ask: Callable[[Session, int], Run],
     assert (run.status, run.asked) == (RunStatus.STOPPING, word)
 
 
-@pytest.mark.parametrize(("make", "word"), [(make_done, "succeeded"), (make_stopping, "stopping")])
+@pytest.mark.parametrize(
+    ("make", "word"), [(make_finished_run, "succeeded"), (make_stopping, "stopping")]
+)
 def test_what_has_ended_cannot_be_cancelled(
     db: Session, make: Callable[[Session], Run], word: str
 ) -> None:
@@ -107,7 +109,7 @@ def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
 def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
     run = make_running(db)
     alarm = Alarmed(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
-    attempts.follow(db, run, [progressed(1, loss=3.0), progressed(2, loss=2.0), alarm], 1)
+    attempts.follow(db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0), alarm], 1)
     attempts.fail(db, run, Failed(code="x", message="No."))
     number = run_commands.restart(db, run.id or 0).id or 0
 
@@ -118,7 +120,7 @@ def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
 
     taken = queue.claim(db, "w", 1)
     assert taken is run
-    attempts.follow(db, run, [progressed(1, loss=2.5), alarm], 2)
+    attempts.follow(db, run, [metrics_event(1, loss=2.5), alarm], 2)
     assert metrics.curves(db, [number], ["loss"]).series[number, "loss"].mean == [2.5]
     assert len(runs.alarms(db, number)) == 1
     told = [one.kind for one in runs.happenings(db, number)]
@@ -127,7 +129,7 @@ def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
 
 @pytest.mark.parametrize("verb", [run_commands.resume, run_commands.retry, run_commands.restart])
 def test_a_success_is_left_alone(db: Session, verb: Callable[[Session, int], Run]) -> None:
-    run = make_done(db)
+    run = make_finished_run(db)
     with pytest.raises(ConflictError):
         verb(db, run.id or 0)
 

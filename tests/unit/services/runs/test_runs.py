@@ -9,7 +9,7 @@ from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.services import experiments
 from studio.services.runs import run_commands, runs
 from studio.settings import Settings
-from tests.support.factories import make_done, make_recipe, make_run, make_running
+from tests.support.factories import make_finished_run, make_recipe, make_run, make_running
 
 
 def make_stopping(db: Session) -> Run:
@@ -59,7 +59,7 @@ def test_an_unknown_dataset_is_refused(db: Session) -> None:
 
 
 def test_search_finds_by_name_and_status(db: Session) -> None:
-    make_run(db, "alpha"), make_done(db, "alphabet"), make_run(db, "beta")
+    make_run(db, "alpha"), make_finished_run(db, "alphabet"), make_run(db, "beta")
     which = runs.Filter(search="ALPHA", status=RunStatus.SUCCEEDED)
 
     assert [run.name for run in runs.newest(db, which, limit=10)] == ["alphabet"]
@@ -83,7 +83,7 @@ def test_pages_go_on_where_the_last_ended(db: Session) -> None:
 
 
 def test_a_deleted_run_leaves_nothing(db: Session, settings: Settings) -> None:
-    run_id = make_done(db).id or 0
+    run_id = make_finished_run(db).id or 0
     folder = settings.runs / str(run_id)
     folder.mkdir()
     runs.delete(db, run_id, settings.runs)

@@ -10,12 +10,12 @@ from studio.errors import ConflictError, InvalidError
 from studio.services.runs import bulk_actions, runs, tags_notes, trash
 from studio.services.runs.bulk_actions import UNDO, Act
 from studio.services.search import saved_views
-from tests.support.factories import make_done, make_run
+from tests.support.factories import make_finished_run, make_run
 
 
 @pytest.mark.parametrize("what", ["archive", "trash", "tag"])
 def test_what_is_done_to_many_runs_can_be_undone(db: Session, tmp_path: Path, what: Act) -> None:
-    before = [make_done(db, name).model_dump() for name in "ab"]
+    before = [make_finished_run(db, name).model_dump() for name in "ab"]
     changed = bulk_actions.act(db, what, [1, 2], "x", tmp_path)
     again = bulk_actions.act(db, what, [1, 2], "x", tmp_path)
     undone = bulk_actions.act(db, UNDO[what], changed, "x", tmp_path)
@@ -26,7 +26,7 @@ def test_what_is_done_to_many_runs_can_be_undone(db: Session, tmp_path: Path, wh
 
 def test_undoing_a_tag_leaves_those_that_had_it(db: Session, tmp_path: Path) -> None:
     for name in "ab":
-        make_done(db, name)
+        make_finished_run(db, name)
     tags_notes.tag(db, [1], "x")
     changed = bulk_actions.act(db, "tag", [1, 2], "x", tmp_path)
     bulk_actions.act(db, "untag", changed, "x", tmp_path)
@@ -35,7 +35,7 @@ def test_undoing_a_tag_leaves_those_that_had_it(db: Session, tmp_path: Path) -> 
 
 
 def test_a_run_that_waits_is_not_thrown_away(db: Session) -> None:
-    make_done(db), make_run(db)
+    make_finished_run(db), make_run(db)
     with pytest.raises(ConflictError) as refused:
         trash.throw_away(db, [2])
 
@@ -43,7 +43,7 @@ def test_a_run_that_waits_is_not_thrown_away(db: Session) -> None:
 
 
 def test_files_go_only_when_a_run_is_removed_for_good(db: Session, tmp_path: Path) -> None:
-    make_done(db)
+    make_finished_run(db)
     file = tmp_path / "1" / "recipe.yaml"
     file.parent.mkdir()
     file.touch()
@@ -56,7 +56,7 @@ def test_files_go_only_when_a_run_is_removed_for_good(db: Session, tmp_path: Pat
 
 def test_the_trash_is_emptied_of_what_is_old(db: Session, tmp_path: Path) -> None:
     for _ in range(3):
-        make_done(db)
+        make_finished_run(db)
     trash.throw_away(db, [1, 2])
     runs.get(db, 1).deleted_at = datetime.now(UTC) - timedelta(days=31)
 
@@ -67,13 +67,13 @@ def test_the_trash_is_emptied_of_what_is_old(db: Session, tmp_path: Path) -> Non
     "tags", [['a"b'], ["a,b"], ["x" * 61], ["\x00"], [str(i) for i in range(31)]]
 )
 def test_a_tag_that_no_query_could_name_is_refused(db: Session, tags: list[str]) -> None:
-    make_done(db)
+    make_finished_run(db)
     with pytest.raises(InvalidError):
         tags_notes.rewrite(db, 1, tags=tags)
 
 
 def test_tags_are_kept_once_and_without_space_around(db: Session) -> None:
-    make_done(db)
+    make_finished_run(db)
 
     assert tags_notes.rewrite(db, 1, tags=[" a ", "b  c", "a", ""]).tags == ["a", "b c"]
     assert tags_notes.known_tags(db) == ["a", "b c"]

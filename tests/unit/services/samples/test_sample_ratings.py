@@ -9,7 +9,7 @@ from studio.protocols.events import Failed, Sampled, Stage
 from studio.services.compare import compare
 from studio.services.runs import attempts, run_commands
 from studio.services.samples import sample_ratings
-from tests.support.factories import make_done, make_running
+from tests.support.factories import make_finished_run, make_running
 
 
 def answered(position: int, stage: Stage = "after", step: int = 10) -> Sampled:
@@ -19,7 +19,7 @@ def answered(position: int, stage: Stage = "after", step: int = 10) -> Sampled:
 
 
 def make_answered(db: Session, count: int = 2) -> int:
-    run = make_done(db)
+    run = make_finished_run(db)
     attempts.follow(db, run, [answered(place) for place in range(count)], 2000)
     return run.id or 0
 

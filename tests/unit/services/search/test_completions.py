@@ -5,15 +5,15 @@ from sqlmodel import Session
 
 from studio.services.runs import attempts, tags_notes
 from studio.services.search import completions
-from tests.support.factories import make_done, progressed
+from tests.support.factories import make_finished_run, metrics_event
 
 
 @pytest.fixture
 def told(db: Session) -> Session:
     """Give a studio with two runs, their tags and their numbers."""
-    first = make_done(db, "alpha", optimisation={"learning_rate": 1e-3})
-    make_done(db, "beta", precision="fp32")
-    attempts.follow(db, first, [progressed(11, eval_loss=0.5)], 2000)
+    first = make_finished_run(db, "alpha", optimisation={"learning_rate": 1e-3})
+    make_finished_run(db, "beta", precision="fp32")
+    attempts.follow(db, first, [metrics_event(11, eval_loss=0.5)], 2000)
     tags_notes.rewrite(db, first.id or 0, tags=["good", "two words"])
     return db
 

@@ -10,7 +10,7 @@ from studio.services.runs import attempts, tags_notes, trash
 from studio.services.search import run_table
 from studio.services.search.query_parser import QueryError
 from studio.services.search.run_table import View
-from tests.support.factories import make_done, make_run, make_running, progressed
+from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 
 NOW = datetime.now(UTC)
 
@@ -18,11 +18,11 @@ NOW = datetime.now(UTC)
 @pytest.fixture
 def four(db: Session) -> list[Run]:
     """Make runs that differ in all that can be asked: alpha, beta, gamma, and delta."""
-    alpha = make_done(db, "alpha tone", optimisation={"learning_rate": 1e-3})
-    beta = make_done(db, "beta", precision="fp32", adapter={"kind": "full"})
+    alpha = make_finished_run(db, "alpha tone", optimisation={"learning_rate": 1e-3})
+    beta = make_finished_run(db, "beta", precision="fp32", adapter={"kind": "full"})
     gamma = make_running(db, "gamma")
     delta = make_run(db, "delta 100 %")
-    attempts.follow(db, gamma, [progressed(4, loss=float("nan"), eval_loss=0.25)], 1)
+    attempts.follow(db, gamma, [metrics_event(4, loss=float("nan"), eval_loss=0.25)], 1)
     tags_notes.rewrite(db, alpha.id or 0, tags=["good", "two words"], notes="A calm Tone.")
     alpha.created_at, beta.created_at = NOW - timedelta(days=40), NOW - timedelta(days=3)
     alpha.claimed_at, alpha.finished_at = NOW - timedelta(hours=3), NOW - timedelta(hours=1)

@@ -6,7 +6,7 @@ from sqlmodel import Session
 from studio.services.runs import attempts
 from studio.services.search import run_table, table_groups
 from studio.services.search.run_table import View
-from tests.support.factories import make_run, make_running, progressed
+from tests.support.factories import make_run, make_running, metrics_event
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def losses(db: Session) -> list[float | None]:
     for i, value in enumerate(values):
         run = make_running(db, f"run {i}", precision=("fp32", "bf16")[i % 2])
         if value is not None:
-            told = [progressed(1, eval_loss=1 - value), progressed(2, eval_loss=value)]
+            told = [metrics_event(1, eval_loss=1 - value), metrics_event(2, eval_loss=value)]
             attempts.follow(db, run, told, 1)
     return values
 
@@ -56,7 +56,7 @@ def test_a_new_run_does_not_shift_the_pages(db: Session, losses: list[float | No
 
 
 def test_columns_are_those_chosen_with_the_name_first(db: Session) -> None:
-    attempts.follow(db, make_running(db, "one"), [progressed(1, luck=4.0)], 1)
+    attempts.follow(db, make_running(db, "one"), [metrics_event(1, luck=4.0)], 1)
     view = View(columns=("luck.max", "adapter.r", "name", "unheard.of", "luck.best"))
     page = run_table.page(db, view, limit=9)
 

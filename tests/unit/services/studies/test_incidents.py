@@ -9,7 +9,7 @@ from studio.db.tables import Run
 from studio.protocols.events import Alarmed, Event, Started
 from studio.services.runs import attempts, states
 from studio.services.studies import incidents
-from tests.support.factories import make_run, progressed
+from tests.support.factories import make_run, metrics_event
 
 
 def told(db: Session, *events: Event) -> Run:
@@ -26,13 +26,13 @@ def incidents_of(db: Session, run: Run) -> list[tuple[str, int, int, int]]:
 
 
 def test_a_run_whose_numbers_hold_has_no_incidents(db: Session) -> None:
-    run = told(db, progressed(1, loss=1.0), progressed(2, loss=0.5))
+    run = told(db, metrics_event(1, loss=1.0), metrics_event(2, loss=0.5))
 
     assert (incidents_of(db, run), incidents.of(db, [run]).steps) == ([], 10)
 
 
 def test_an_alarm_stands_where_it_was_raised(db: Session) -> None:
-    run = told(db, progressed(4, loss=1.0), Alarmed(code="x", message="It broke.", step=4))
+    run = told(db, metrics_event(4, loss=1.0), Alarmed(code="x", message="It broke.", step=4))
 
     found = incidents.of(db, [run]).incidents
     assert [(one.kind, one.first, one.text) for one in found] == [("alarm", 4, "It broke.")]
@@ -40,13 +40,13 @@ def test_an_alarm_stands_where_it_was_raised(db: Session) -> None:
 
 def test_skipped_steps_stand_where_their_count_rose(db: Session) -> None:
     counts = {1: 1.0, 2: 1.0, 3: 1.0, 5: 3.0, 6: 3.0}
-    run = told(db, *(progressed(step, skipped_steps=count) for step, count in counts.items()))
+    run = told(db, *(metrics_event(step, skipped_steps=count) for step, count in counts.items()))
 
     assert incidents_of(db, run) == [("skipped", 1, 1, 1), ("skipped", 5, 5, 2)]
 
 
 def test_broken_losses_in_a_row_are_one_spell(db: Session) -> None:
     broken = {1: 2.0, 2: math.nan, 3: math.inf, 4: math.nan, 5: 1.0, 8: math.nan}
-    run = told(db, *(progressed(step, loss=loss) for step, loss in broken.items()))
+    run = told(db, *(metrics_event(step, loss=loss) for step, loss in broken.items()))
 
     assert incidents_of(db, run) == [("broken", 2, 4, 3), ("broken", 8, 8, 1)]

@@ -19,7 +19,7 @@ from studio.services.samples.sample_diff import Piece
 from studio.services.studies import studies, study_reports
 from studio.services.studies.studies import Plan
 from studio.services.studies.study_statistics import Estimate, Finding
-from tests.support.factories import make_recipe, progressed
+from tests.support.factories import make_recipe, metrics_event
 
 
 def make_experiment(db: Session) -> Experiment:
@@ -40,7 +40,7 @@ def train(db: Session, run: Run, *events: Event) -> None:
 
 
 def validated(*losses: float) -> list[Event]:
-    return [progressed(step, eval_loss=loss) for step, loss in enumerate(losses, 1)]
+    return [metrics_event(step, eval_loss=loss) for step, loss in enumerate(losses, 1)]
 
 
 def finish(db: Session, run: Run, *losses: float) -> None:
@@ -183,7 +183,7 @@ def test_numbers_that_are_none_are_counted_and_break_nothing(db: Session) -> Non
     reference, mode = make_study(db)
     finish(db, reference, 5.0, 2.0)
     alarm = Alarmed(code="nan", message="The loss is no number.", step=1)
-    numbers = progressed(1, loss=math.nan, tokens_per_second=math.inf, skipped_steps=math.nan)
+    numbers = metrics_event(1, loss=math.nan, tokens_per_second=math.inf, skipped_steps=math.nan)
     train(db, mode, numbers, alarm, *validated(5.0, math.nan))
     attempts.follow(db, mode, [Finished(metrics={"eval_loss": math.nan})], 2)
 

@@ -21,7 +21,7 @@ from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.sweeps import sweep_preview, sweeps, trials
 from studio.services.sweeps.sweep_preview import Plan
 from studio.worker.sweep_scheduler import Sweeper
-from tests.support.factories import make_done, make_recipe, progressed
+from tests.support.factories import make_finished_run, make_recipe, metrics_event
 
 RATE, RANK = "optimisation.learning_rate", "adapter.r"
 LOG = Range(low=1e-5, high=1e-2, log=True)
@@ -47,7 +47,7 @@ def train(db: Session, run: Run, *losses: float, then: Event | None = None) -> N
     if run.status is RunStatus.QUEUED:
         states.move(db, run, RunStatus.STARTING)
         attempts.follow(db, run, [Started(total_steps=10, resolved={})], 1)
-    told = [progressed(step, eval_loss=loss) for step, loss in enumerate(losses, run.step + 1)]
+    told = [metrics_event(step, eval_loss=loss) for step, loss in enumerate(losses, run.step + 1)]
     attempts.follow(db, run, [*told, *([then] if then else [])], 2)
 
 
@@ -359,7 +359,7 @@ def test_a_migration_back_keeps_the_runs(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         begin(db, Plan(space=GRID))
         sweeps.advance(db, 1)
-        make_done(db)
+        make_finished_run(db)
     migrate.downgrade(engine, migrate.versions()[migrate.versions().index("0016") - 1])
     migrate.upgrade(engine)
 
