@@ -252,6 +252,14 @@ class _Sayings(ast.NodeVisitor):
         for one in node.body:
             self.visit(one)
 
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if not any(_name(target) == "SAVED_AS" for target in node.targets):
+            self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if _name(node.target) != "SAVED_AS":
+            self.generic_visit(node)
+
     def visit_Assert(self, node: ast.Assert) -> None:
         """Pass over it: it speaks to whoever reads the code."""
 
