@@ -9,12 +9,12 @@ from studio.db import idempotency_keys, outbox, secrets, summaries, sweeps, tabl
 
 TABLES = (
     outbox.Delivery,
-    idempotency_keys.Receipt,
+    idempotency_keys.IdempotencyKey,
     secrets.Secret,
     summaries.SavedView,
     sweeps.Sweep,
     tables.Run,
-    tasks.Chore,
+    tasks.Task,
 )
 """One of each file: all share what knows every table, once their files are loaded."""
 

@@ -20,7 +20,7 @@ app = typer.Typer(
     help="Fine-tune language models in the browser, in the precision you choose.",
 )
 
-UNREACHABLE = 3
+EXIT_UNAVAILABLE = 3
 """How the command ends when something it needs is not there; 1 says that it was refused."""
 
 app.add_typer(accounts.app, name="accounts")
@@ -75,7 +75,7 @@ def link() -> None:
     from studio.commands import login_link  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
-    login_link.link(Settings())
+    login_link.print_login_link(Settings())
 
 
 @app.command()
@@ -87,7 +87,7 @@ def worker(
     from studio.commands import worker  # noqa: PLC0415 -- heavy import
 
     gc.enable()
-    worker.work(lifeline)
+    worker.run_worker(lifeline)
 
 
 @app.command()
@@ -122,12 +122,12 @@ def restore(source: Backup, into: Into = None, *, force: Force = False) -> None:
 
 
 @app.command("doctor")
-def examine() -> None:
+def check_machine() -> None:
     """Say what this machine can do and what is missing."""
     from studio.commands import doctor  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
-    sys.exit(doctor.examine(Settings()))
+    sys.exit(doctor.print_findings(Settings()))
 
 
 @app.command("docs", hidden=True)
@@ -135,11 +135,11 @@ def write_docs() -> None:
     """Write docs/knobs.md and docs/openapi.json from the code."""
     from studio.commands import docs  # noqa: PLC0415 -- heavy import
 
-    docs.write(Path("docs"))
+    docs.write_all(Path("docs"))
 
 
 @app.callback(invoke_without_command=True)
-def about(
+def root_options(
     *, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
     if version:
@@ -159,4 +159,4 @@ def _fail(error: StudioError) -> NoReturn:
     typer.secho(error.message, fg="red", err=True)
     if error.hint:
         typer.echo(error.hint, err=True)
-    sys.exit(UNREACHABLE if isinstance(error, UnavailableError) else 1)
+    sys.exit(EXIT_UNAVAILABLE if isinstance(error, UnavailableError) else 1)

@@ -8,43 +8,43 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
 from studio.errors import InvalidError
-from studio.schemas.field_docs import Described
+from studio.schemas.field_docs import FieldDocs
 
-NAME = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
+REPO_ID = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
 """How the hub spells `owner/name`."""
 
 
-OBJECT = r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}/\S.*"
+S3_URL = r"s3://[A-Za-z0-9][A-Za-z0-9._-]{1,254}/\S.*"
 """A bucket becomes part of a host's name, so it is spelt as one: nothing leads elsewhere."""
 
 
-class _Source(Described, BaseModel):
+class _Source(FieldDocs, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def _stripped(text: str) -> str:
+def _strip(text: str) -> str:
     return text.strip()
 
 
-Line = Annotated[str, AfterValidator(_stripped), Field(max_length=4000)]
+ShortText = Annotated[str, AfterValidator(_strip), Field(max_length=4000)]
 
 
-class Folder(_Source):
+class LocalFileSource(_Source):
     """A file in one of the folders that the operator has opened for this."""
 
     kind: Literal["path"] = "path"
-    path: Line
+    path: ShortText
 
     @property
     def shown(self) -> str:
         return self.path
 
 
-class Url(_Source):
+class UrlSource(_Source):
     """A file at an address of the web."""
 
     kind: Literal["url"] = "url"
-    url: Line
+    url: ShortText
 
     @property
     def shown(self) -> str:
@@ -52,17 +52,17 @@ class Url(_Source):
         return re.sub(r"//[^/@]*@", "//", self.url).partition("?")[0].partition("#")[0]
 
 
-class Hub(_Source):
+class HubDatasetSource(_Source):
     """A data set on the Hugging Face hub, or a mirror of it."""
 
     kind: Literal["hub"] = "hub"
-    id: Line
+    id: ShortText
     """owner/name"""
-    config: Line = ""
+    config: ShortText = ""
     """Which of its parts; nothing is the default, or the only one."""
-    split: Line = ""
+    split: ShortText = ""
     """Which of its splits; nothing is train, measured by validation or else by test."""
-    revision: Line = ""
+    revision: ShortText = ""
     """A branch, a tag or a commit; nothing is the newest."""
 
     @property
@@ -70,11 +70,11 @@ class Hub(_Source):
         return f"hub:{self.id}"
 
 
-class S3(_Source):
+class S3Source(_Source):
     """A file in a bucket of S3, or what is compatible. Where that is, the operator says."""
 
     kind: Literal["s3"] = "s3"
-    url: Line
+    url: ShortText
     """s3://bucket/key"""
 
     @property
@@ -82,11 +82,11 @@ class S3(_Source):
         return self.url
 
 
-class Sent(_Source):
+class UploadSource(_Source):
     """A large file that was sent in parts, and has come whole."""
 
     kind: Literal["upload"] = "upload"
-    upload: Line
+    upload: ShortText
     """Its number, as it was given out before the first part."""
 
     @property
@@ -94,11 +94,14 @@ class Sent(_Source):
         return "upload"
 
 
-Source = Annotated[Folder | Url | Hub | S3 | Sent, Field(discriminator="kind")]
-SOURCES: TypeAdapter[Source] = TypeAdapter(Source)
+Source = Annotated[
+    LocalFileSource | UrlSource | HubDatasetSource | S3Source | UploadSource,
+    Field(discriminator="kind"),
+]
+SOURCE_ADAPTER: TypeAdapter[Source] = TypeAdapter(Source)
 
 
-def inside(folders: Sequence[Path], path: str) -> Path:
+def resolve_inside(folders: Sequence[Path], path: str) -> Path:
     """Return where a path really leads, if that is inside one of the folders.
 
     Raises:
@@ -119,7 +122,7 @@ def inside(folders: Sequence[Path], path: str) -> Path:
     return real
 
 
-class Limits(BaseModel):
+class FetchLimits(BaseModel):
     """How much may be brought, as the process that fetches it is told."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -131,7 +134,7 @@ class Limits(BaseModel):
     """For all of it, however often it is broken off."""
 
 
-class Errand(BaseModel):
+class FetchRequest(BaseModel):
     """What a `fetch` chore is to bring."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -143,10 +146,10 @@ class Errand(BaseModel):
     """Where it comes from, for whoever watches."""
     name: str = ""
     """What the data set will be called; nothing means as the file is."""
-    limits: Limits
+    limits: FetchLimits
 
 
-class Fetched(BaseModel):
+class FetchResult(BaseModel):
     """What a `fetch` chore has brought."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

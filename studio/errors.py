@@ -58,7 +58,7 @@ class AccessError(StudioError):
     """A refusal of a person, and of nothing that a run does."""
 
 
-class UnknownPersonError(AccessError):
+class UnauthorizedError(AccessError):
     code = "unauthorized"
 
 
@@ -66,7 +66,7 @@ class ForbiddenError(AccessError):
     code = "forbidden"
 
 
-class TooManyError(AccessError):
+class TooManyRequestsError(AccessError):
     code = "too_many_requests"
 
 

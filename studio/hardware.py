@@ -16,23 +16,23 @@ import psutil
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Names under which Linux reports bfloat16 arithmetic: AVX-512, AMX, and 64-bit Arm."""
 
-POLITE = {"GOMP_SPINCOUNT": "300000"}
+OPENMP_ENVIRONMENT = {"GOMP_SPINCOUNT": "300000"}
 """How long a thread of torch waits by turning round and round before it sleeps, in turns.
 
 The default is to turn for ever. Alone on a machine that is 4 % faster; beside two busy programs
 the same work took 72 s instead of 43.
 """
 
-OPTIONAL = ("bitsandbytes", "torchao")
+OPTIONAL_PACKAGES = ("bitsandbytes", "torchao")
 """Packages that some recipes need, and most do not."""
 
-_LIMITS = (
+_CGROUP_LIMIT_FILES = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 """Where a container reads how much memory it may use."""
 
-_USED = ("memory.current", "memory.usage_in_bytes")
+_CGROUP_USAGE_FILES = ("memory.current", "memory.usage_in_bytes")
 """The files beside these that say how much it uses, page cache included."""
 
 _QUERY = "index,name,memory.total,compute_cap"
@@ -101,17 +101,19 @@ def detect() -> Hardware:
         cores=len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count() or 1,
-        memory_bytes=_memory(),
+        memory_bytes=_total_memory(),
         native_bf16=bool(BF16_FLAGS & flags),
-        gpus=tuple(_gpus()),
-        torch=_version("torch"),
-        packages=frozenset(name for name in OPTIONAL if _version(name)),
+        gpus=tuple(_detect_gpus()),
+        torch=_package_version("torch"),
+        packages=frozenset(name for name in OPTIONAL_PACKAGES if _package_version(name)),
     )
 
 
-def _memory() -> int:
+def _total_memory() -> int:
     """Return the host's memory, or a container's share of it where that is less."""
-    told = (path.read_text(encoding="ascii").strip() for path in _LIMITS if path.exists())
+    told = (
+        path.read_text(encoding="ascii").strip() for path in _CGROUP_LIMIT_FILES if path.exists()
+    )
     limits = [int(limit) for limit in told if limit.isdecimal()]
     return min([psutil.virtual_memory().total, *limits])
 
@@ -119,20 +121,25 @@ def _memory() -> int:
 def free_memory() -> int:
     """Return how many bytes of memory are free now: of the host, or of a container's share."""
     free = psutil.virtual_memory().available
-    limits = [(limit, limit.with_name(name)) for limit, name in zip(_LIMITS, _USED, strict=True)]
+    limits = [
+        (limit, limit.with_name(name))
+        for limit, name in zip(_CGROUP_LIMIT_FILES, _CGROUP_USAGE_FILES, strict=True)
+    ]
     for limit, used in limits:
         with suppress(OSError, ValueError):  # No limit is the word "max".
             free = min(free, int(limit.read_text("ascii")) - int(used.read_text("ascii")))
     return max(0, free)
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Return the version of each package a run's numbers may depend on; absent ones left out."""
     names = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "safetensors")
-    return {name: found for name in (*names, *OPTIONAL) if (found := _version(name))}
+    return {
+        name: found for name in (*names, *OPTIONAL_PACKAGES) if (found := _package_version(name))
+    }
 
 
-def _version(package: str) -> str:
+def _package_version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -150,7 +157,7 @@ def _processor() -> tuple[str, frozenset[str]]:
     return facts.get("model name", "Processor"), frozenset(flags.split())
 
 
-def _gpus() -> list[Gpu]:
+def _detect_gpus() -> list[Gpu]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
@@ -162,11 +169,13 @@ def _gpus() -> list[Gpu]:
     except subprocess.TimeoutExpired:
         return []
     return [
-        _gpu(line) for line in answer.stdout.splitlines() if line.count(",") == _QUERY.count(",")
+        _parse_gpu(line)
+        for line in answer.stdout.splitlines()
+        if line.count(",") == _QUERY.count(",")
     ]
 
 
-def _gpu(line: str) -> Gpu:
+def _parse_gpu(line: str) -> Gpu:
     index, name, mebibytes, capability = (part.strip() for part in line.split(","))
     major, minor = capability.split(".")
     return Gpu(

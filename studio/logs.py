@@ -9,39 +9,43 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-from studio.redaction import redacted, redacted_in
+from studio.redaction import redact, redact_value
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {
+    "message",
+    "asctime",
+    "color_message",
+}
 
 
 def configure(process: str) -> None:
     """Send everything this process logs to the error stream, without the secrets it knows."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Readable() if sys.stderr.isatty() else _Json(process))
+    handler.setFormatter(_TerminalFormatter() if sys.stderr.isatty() else _JsonFormatter(process))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
 
 
 @contextmanager
-def told(**facts: object) -> Iterator[None]:
+def log_context(**facts: object) -> Iterator[None]:
     """Add facts to every line that is logged inside, whatever module logs it."""
-    token = _told.set(_told.get() | facts)
+    token = _context.set(_context.get() | facts)
     try:
         yield
     finally:
-        _told.reset(token)
+        _context.reset(token)
 
 
-_told: ContextVar[dict[str, object]] = ContextVar("told", default={})  # noqa: B039 -- never changed in place
+_context: ContextVar[dict[str, object]] = ContextVar("told", default={})  # noqa: B039 -- never changed in place
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
-    own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-    return _told.get() | own
+def _extra_fields(record: logging.LogRecord) -> dict[str, object]:
+    own = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    return _context.get() | own
 
 
-def _plain(value: object) -> str:
+def _escape_control_characters(value: object) -> str:
     """Write a value so that it cannot pass for another line, or colour the terminal."""
     text = str(value)
     return text if text.isprintable() else ascii(text)
@@ -50,21 +54,24 @@ def _plain(value: object) -> str:
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     """Write where it failed, without what a person had put in: pydantic quotes it."""
     assert record.exc_info  # noqa: S101 -- asked by the caller
-    return _QUOTED.sub("input_value=…", formatter.formatException(record.exc_info))
+    return _QUOTED_INPUT.sub("input_value=…", formatter.formatException(record.exc_info))
 
 
-_QUOTED = re.compile(r"input_value=.*?(?=, input_type=)", re.DOTALL)
+_QUOTED_INPUT = re.compile(r"input_value=.*?(?=, input_type=)", re.DOTALL)
 
 
-class _Readable(logging.Formatter):
+class _TerminalFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S")
-        facts = " ".join(f"{name}={_plain(value)}" for name, value in _fields(record).items())
+        facts = " ".join(
+            f"{name}={_escape_control_characters(value)}"
+            for name, value in _extra_fields(record).items()
+        )
         line = f"{at} {record.levelname.lower():7} {record.getMessage()} {facts}".rstrip()
-        return redacted(f"{line}\n{_traceback(self, record)}" if record.exc_info else line)
+        return redact(f"{line}\n{_traceback(self, record)}" if record.exc_info else line)
 
 
-class _Json(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def __init__(self, process: str) -> None:
         super().__init__()
         self.process = process
@@ -78,4 +85,4 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             told["traceback"] = _traceback(self, record)
-        return json.dumps(redacted_in(told | _fields(record)))
+        return json.dumps(redact_value(told | _extra_fields(record)))

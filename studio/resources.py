@@ -5,24 +5,24 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def templates() -> Path:
-    return _resources() / "templates"
+def templates_dir() -> Path:
+    return _resources_dir() / "templates"
 
 
-def static() -> Path:
-    return _resources() / "static"
+def static_dir() -> Path:
+    return _resources_dir() / "static"
 
 
-def migrations() -> Path:
-    return _resources() / "migrations"
+def migrations_dir() -> Path:
+    return _resources_dir() / "migrations"
 
 
-def has_scripts() -> bool:
+def has_vendored_scripts() -> bool:
     """Whether the JavaScript that others wrote is in place; without it a page is dead."""
-    return (static() / "vendor" / ".stamp").exists()
+    return (static_dir() / "vendor" / ".stamp").exists()
 
 
-def _resources() -> Path:
+def _resources_dir() -> Path:
     # A standard wheel carries the folders inside the package; an editable one reads the checkout.
     carried = _PACKAGE / "_resources"
     return carried if carried.is_dir() else _PACKAGE.parent

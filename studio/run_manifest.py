@@ -12,16 +12,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from studio.protocols.run_dir import DataFacts, JobSpec
-from studio.schemas.field_docs import Described
+from studio.protocols.run_dir import DatasetFacts, JobSpec
+from studio.schemas.field_docs import FieldDocs
 from studio.weights import safetensors_headers
 
 
-class _Part(Described, BaseModel):
+class _ManifestPart(FieldDocs, BaseModel):
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
 
-class BaseFacts(_Part):
+class BaseFacts(_ManifestPart):
     name: str
     """As the recipe names it: one of the studio's models, a folder, or a name on the hub."""
     revision: str = ""
@@ -30,7 +30,7 @@ class BaseFacts(_Part):
     """Of a model in a folder: each file of weights, and its hash."""
 
 
-class PrecisionFacts(_Part):
+class PrecisionFacts(_ManifestPart):
     requested: str
     chosen_by: Literal["user", "studio"] = "user"
     reason: str = ""
@@ -44,13 +44,13 @@ class PrecisionFacts(_Part):
     stayed as it was saved."""
 
 
-class FileFacts(_Part):
+class FileFacts(_ManifestPart):
     name: str
     bytes: int
     sha256: str
 
 
-class Manifest(_Part):
+class Manifest(_ManifestPart):
     """What was trained, on what, with what, and what came of it."""
 
     manifest_version: Literal[1] = 1
@@ -62,7 +62,7 @@ class Manifest(_Part):
     recipe: dict[str, Any]
     recipe_sha256: str
     """Of the recipe as JSON, keys sorted, without spaces."""
-    dataset: DataFacts | None
+    dataset: DatasetFacts | None
     """None where it was deleted before the run began."""
     base_model: BaseFacts
     precision: PrecisionFacts
@@ -75,7 +75,7 @@ class Manifest(_Part):
     """What the run has made; the manifest itself is left out."""
 
 
-def of(
+def build_manifest(
     spec: JobSpec,
     recipe: Mapping[str, Any],
     resolved: Mapping[str, Any],
@@ -87,7 +87,7 @@ def of(
         name=spec.name,
         attempt=spec.attempt,
         recipe=dict(recipe),
-        recipe_sha256=_hash_of(recipe),
+        recipe_sha256=_recipe_sha256(recipe),
         dataset=spec.dataset,
         base_model=BaseFacts(name=recipe["base_model"]),
         precision=PrecisionFacts(
@@ -105,30 +105,32 @@ def of(
     )
 
 
-def finished(known: Manifest, *, location: str, revision: str | None, folder: Path) -> Manifest:
+def finish_manifest(
+    known: Manifest, *, location: str, revision: str | None, folder: Path
+) -> Manifest:
     """Add what the end of a run tells: hashes of what it began with, and of what it made."""
     base = Path(location)
     weights = safetensors_headers.files(base) if base.is_absolute() else []
-    hashes = {path.name: sha256(path) for path in weights}
+    hashes = {path.name: file_sha256(path) for path in weights}
     changes = {
         "is_finished": True,
         "base_model": BaseFacts(name=known.base_model.name, revision=revision or "", sha256=hashes),
-        "artifacts": list(_facts(folder)),
+        "artifacts": list(_artifact_files(folder)),
     }
     return known.model_copy(update=changes)
 
 
-def sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _facts(folder: Path) -> Iterable[FileFacts]:
+def _artifact_files(folder: Path) -> Iterable[FileFacts]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
-        yield FileFacts(name=name, bytes=path.stat().st_size, sha256=sha256(path))
+        yield FileFacts(name=name, bytes=path.stat().st_size, sha256=file_sha256(path))
 
 
-def _hash_of(recipe: Mapping[str, Any]) -> str:
+def _recipe_sha256(recipe: Mapping[str, Any]) -> str:
     text = json.dumps(recipe, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AliasChoices, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 """Names by which a machine reaches itself."""
 
 
@@ -200,12 +200,12 @@ class Settings(BaseSettings):
         """
         hidden = {*SECRETS, "secret_key"}
         told = self.model_dump(exclude_defaults=True, exclude=hidden) | {"home": self.home}
-        return {_variable(name): _written(value) for name, value in told.items()}
+        return {_variable_name(name): _to_environment_text(value) for name, value in told.items()}
 
     def revealed(self, names: Iterable[str]) -> dict[str, str]:
         """Return some secrets as a process that needs them finds them in its environment."""
         found = {name: self.value(name) for name in names}
-        return {_variable(name): value for name, value in found.items() if value}
+        return {_variable_name(name): value for name, value in found.items() if value}
 
     def value(self, name: str) -> str:
         """Return what a secret is; nothing where it is not set."""
@@ -213,7 +213,7 @@ class Settings(BaseSettings):
         return secret.get_secret_value()
 
 
-def _written(value: object) -> str:
+def _to_environment_text(value: object) -> str:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, tuple):
@@ -221,7 +221,7 @@ def _written(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str).strip('"')
 
 
-def _variable(name: str) -> str:
+def _variable_name(name: str) -> str:
     return f"STUDIO_{name.upper()}"
 
 
@@ -233,7 +233,12 @@ SECRETS = tuple(
 """The settings that are secret, and may be given on a page, too."""
 
 _SECRET_VARIABLES = frozenset(
-    {*map(_variable, SECRETS), _variable("secret_key"), "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+    {
+        *map(_variable_name, SECRETS),
+        _variable_name("secret_key"),
+        "HF_TOKEN",
+        "HUGGING_FACE_HUB_TOKEN",
+    }
 )
 
 

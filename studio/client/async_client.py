@@ -9,33 +9,33 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 import httpx2
 
 from studio.client import endpoints, retries
-from studio.client.discovery import found
-from studio.client.errors import refusal
-from studio.client.request import Call, Listed
-from studio.client.schemas import Chore, Run
+from studio.client.discovery import resolve_settings
+from studio.client.errors import api_error
+from studio.client.request import ApiRequest, PagedRequest
+from studio.client.schemas import Run, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
-class Wire:
+class AsyncTransport:
     """Sends calls, and reads their answers."""
 
     def __init__(self, url: str | None, token: str | None) -> None:
-        self.client = httpx2.AsyncClient(**retries.options(found(url, token)))
+        self.client = httpx2.AsyncClient(**retries.client_options(resolve_settings(url, token)))
 
-    async def send(self, call: Call[T]) -> T:
-        tries = retries.Tries(call)
+    async def send(self, call: ApiRequest[T]) -> T:
+        tries = retries.RetrySchedule(call)
         while True:
             outcome = await self._ask(call)
             pause = tries.pause(outcome)
             if pause is None:
-                return retries.answer(call, outcome, self.client.base_url)
+                return retries.parse_response(call, outcome, self.client.base_url)
             await asyncio.sleep(pause)
 
-    async def all(self, listed: Listed[T]) -> AsyncIterator[T]:
+    async def all(self, listed: PagedRequest[T]) -> AsyncIterator[T]:
         after: int | None = None
         while True:
             page = await self.send(listed.page(after))
@@ -45,67 +45,71 @@ class Wire:
                 return
             after = page.next_after
 
-    async def _ask(self, call: Call[Any]) -> retries.Outcome:
+    async def _ask(self, call: ApiRequest[Any]) -> retries.Outcome:
         with call.file.opened() if call.file else nullcontext() as files:
             try:
-                return await self.client.send(retries.request(self.client, call, files))
+                return await self.client.send(retries.build_request(self.client, call, files))
             except httpx2.TransportError as error:
                 return error
 
 
-class Noun:
-    def __init__(self, wire: Wire) -> None:
+class AsyncResource:
+    def __init__(self, wire: AsyncTransport) -> None:
         self._wire = wire
 
 
-class Does(Generic[P, T]):
+class AsyncMethod(Generic[P, T]):
     """A method that sends the call it is made of."""
 
-    def __init__(self, call: Callable[P, Call[T]]) -> None:
+    def __init__(self, call: Callable[P, ApiRequest[T]]) -> None:
         self._call = call
         self.__doc__ = call.__doc__
 
-    def __get__(self, noun: Noun, _kind: type | None = None) -> Callable[P, Coroutine[Any, Any, T]]:
+    def __get__(
+        self, noun: AsyncResource, _kind: type | None = None
+    ) -> Callable[P, Coroutine[Any, Any, T]]:
         async def send(*args: P.args, **kwargs: P.kwargs) -> T:
             return await noun._wire.send(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
 
         return send
 
 
-class Lists(Generic[P, T]):
+class AsyncListMethod(Generic[P, T]):
     """A method that goes through a list, fetching further pages as they are come to."""
 
-    def __init__(self, call: Callable[P, Listed[T]]) -> None:
+    def __init__(self, call: Callable[P, PagedRequest[T]]) -> None:
         self._call = call
         self.__doc__ = call.__doc__
 
-    def __get__(self, noun: Noun, _kind: type | None = None) -> Callable[P, AsyncIterator[T]]:
+    def __get__(
+        self, noun: AsyncResource, _kind: type | None = None
+    ) -> Callable[P, AsyncIterator[T]]:
         def send(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
             return noun._wire.all(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
 
         return send
 
 
-class Runs(Noun):
-    submit = Does(endpoints.submit_run)
-    list = Lists(endpoints.runs)
-    get = Does(endpoints.run)
-    change = Does(endpoints.change_run)
-    delete = Does(endpoints.delete_run)
-    cancel = Does(endpoints.cancel_run)
-    keep = Does(endpoints.keep_run)
-    pause = Does(endpoints.pause_run)
-    resume = Does(endpoints.resume_run)
-    retry = Does(endpoints.retry_run)
-    move = Does(endpoints.move_run)
-    again = Does(endpoints.again)
-    metrics = Does(endpoints.metrics)
-    artifacts = Does(endpoints.artifacts)
+class Runs(AsyncResource):
+    submit = AsyncMethod(endpoints.submit_run)
+    list = AsyncListMethod(endpoints.runs)
+    get = AsyncMethod(endpoints.run)
+    change = AsyncMethod(endpoints.change_run)
+    delete = AsyncMethod(endpoints.delete_run)
+    cancel = AsyncMethod(endpoints.cancel_run)
+    keep = AsyncMethod(endpoints.keep_run)
+    pause = AsyncMethod(endpoints.pause_run)
+    resume = AsyncMethod(endpoints.resume_run)
+    retry = AsyncMethod(endpoints.retry_run)
+    move = AsyncMethod(endpoints.move_run)
+    again = AsyncMethod(endpoints.rerun)
+    metrics = AsyncMethod(endpoints.metrics)
+    artifacts = AsyncMethod(endpoints.artifacts)
 
     async def wait(self, run_id: int) -> Run:
         """Return a run once it has ended; `asyncio.timeout` says how long that may take."""
         while not (run := await self.get(run_id)).is_final:  # noqa: ASYNC110 -- another process is waited for
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return run
 
     async def stream(self, run_id: int) -> AsyncIterator[httpx2.ServerSentEvent]:
@@ -129,7 +133,7 @@ class Runs(Noun):
         async with self._wire.client.stream("GET", f"/runs/{run_id}/artifacts/{name}") as response:
             if response.is_error:
                 await response.aread()
-                raise refusal(response)
+                raise api_error(response)
             with to.open("wb") as out:
                 async for part in response.aiter_bytes():
                     out.write(part)
@@ -137,73 +141,75 @@ class Runs(Noun):
 
     async def _listen(self, run_id: int, last: str) -> AsyncIterator[httpx2.ServerSentEvent]:
         client = self._wire.client
-        response = await client.send(retries.stream_request(client, run_id, last), stream=True)
+        response = await client.send(
+            retries.build_stream_request(client, run_id, last), stream=True
+        )
         try:
             if response.is_error:
                 await response.aread()
-                raise refusal(response)
+                raise api_error(response)
             async for told in httpx2.EventSource(response):
                 yield told
         finally:
             await response.aclose()
 
 
-class Experiments(Noun):
-    create = Does(endpoints.create_experiment)
-    list = Lists(endpoints.experiments)
-    get = Does(endpoints.experiment)
-    run = Does(endpoints.run_experiment)
-    delete = Does(endpoints.delete_experiment)
+class Experiments(AsyncResource):
+    create = AsyncMethod(endpoints.create_experiment)
+    list = AsyncListMethod(endpoints.experiments)
+    get = AsyncMethod(endpoints.experiment)
+    run = AsyncMethod(endpoints.run_experiment)
+    delete = AsyncMethod(endpoints.delete_experiment)
 
 
-class Chores(Noun):
-    get = Does(endpoints.chore)
+class Tasks(AsyncResource):
+    get = AsyncMethod(endpoints.task)
 
-    async def wait(self, chore_id: int) -> Chore:
+    async def wait(self, chore_id: int) -> Task:
         """Return a chore once it has ended."""
         while not (chore := await self.get(chore_id)).is_final:  # noqa: ASYNC110 -- another process is waited for
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return chore
 
 
-class Datasets(Noun):
-    add = Does(endpoints.add_dataset)
-    bring = Does(endpoints.bring_dataset)
-    list = Lists(endpoints.datasets)
-    get = Does(endpoints.dataset)
-    delete = Does(endpoints.delete_dataset)
+class Datasets(AsyncResource):
+    add = AsyncMethod(endpoints.add_dataset)
+    bring = AsyncMethod(endpoints.import_dataset)
+    list = AsyncListMethod(endpoints.datasets)
+    get = AsyncMethod(endpoints.dataset)
+    delete = AsyncMethod(endpoints.delete_dataset)
 
 
-class Models(Noun):
-    add = Does(endpoints.add_model)
-    download = Does(endpoints.download_model)
-    list = Lists(endpoints.models)
-    get = Does(endpoints.model)
+class Models(AsyncResource):
+    add = AsyncMethod(endpoints.add_model)
+    download = AsyncMethod(endpoints.download_model)
+    list = AsyncListMethod(endpoints.models)
+    get = AsyncMethod(endpoints.model)
 
 
-class Sweeps(Noun):
-    create = Does(endpoints.create_sweep)
-    prospect = Does(endpoints.prospect)
-    list = Lists(endpoints.sweeps)
-    get = Does(endpoints.sweep)
-    stop = Does(endpoints.stop_sweep)
+class Sweeps(AsyncResource):
+    create = AsyncMethod(endpoints.create_sweep)
+    prospect = AsyncMethod(endpoints.preview_sweep)
+    list = AsyncListMethod(endpoints.sweeps)
+    get = AsyncMethod(endpoints.sweep)
+    stop = AsyncMethod(endpoints.stop_sweep)
 
 
-class AsyncStudio(Noun):
+class AsyncStudio(AsyncResource):
     """A studio, here or elsewhere."""
 
-    compare = Does(endpoints.compare)
-    queue = Does(endpoints.queue)
+    compare = AsyncMethod(endpoints.compare)
+    queue = AsyncMethod(endpoints.queue)
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         """Without arguments, what STUDIO_URL and STUDIO_TOKEN say, or the one on this machine."""
-        super().__init__(Wire(url, token))
+        super().__init__(AsyncTransport(url, token))
         self.runs = Runs(self._wire)
         self.experiments = Experiments(self._wire)
         self.datasets = Datasets(self._wire)
         self.models = Models(self._wire)
         self.sweeps = Sweeps(self._wire)
-        self.chores = Chores(self._wire)
+        self.chores = Tasks(self._wire)
 
     async def __aenter__(self) -> Self:
         return self

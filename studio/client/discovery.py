@@ -6,13 +6,13 @@ import httpx2
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-TOKEN = "api_token"  # noqa: S105 -- a file's name
+TOKEN_FILE = "api_token"  # noqa: S105 -- a file's name
 """In the home of a studio on this machine: what lets its owner's programs in."""
 
-_HERE = frozenset({"127.0.0.1", "localhost", "::1"})
+_LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
-class Reach(BaseSettings):
+class ClientSettings(BaseSettings):
     """Read from `STUDIO_URL`, `STUDIO_TOKEN` and `STUDIO_HOME`."""
 
     model_config = SettingsConfigDict(env_prefix="STUDIO_", frozen=True, extra="ignore")
@@ -28,7 +28,7 @@ class Reach(BaseSettings):
     @property
     def is_here(self) -> bool:
         """Whether it is on this machine, where no proxy leads."""
-        return httpx2.URL(self.url).host in _HERE
+        return httpx2.URL(self.url).host in _LOOPBACK_HOSTS
 
     @property
     def headers(self) -> dict[str, str]:
@@ -37,15 +37,16 @@ class Reach(BaseSettings):
 
     def _kept(self) -> str:
         # A token of this machine is for nobody else's studio.
-        place = self.home / TOKEN
+        place = self.home / TOKEN_FILE
         if not self.is_here or not place.is_file():
             return ""
         return place.read_text(encoding="utf-8").strip()
 
 
-def found(url: str | None, token: str | None) -> Reach:
+def resolve_settings(url: str | None, token: str | None) -> ClientSettings:
     """Return how to reach the studio; what is None is looked for."""
     given = {"url": url, "token": token}
-    return Reach.model_validate(
-        Reach().model_dump() | {name: value for name, value in given.items() if value is not None}
+    return ClientSettings.model_validate(
+        ClientSettings().model_dump()
+        | {name: value for name, value in given.items() if value is not None}
     )

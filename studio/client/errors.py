@@ -21,7 +21,7 @@ class UnreachableError(UnavailableError):
     """Nobody answers at the studio's address."""
 
 
-def refusal(response: httpx2.Response) -> ApiError:
+def api_error(response: httpx2.Response) -> ApiError:
     """Return why the studio has refused, or that something else has answered."""
     try:
         told = response.json()["error"]
@@ -41,7 +41,7 @@ def refusal(response: httpx2.Response) -> ApiError:
         )
 
 
-def unreachable(url: httpx2.URL, error: httpx2.TransportError) -> UnreachableError:
+def unreachable_error(url: httpx2.URL, error: httpx2.TransportError) -> UnreachableError:
     return UnreachableError(
         f"Nobody answers at {url}: {error}.",
         hint="Start a studio with `studio serve`, or say where it is: STUDIO_URL.",

@@ -11,16 +11,16 @@ from pydantic import TypeAdapter
 from studio.client.schemas import Page
 
 T = TypeVar("T")
-Heard = Callable[[int, int], object]
+ProgressCallback = Callable[[int, int], object]
 """Told how many bytes of how many have been sent."""
 
-_PAGE = 100
+_PAGE_SIZE = 100
 
 
-class Counted:
+class ProgressFile:
     """A file that tells how far it has been read."""
 
-    def __init__(self, file: BinaryIO, size: int, heard: Heard) -> None:
+    def __init__(self, file: BinaryIO, size: int, heard: ProgressCallback) -> None:
         self._file, self._size, self._heard = file, size, heard
         self.name = file.name
 
@@ -40,19 +40,19 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sending:
+class FileUpload:
     path: Path
-    heard: Heard
+    heard: ProgressCallback
 
     @contextmanager
     def opened(self) -> Iterator[dict[str, Any]]:
         with self.path.open("rb") as file:
-            counted = Counted(file, self.path.stat().st_size, self.heard)
+            counted = ProgressFile(file, self.path.stat().st_size, self.heard)
             yield {"file": (self.path.name, counted)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[T]):
+class ApiRequest(Generic[T]):
     """A request, and how its answer is read."""
 
     method: str
@@ -61,7 +61,7 @@ class Call(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     body: Any = None
     form: Mapping[str, str] = field(default_factory=dict)
-    file: Sending | None = None
+    file: FileUpload | None = None
     key: str = ""
     """Under which it is made once, however often it is sent."""
 
@@ -75,18 +75,18 @@ class Call(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed(Generic[T]):
+class PagedRequest(Generic[T]):
     """A list that comes in pages."""
 
     path: str
     shape: type[T]
     params: Mapping[str, Any] = field(default_factory=dict)
 
-    def page(self, after: int | None) -> Call[Page[T]]:
-        asked = given({"limit": _PAGE, **self.params, "after": after})
+    def page(self, after: int | None) -> ApiRequest[Page[T]]:
+        asked = drop_empty({"limit": _PAGE_SIZE, **self.params, "after": after})
         whole: Any = Page
-        return Call(method="GET", path=self.path, shape=whole[self.shape], params=asked)
+        return ApiRequest(method="GET", path=self.path, shape=whole[self.shape], params=asked)
 
 
-def given(values: Mapping[str, Any]) -> dict[str, Any]:
+def drop_empty(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None and value != ""}

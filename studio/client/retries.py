@@ -5,26 +5,26 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from studio.client.discovery import Reach
-from studio.client.errors import refusal, unreachable
-from studio.client.request import Call
+from studio.client.discovery import ClientSettings
+from studio.client.errors import api_error, unreachable_error
+from studio.client.request import ApiRequest
 
 T = TypeVar("T")
 Outcome = httpx2.Response | httpx2.TransportError
 
-PAUSES = (0.2, 0.5, 1.0)
+RETRY_DELAYS = (0.2, 0.5, 1.0)
 """Seconds before each further try."""
 
 TIMEOUT = httpx2.Timeout(60.0)
-_QUIET = httpx2.Timeout(60.0, read=45.0)
+_STREAM_TIMEOUT = httpx2.Timeout(60.0, read=45.0)
 """Of a stream, which says at least every 15 seconds that it lives."""
 
 
-class Tries:
+class RetrySchedule:
     """What came of a call, and whether it is worth another try."""
 
-    def __init__(self, call: Call[Any]) -> None:
-        self._left = list(PAUSES) if call.may_be_repeated else []
+    def __init__(self, call: ApiRequest[Any]) -> None:
+        self._left = list(RETRY_DELAYS) if call.may_be_repeated else []
 
     def pause(self, outcome: Outcome) -> float | None:
         """Return the seconds to wait before the call is sent again, or None: that was it."""
@@ -35,7 +35,7 @@ class Tries:
         return self._left.pop(0) if is_passing and self._left else None
 
 
-def options(reach: Reach) -> dict[str, Any]:
+def client_options(reach: ClientSettings) -> dict[str, Any]:
     """Return what a client of either kind is made with."""
     return {
         "base_url": reach.base,
@@ -45,9 +45,9 @@ def options(reach: Reach) -> dict[str, Any]:
     }
 
 
-def request(
+def build_request(
     client: httpx2.Client | httpx2.AsyncClient,
-    call: Call[Any],
+    call: ApiRequest[Any],
     files: Any,  # noqa: ANN401 -- as httpx2 takes them
 ) -> httpx2.Request:
     return client.build_request(
@@ -61,7 +61,7 @@ def request(
     )
 
 
-def answer(call: Call[T], outcome: Outcome, url: httpx2.URL) -> T:
+def parse_response(call: ApiRequest[T], outcome: Outcome, url: httpx2.URL) -> T:
     """Return what the studio has answered.
 
     Raises:
@@ -70,17 +70,19 @@ def answer(call: Call[T], outcome: Outcome, url: httpx2.URL) -> T:
 
     """
     if isinstance(outcome, httpx2.TransportError):
-        raise unreachable(url, outcome) from outcome
+        raise unreachable_error(url, outcome) from outcome
     if outcome.is_error:
-        raise refusal(outcome)
+        raise api_error(outcome)
     return call.read(outcome.content)
 
 
-def stream_request(
+def build_stream_request(
     client: httpx2.Client | httpx2.AsyncClient, run_id: int, last: str
 ) -> httpx2.Request:
     headers = {"Last-Event-ID": last} if last else None
-    return client.build_request("GET", f"/runs/{run_id}/stream", headers=headers, timeout=_QUIET)
+    return client.build_request(
+        "GET", f"/runs/{run_id}/stream", headers=headers, timeout=_STREAM_TIMEOUT
+    )
 
 
 def _is_busy(response: httpx2.Response) -> bool:

@@ -7,20 +7,20 @@ from pydantic import BaseModel, ConfigDict, Field
 
 T = TypeVar("T")
 
-FINAL = frozenset({"succeeded", "failed", "cancelled"})
+FINAL_STATUSES = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class Shape(BaseModel):
+class Schema(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-class Page(Shape, Generic[T]):
+class Page(Schema, Generic[T]):
     data: list[T]
     has_more: bool
     next_after: int | None
 
 
-class Trouble(Shape):
+class ErrorDetail(Schema):
     """Why something has failed."""
 
     code: str
@@ -28,7 +28,7 @@ class Trouble(Shape):
     hint: str
 
 
-class ChosenPrecision(Shape):
+class ChosenPrecision(Schema):
     """The precision of a run, and who chose it."""
 
     name: str
@@ -37,7 +37,7 @@ class ChosenPrecision(Shape):
     reason: str
 
 
-class Run(Shape):
+class Run(Schema):
     id: int
     experiment_id: int
     name: str
@@ -53,7 +53,7 @@ class Run(Shape):
     checkpoint_step: int | None
     metrics: dict[str, float]
     """The newest value of each; of one that is not finite, a float that is not."""
-    error: Trouble | None
+    error: ErrorDetail | None
     recipe: dict[str, Any]
     precision: ChosenPrecision
     resolved: dict[str, Any]
@@ -65,10 +65,10 @@ class Run(Shape):
 
     @property
     def is_final(self) -> bool:
-        return self.status in FINAL
+        return self.status in FINAL_STATUSES
 
 
-class Curve(Shape):
+class Curve(Schema):
     """A metric along an axis; None where it has no number."""
 
     mean: list[float | None]
@@ -78,17 +78,17 @@ class Curve(Shape):
     """Places on the axis where it was not finite."""
 
 
-class Curves(Shape):
+class Curves(Schema):
     x: list[float]
     series: dict[str, Curve]
 
 
-class File(Shape):
+class File(Schema):
     name: str
     bytes: int
 
 
-class Experiment(Shape):
+class Experiment(Schema):
     id: int
     name: str
     notes: str
@@ -97,7 +97,7 @@ class Experiment(Shape):
     created_at: datetime
 
 
-class Dataset(Shape):
+class Dataset(Schema):
     id: int
     name: str
     filename: str
@@ -110,7 +110,7 @@ class Dataset(Shape):
     created_at: datetime
 
 
-class Model(Shape):
+class Model(Schema):
     id: int
     name: str
     kind: str
@@ -119,7 +119,7 @@ class Model(Shape):
     created_at: datetime
 
 
-class Chore(Shape):
+class Task(Schema):
     """Long work that no run waits for."""
 
     id: int
@@ -128,14 +128,14 @@ class Chore(Shape):
     status: str
     progress: float
     result: dict[str, Any]
-    error: Trouble | None
+    error: ErrorDetail | None
 
     @property
     def is_final(self) -> bool:
-        return self.status in FINAL
+        return self.status in FINAL_STATUSES
 
 
-class Sweep(Shape):
+class Sweep(Schema):
     id: int
     name: str
     status: str
@@ -147,7 +147,7 @@ class Sweep(Shape):
     trials: list[dict[str, Any]] = Field(default_factory=list)
 
 
-class Prospect(Shape):
+class SweepPreview(Schema):
     """What a sweep comes to before it starts."""
 
     count: int
@@ -155,37 +155,37 @@ class Prospect(Shape):
     left_out: int
 
 
-class Cell(Shape):
+class ComparisonCell(Schema):
     value: float | None
     delta: float | None
     verdict: str
 
 
-class Comparison(Shape):
+class Comparison(Schema):
     runs: list[int]
     base: int
     differing: dict[str, list[Any]]
-    metrics: dict[str, list[Cell]]
+    metrics: dict[str, list[ComparisonCell]]
 
 
-class Queued(Shape):
+class QueuedRun(Schema):
     id: int
     name: str
     status: str
     queue_position: int | None
 
 
-class Loaded(Shape):
+class LoadedModel(Schema):
     model: str
     leaves_in_seconds: float | None
     is_leaving: bool
     slots: int
 
 
-class Queue(Shape):
+class Queue(Schema):
     slots: int
     used: int
-    loaded: Loaded | None
+    loaded: LoadedModel | None
     """The model that is loaded to answer."""
-    live: list[Queued]
-    waiting: list[Queued]
+    live: list[QueuedRun]
+    waiting: list[QueuedRun]

@@ -9,33 +9,33 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar
 import httpx2
 
 from studio.client import endpoints, retries
-from studio.client.discovery import found
-from studio.client.errors import refusal
-from studio.client.request import Call, Listed
-from studio.client.schemas import Chore, Run
+from studio.client.discovery import resolve_settings
+from studio.client.errors import api_error
+from studio.client.request import ApiRequest, PagedRequest
+from studio.client.schemas import Run, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
 
-class Wire:
+class Transport:
     """Sends calls, and reads their answers."""
 
     def __init__(self, url: str | None, token: str | None) -> None:
-        self.client = httpx2.Client(**retries.options(found(url, token)))
+        self.client = httpx2.Client(**retries.client_options(resolve_settings(url, token)))
 
-    def send(self, call: Call[T]) -> T:
-        tries = retries.Tries(call)
+    def send(self, call: ApiRequest[T]) -> T:
+        tries = retries.RetrySchedule(call)
         while True:
             outcome = self._ask(call)
             pause = tries.pause(outcome)
             if pause is None:
-                return retries.answer(call, outcome, self.client.base_url)
+                return retries.parse_response(call, outcome, self.client.base_url)
             time.sleep(pause)
 
-    def all(self, listed: Listed[T]) -> Iterator[T]:
+    def all(self, listed: PagedRequest[T]) -> Iterator[T]:
         after: int | None = None
         while True:
             page = self.send(listed.page(after))
@@ -44,62 +44,62 @@ class Wire:
                 return
             after = page.next_after
 
-    def _ask(self, call: Call[Any]) -> retries.Outcome:
+    def _ask(self, call: ApiRequest[Any]) -> retries.Outcome:
         with call.file.opened() if call.file else nullcontext() as files:
             try:
-                return self.client.send(retries.request(self.client, call, files))
+                return self.client.send(retries.build_request(self.client, call, files))
             except httpx2.TransportError as error:
                 return error
 
 
-class Noun:
-    def __init__(self, wire: Wire) -> None:
+class Resource:
+    def __init__(self, wire: Transport) -> None:
         self._wire = wire
 
 
-class Does(Generic[P, T]):
+class Method(Generic[P, T]):
     """A method that sends the call it is made of."""
 
-    def __init__(self, call: Callable[P, Call[T]]) -> None:
+    def __init__(self, call: Callable[P, ApiRequest[T]]) -> None:
         self._call = call
         self.__doc__ = call.__doc__
 
-    def __get__(self, noun: Noun, _kind: type | None = None) -> Callable[P, T]:
+    def __get__(self, noun: Resource, _kind: type | None = None) -> Callable[P, T]:
         def send(*args: P.args, **kwargs: P.kwargs) -> T:
             return noun._wire.send(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
 
         return send
 
 
-class Lists(Generic[P, T]):
+class ListMethod(Generic[P, T]):
     """A method that goes through a list, fetching further pages as they are come to."""
 
-    def __init__(self, call: Callable[P, Listed[T]]) -> None:
+    def __init__(self, call: Callable[P, PagedRequest[T]]) -> None:
         self._call = call
         self.__doc__ = call.__doc__
 
-    def __get__(self, noun: Noun, _kind: type | None = None) -> Callable[P, Iterator[T]]:
+    def __get__(self, noun: Resource, _kind: type | None = None) -> Callable[P, Iterator[T]]:
         def send(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
             return noun._wire.all(self._call(*args, **kwargs))  # noqa: SLF001 -- its own
 
         return send
 
 
-class Runs(Noun):
-    submit = Does(endpoints.submit_run)
-    list = Lists(endpoints.runs)
-    get = Does(endpoints.run)
-    change = Does(endpoints.change_run)
-    delete = Does(endpoints.delete_run)
-    cancel = Does(endpoints.cancel_run)
-    keep = Does(endpoints.keep_run)
-    pause = Does(endpoints.pause_run)
-    resume = Does(endpoints.resume_run)
-    retry = Does(endpoints.retry_run)
-    move = Does(endpoints.move_run)
-    again = Does(endpoints.again)
-    metrics = Does(endpoints.metrics)
-    artifacts = Does(endpoints.artifacts)
+class Runs(Resource):
+    submit = Method(endpoints.submit_run)
+    list = ListMethod(endpoints.runs)
+    get = Method(endpoints.run)
+    change = Method(endpoints.change_run)
+    delete = Method(endpoints.delete_run)
+    cancel = Method(endpoints.cancel_run)
+    keep = Method(endpoints.keep_run)
+    pause = Method(endpoints.pause_run)
+    resume = Method(endpoints.resume_run)
+    retry = Method(endpoints.retry_run)
+    move = Method(endpoints.move_run)
+    again = Method(endpoints.rerun)
+    metrics = Method(endpoints.metrics)
+    artifacts = Method(endpoints.artifacts)
 
     def wait(self, run_id: int, *, timeout: float | None = None) -> Run:
         """Return a run once it has ended.
@@ -113,7 +113,7 @@ class Runs(Noun):
             if end is not None and time.monotonic() >= end:
                 message = f"Run {run_id} is still {run.status}."
                 raise TimeoutError(message)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return run
 
     def stream(self, run_id: int) -> Iterator[httpx2.ServerSentEvent]:
@@ -137,7 +137,7 @@ class Runs(Noun):
         with self._wire.client.stream("GET", f"/runs/{run_id}/artifacts/{name}") as response:
             if response.is_error:
                 response.read()
-                raise refusal(response)
+                raise api_error(response)
             with to.open("wb") as out:
                 for part in response.iter_bytes():
                     out.write(part)
@@ -145,72 +145,72 @@ class Runs(Noun):
 
     def _listen(self, run_id: int, last: str) -> Iterator[httpx2.ServerSentEvent]:
         client = self._wire.client
-        response = client.send(retries.stream_request(client, run_id, last), stream=True)
+        response = client.send(retries.build_stream_request(client, run_id, last), stream=True)
         try:
             if response.is_error:
                 response.read()
-                raise refusal(response)
+                raise api_error(response)
             yield from httpx2.EventSource(response)
         finally:
             response.close()
 
 
-class Experiments(Noun):
-    create = Does(endpoints.create_experiment)
-    list = Lists(endpoints.experiments)
-    get = Does(endpoints.experiment)
-    run = Does(endpoints.run_experiment)
-    delete = Does(endpoints.delete_experiment)
+class Experiments(Resource):
+    create = Method(endpoints.create_experiment)
+    list = ListMethod(endpoints.experiments)
+    get = Method(endpoints.experiment)
+    run = Method(endpoints.run_experiment)
+    delete = Method(endpoints.delete_experiment)
 
 
-class Chores(Noun):
-    get = Does(endpoints.chore)
+class Tasks(Resource):
+    get = Method(endpoints.task)
 
-    def wait(self, chore_id: int) -> Chore:
+    def wait(self, chore_id: int) -> Task:
         """Return a chore once it has ended."""
         while not (chore := self.get(chore_id)).is_final:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         return chore
 
 
-class Datasets(Noun):
-    add = Does(endpoints.add_dataset)
-    bring = Does(endpoints.bring_dataset)
-    list = Lists(endpoints.datasets)
-    get = Does(endpoints.dataset)
-    delete = Does(endpoints.delete_dataset)
+class Datasets(Resource):
+    add = Method(endpoints.add_dataset)
+    bring = Method(endpoints.import_dataset)
+    list = ListMethod(endpoints.datasets)
+    get = Method(endpoints.dataset)
+    delete = Method(endpoints.delete_dataset)
 
 
-class Models(Noun):
-    add = Does(endpoints.add_model)
-    download = Does(endpoints.download_model)
-    list = Lists(endpoints.models)
-    get = Does(endpoints.model)
+class Models(Resource):
+    add = Method(endpoints.add_model)
+    download = Method(endpoints.download_model)
+    list = ListMethod(endpoints.models)
+    get = Method(endpoints.model)
 
 
-class Sweeps(Noun):
-    create = Does(endpoints.create_sweep)
-    prospect = Does(endpoints.prospect)
-    list = Lists(endpoints.sweeps)
-    get = Does(endpoints.sweep)
-    stop = Does(endpoints.stop_sweep)
+class Sweeps(Resource):
+    create = Method(endpoints.create_sweep)
+    prospect = Method(endpoints.preview_sweep)
+    list = ListMethod(endpoints.sweeps)
+    get = Method(endpoints.sweep)
+    stop = Method(endpoints.stop_sweep)
 
 
-class Studio(Noun):
+class Studio(Resource):
     """A studio, here or elsewhere."""
 
-    compare = Does(endpoints.compare)
-    queue = Does(endpoints.queue)
+    compare = Method(endpoints.compare)
+    queue = Method(endpoints.queue)
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         """Without arguments, what STUDIO_URL and STUDIO_TOKEN say, or the one on this machine."""
-        super().__init__(Wire(url, token))
+        super().__init__(Transport(url, token))
         self.runs = Runs(self._wire)
         self.experiments = Experiments(self._wire)
         self.datasets = Datasets(self._wire)
         self.models = Models(self._wire)
         self.sweeps = Sweeps(self._wire)
-        self.chores = Chores(self._wire)
+        self.chores = Tasks(self._wire)
 
     def __enter__(self) -> Self:
         return self

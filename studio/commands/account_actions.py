@@ -8,44 +8,46 @@ from sqlalchemy import Engine
 
 from studio.commands import login_link
 from studio.db.accounts import Role
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import accounts, audit_log
 from studio.services.operations import home
 from studio.settings import Settings
 
 
 def add(name: str, role: Role) -> None:
-    with _home() as (settings, engine):
+    with _open_home() as (settings, engine):
         with unit_of_work(engine) as db:
             account = accounts.add(db, name, role)
-        link_ = login_link.personal(engine, login_link.where(settings), account, "add")
+        link_ = login_link.password_link(engine, login_link.studio_url(settings), account, "add")
     typer.echo(f"{account.name} chooses a password here, within a day:\n{link_}")
 
 
-def tell() -> None:
-    with _home() as (_settings, engine), reading(engine) as db:
+def print_accounts() -> None:
+    with _open_home() as (_settings, engine), read_session(engine) as db:
         for account in accounts.listed(db):
             waits = "" if account.password else ", has chosen no password yet"
             typer.echo(f"{account.name}  {account.role.value}{waits}")
 
 
 def link(name: str) -> None:
-    with _home() as (settings, engine):
-        with reading(engine) as db:
+    with _open_home() as (settings, engine):
+        with read_session(engine) as db:
             account = accounts.named(db, name)
-        typer.echo(login_link.personal(engine, login_link.where(settings), account, "link"))
+        typer.echo(
+            login_link.password_link(engine, login_link.studio_url(settings), account, "link")
+        )
 
 
 def remove(name: str) -> None:
-    with _home() as (_settings, engine), unit_of_work(engine) as db:
+    with _open_home() as (_settings, engine), unit_of_work(engine) as db:
         account = accounts.named(db, name)
         accounts.remove(db, account)
-        audit_log.note(db, login_link.noted("remove", account.name))
+        audit_log.note(db, login_link.audit_entry("remove", account.name))
     typer.echo(f"{account.name} is removed.")
 
 
 @contextmanager
-def _home() -> Iterator[tuple[Settings, Engine]]:
+def _open_home() -> Iterator[tuple[Settings, Engine]]:
     settings = Settings()
     engine = home.open_home(settings)
     try:

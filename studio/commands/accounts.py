@@ -23,11 +23,11 @@ def add(name: Name, role: AsRole = "member") -> None:
 
 
 @app.command("list")
-def listed() -> None:
+def list_accounts() -> None:
     """Name everybody, and what they may do."""
     from studio.commands import account_actions  # noqa: PLC0415 -- heavy import
 
-    account_actions.tell()
+    account_actions.print_accounts()
 
 
 @app.command()

@@ -19,7 +19,7 @@ def back_up(settings: Settings, to: Path, choice: Choice) -> None:
     total = backups.measure(settings, choice)
     with typer.progressbar(length=max(total, 1), label="Copying") as bar:
         manifest = backups.make(settings, to, choice, bar.update)
-    typer.echo(f"{to} holds {len(manifest.files)} files, {_size(manifest.bytes)}.")
+    typer.echo(f"{to} holds {len(manifest.files)} files, {_format_bytes(manifest.bytes)}.")
     if manifest.left_out:
         typer.echo(f"Left out: {' and '.join(manifest.left_out)}.")
 
@@ -37,7 +37,7 @@ def restore(settings: Settings, source: Path, *, force: bool) -> None:
             restores.restore(backup, settings.home, force=force, watch=bar.update)
     typer.echo(
         f"{settings.home} is as it was at {manifest.made_at.astimezone():%Y-%m-%d %H:%M}: "
-        f"{len(manifest.files)} files, {_size(manifest.bytes)}."
+        f"{len(manifest.files)} files, {_format_bytes(manifest.bytes)}."
     )
     if manifest.left_out:
         typer.echo(f"The backup was made without {' and '.join(manifest.left_out)}.")
@@ -46,5 +46,5 @@ def restore(settings: Settings, source: Path, *, force: bool) -> None:
     typer.echo(f"Start it: STUDIO_HOME={settings.home} studio serve")
 
 
-def _size(bytes_: int) -> str:
+def _format_bytes(bytes_: int) -> str:
     return f"{bytes_ / 10**6:.1f} MB" if bytes_ < 10**9 else f"{bytes_ / 10**9:.1f} GB"

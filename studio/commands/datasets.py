@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
-from studio.commands.output import Json, json_of, table
+from studio.commands.output import JsonOption, print_json, print_table
 
 if TYPE_CHECKING:
     from studio.client.schemas import Dataset
@@ -21,32 +21,32 @@ COLUMNS = ("id", "name", "kind", "status", "rows", "validation")
 
 
 @app.command()
-def add(file: DataFile, name: Name = "", *, as_json: Json = False) -> None:
+def add(file: DataFile, name: Name = "", *, as_json: JsonOption = False) -> None:
     """Upload a file."""
     from studio.client import Studio  # noqa: PLC0415 -- heavy import
 
-    with Studio() as studio, _Bar(file, quiet=as_json) as bar:
+    with Studio() as studio, _UploadProgress(file, quiet=as_json) as bar:
         made = studio.datasets.add(file, name=name, progress=bar.moved)
     if as_json:
-        json_of(made)
+        print_json(made)
     else:
-        table(COLUMNS, [_row(made)])
+        print_table(COLUMNS, [_dataset_row(made)])
 
 
 @app.command("list")
-def listed(*, as_json: Json = False) -> None:
+def list_datasets(*, as_json: JsonOption = False) -> None:
     """List data sets, the newest first."""
     from studio.client import Studio  # noqa: PLC0415 -- heavy import
 
     with Studio() as studio:
         found = list(studio.datasets.list())
     if as_json:
-        json_of(found)
+        print_json(found)
     else:
-        table(COLUMNS, map(_row, found))
+        print_table(COLUMNS, map(_dataset_row, found))
 
 
-class _Bar:
+class _UploadProgress:
     """How far a file has gone, on a terminal; nothing where nobody looks."""
 
     def __init__(self, file: Path, *, quiet: bool) -> None:
@@ -71,6 +71,6 @@ class _Bar:
         self._progress.update(self._task, completed=sent, total=size)
 
 
-def _row(one: "Dataset") -> list[str]:
+def _dataset_row(one: "Dataset") -> list[str]:
     rows = (str(one.train_rows), str(one.validation_rows))
     return [str(one.id), one.name, one.kind or "", one.status, *rows]

@@ -7,10 +7,10 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from studio.db.session import connect
-from studio.failure_codes import KINDS
+from studio.db.session import open_engine
+from studio.failure_codes import FAILURE_CODES
 from studio.methods import METHODS
-from studio.recipe.field_reference import Entry, entries
+from studio.recipe.field_reference import FieldReference, field_references
 from studio.recipe.fields import Section
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.settings import Settings
@@ -25,10 +25,12 @@ gathers the others' weights, and the one in which their gradients are summed.
 | precision | name | weights | products read, give | optimizer | bytes | gathered | summed |
 |---|---|---|---|---|---|---|---|
 """
-_HEAD = "| knob | name | default | takes | becomes | what it does |\n|---|---|---|---|---|---|"
+_TABLE_HEADER = (
+    "| knob | name | default | takes | becomes | what it does |\n|---|---|---|---|---|---|"
+)
 
 
-def write(folder: Path) -> None:
+def write_all(folder: Path) -> None:
     """Write `knobs.md`, `failures.md` and `openapi.json` into the folder."""
     folder.mkdir(exist_ok=True)
     (folder / "failures.md").write_text(failures(), encoding="utf-8")
@@ -42,7 +44,7 @@ def knobs() -> str:
     for method in METHODS.values():
         parts += [f"\n## {method.title} (`{method.name}`)\n\n{method.summary}\n"]
         parts += _tables(method.recipe)
-    parts += [_PRECISIONS, *(_row(mode) for mode in PRECISIONS.values())]
+    parts += [_PRECISIONS, *(_precision_row(mode) for mode in PRECISIONS.values())]
     return "".join(parts)
 
 
@@ -50,7 +52,7 @@ def failures() -> str:
     """Return every code of a failure, in Markdown: a heading each, so that it can be linked to."""
     told = "Each run that fails has one of these codes, on its page and in the REST answer."
     parts = [f"# Failures\n\nWritten by `make docs` from `studio/failure_codes.py`. {told}\n"]
-    for one in KINDS.values():
+    for one in FAILURE_CODES.values():
         parts += [f"\n## {one.code}\n\n**{one.title}.** {one.meaning}\n\n{one.remedy}\n"]
     return "".join(parts)
 
@@ -59,7 +61,7 @@ def openapi() -> str:
     """Return the description of the REST API, as OpenAPI JSON."""
     with TemporaryDirectory() as folder:
         settings = Settings(home=Path(folder))
-        engine = connect(settings.database)
+        engine = open_engine(settings.database)
         text = json.dumps(create_app(engine, settings).openapi(), indent=1) + "\n"
         engine.dispose()
     return text
@@ -67,13 +69,13 @@ def openapi() -> str:
 
 def _tables(recipe: type[Section]) -> Iterator[str]:
     for (section, group), knobs_of_it in groupby(
-        entries(recipe), key=lambda entry: (entry.section, entry.group)
+        field_references(recipe), key=lambda entry: (entry.section, entry.group)
     ):
         title = f"\n### {group}\n\n{getdoc(section)}\n" if group else ""
-        yield f"{title}\n{_HEAD}\n" + "".join(map(_line, knobs_of_it))
+        yield f"{title}\n{_TABLE_HEADER}\n" + "".join(map(_field_row, knobs_of_it))
 
 
-def _row(mode: Precision) -> str:
+def _precision_row(mode: Precision) -> str:
     cells = (
         mode.title,
         f"`{mode.name}`",
@@ -87,7 +89,7 @@ def _row(mode: Precision) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _line(entry: Entry) -> str:
+def _field_row(entry: FieldReference) -> str:
     cells = (
         entry.label,
         f"`{entry.name}`",

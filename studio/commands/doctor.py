@@ -6,27 +6,27 @@ import typer
 
 import studio
 from studio import resources
-from studio.hardware import Hardware, detect, versions
+from studio.hardware import Hardware, detect, package_versions
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
 from studio.services.operations.health_checks import Finding
 from studio.services.workers import launcher_status
 from studio.settings import Settings
 
-SIGNS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "yellow")}
+MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "yellow")}
 
 
-def examine(settings: Settings) -> int:
+def print_findings(settings: Settings) -> int:
     """Print every finding. Return 0 when runs can be trained here, else 1."""
     typer.secho(f"Mantissa Studio {studio.__version__}", bold=True)
-    findings = list(look(settings, detect()))
+    findings = list(collect_findings(settings, detect()))
     for finding in findings:
-        sign, colour = SIGNS[finding.good]
+        sign, colour = MARKS[finding.good]
         typer.echo(f"  {typer.style(sign, fg=colour)} {finding.text}")
     return 1 if any(finding.good is False for finding in findings) else 0
 
 
-def look(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
+def collect_findings(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
     memory = hardware.memory_bytes / 10**9
     yield Finding(good=True, text=f"{hardware.title}, {memory:.0f} GB memory")
     yield _packages(hardware)
@@ -44,7 +44,7 @@ def look(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
 
 
 def _packages(hardware: Hardware) -> Finding:
-    found = versions()
+    found = package_versions()
     if not hardware.torch or "trl" not in found:
         return Finding(
             good=False,
@@ -61,6 +61,6 @@ def _quick_start(settings: Settings) -> Finding:
 
 
 def _scripts() -> Finding:
-    if resources.has_scripts():
+    if resources.has_vendored_scripts():
         return Finding(good=True, text="The page's scripts are in place")
     return Finding(good=False, text="The page's scripts are missing: python hatch_build.py")

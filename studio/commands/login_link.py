@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import typer
 from sqlalchemy import Engine
 
-from studio.db.accounts import Account, Deed, Purpose
+from studio.db.accounts import Account, AuditEntry, LinkPurpose
 from studio.db.session import unit_of_work
 from studio.errors import ConflictError, InvalidError
 from studio.services.accounts import accounts, api_tokens, audit_log, one_time_links
 from studio.services.operations import home
 from studio.services.storage import locks
-from studio.settings import LOOPBACK, Settings
+from studio.settings import LOOPBACK_HOSTS, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        return self.host in LOOPBACK
+        return self.host in LOOPBACK_HOSTS
 
 
-def check(settings: Settings, address: Address) -> None:
+def require_safe_address(settings: Settings, address: Address) -> None:
     """Refuse to be reached from other machines by whoever comes.
 
     Raises:
@@ -51,12 +51,12 @@ def check(settings: Settings, address: Address) -> None:
         )
 
 
-def keep_private() -> None:
+def restrict_umask() -> None:
     """Let no other user of this machine read what this process writes, and those it starts."""
     os.umask(0o077)
 
 
-def prepare(engine: Engine, settings: Settings, url: str) -> str:
+def prepare_sign_in(engine: Engine, settings: Settings, url: str) -> str:
     """Make ready what lets people in. Return the address to open, with a link if it takes one."""
     with unit_of_work(engine) as db:
         audit_log.forget(db, settings.audit_days)
@@ -70,14 +70,14 @@ def prepare(engine: Engine, settings: Settings, url: str) -> str:
             return url
         case "link":
             api_tokens.keep_local(engine, settings.api_token)
-            return _link(engine, url, Purpose.ENTER)
+            return _login_url(engine, url, LinkPurpose.ENTER)
         case "accounts":
             with unit_of_work(engine) as db:
                 is_empty = not accounts.has_any(db)
-            return _link(engine, url, Purpose.FIRST) if is_empty else url
+            return _login_url(engine, url, LinkPurpose.FIRST) if is_empty else url
 
 
-def link(settings: Settings) -> None:
+def print_login_link(settings: Settings) -> None:
     """Print a new link into the studio that runs on this home.
 
     Raises:
@@ -86,7 +86,7 @@ def link(settings: Settings) -> None:
     """
     engine = home.open_home(settings)
     try:
-        url = where(settings)
+        url = studio_url(settings)
         with unit_of_work(engine) as db:
             has_people = settings.sign_in == "accounts" and accounts.has_any(db)
         if settings.sign_in == "none" or has_people:
@@ -96,30 +96,30 @@ def link(settings: Settings) -> None:
                 else "This studio lets everybody in.",
                 hint="For a new password: studio accounts link NAME" if has_people else "",
             )
-        purpose = Purpose.FIRST if settings.sign_in == "accounts" else Purpose.ENTER
-        typer.echo(_link(engine, url, purpose))
+        purpose = LinkPurpose.FIRST if settings.sign_in == "accounts" else LinkPurpose.ENTER
+        typer.echo(_login_url(engine, url, purpose))
     finally:
         engine.dispose()
 
 
-def where(settings: Settings) -> str:
+def studio_url(settings: Settings) -> str:
     """Return the address of the studio that runs on a home, or would by default."""
     told = locks.holder(settings.home, "web").rpartition(" ")[2]
     running = told if told.startswith("http") else Address("127.0.0.1", 8000).url
     return settings.public_url.rstrip("/") + "/" if settings.public_url else running
 
 
-def personal(engine: Engine, url: str, account: Account, did: str) -> str:
+def password_link(engine: Engine, url: str, account: Account, did: str) -> str:
     """Return a link by which somebody chooses a password, and note that it was made."""
     with unit_of_work(engine) as db:
-        secret = one_time_links.issue(db, Purpose.PASSWORD, account.id)
-        audit_log.note(db, noted(did, account.name))
+        secret = one_time_links.issue(db, LinkPurpose.PASSWORD, account.id)
+        audit_log.note(db, audit_entry(did, account.name))
     return f"{url}login?t={secret}"
 
 
-def noted(did: str, name: str) -> Deed:
+def audit_entry(did: str, name: str) -> AuditEntry:
     """Return what is written down of a command."""
-    return Deed(
+    return AuditEntry(
         who="the command line",
         method="RUN",
         route=f"studio accounts {did}",
@@ -129,6 +129,6 @@ def noted(did: str, name: str) -> Deed:
     )
 
 
-def _link(engine: Engine, url: str, purpose: Purpose) -> str:
+def _login_url(engine: Engine, url: str, purpose: LinkPurpose) -> str:
     with unit_of_work(engine) as db:
         return f"{url}login?t={one_time_links.issue(db, purpose)}"

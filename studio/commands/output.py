@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from studio.client.schemas import Run, Shape
+    from studio.client.schemas import Run, Schema
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
-COLOURS = {"succeeded": "green", "failed": "red", "running": "cyan", "paused": "yellow"}
+STATUS_COLOURS = {"succeeded": "green", "failed": "red", "running": "cyan", "paused": "yellow"}
 RUN_COLUMNS = ("id", "name", "status", "progress", "loss", "eval_loss", "created")
 
 
-def json_of(shown: "Shape | Iterable[Shape]") -> None:
+def print_json(shown: "Schema | Iterable[Schema]") -> None:
     """Print one thing as an object, several as one list."""
     from pydantic_core import to_json  # noqa: PLC0415 -- heavy import
 
@@ -23,7 +23,7 @@ def json_of(shown: "Shape | Iterable[Shape]") -> None:
     typer.echo(to_json(whole, indent=2, inf_nan_mode="strings").decode())
 
 
-def in_place(line: str) -> None:
+def print_in_place(line: str) -> None:
     """Print a line over the one before on a terminal, and below it in a log."""
     if sys.stdout.isatty():
         typer.echo(f"\x1b[A\x1b[2K{line}")
@@ -31,7 +31,7 @@ def in_place(line: str) -> None:
         typer.echo(line)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.console import Console  # noqa: PLC0415 -- heavy import
     from rich.table import Table  # noqa: PLC0415 -- heavy import
     from rich.text import Text  # noqa: PLC0415 -- heavy import
@@ -40,7 +40,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for column in columns:
         made.add_column(column, no_wrap=column == "id")
     for row in rows:
-        made.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in row))
+        made.add_row(*(Text(cell, style=STATUS_COLOURS.get(cell, "")) for cell in row))
     Console().print(made)
 
 
@@ -50,11 +50,11 @@ def run_row(run: "Run") -> list[str]:
         run.name,
         run.status,
         "" if run.progress is None else f"{run.progress:.0%}",
-        number(run.metrics.get("loss")),
-        number(run.metrics.get("eval_loss")),
+        format_number(run.metrics.get("loss")),
+        format_number(run.metrics.get("eval_loss")),
         f"{run.created_at:%Y-%m-%d %H:%M}",
     ]
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"

@@ -12,7 +12,7 @@ from studio.recipe.dotted_keys import merge, nest
 from studio.schemas.validation_errors import field_errors
 
 
-def read(file: Path, changes: Sequence[str]) -> AnyRecipe:
+def load_recipe(file: Path, changes: Sequence[str]) -> AnyRecipe:
     """Read a recipe file, with `key=value` changes laid over it."""
     values = yaml.load(file.read_text(encoding="utf-8"))
     pairs = [change.partition("=") for change in changes]

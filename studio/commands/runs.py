@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from studio.commands.output import RUN_COLUMNS, Json, json_of, number, run_row, table
+from studio.commands.output import (
+    RUN_COLUMNS,
+    JsonOption,
+    format_number,
+    print_json,
+    print_table,
+    run_row,
+)
 
 if TYPE_CHECKING:
     from studio.client import Run, Studio
@@ -42,112 +49,117 @@ def submit(
     name: Name = "",
     *,
     follow: Follow = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Queue a recipe."""
     from studio.commands import recipes  # noqa: PLC0415 -- heavy import
 
-    values = recipes.read(recipe, changes).model_dump(mode="json", exclude_unset=True)
+    values = recipes.load_recipe(recipe, changes).model_dump(mode="json", exclude_unset=True)
     with _studio() as studio:
         run = studio.runs.submit(name or recipe.stem, values)
         if follow:
             sys.exit(_follow(studio, run.id, as_json=as_json))
-    _told(run, f"Run {run.id} is queued: {run.name}.", as_json=as_json)
+    _print_run(run, f"Run {run.id} is queued: {run.name}.", as_json=as_json)
 
 
 @app.command("list")
-def listed(
-    query: Query = "", sort: Sort = "-created", limit: Limit = 20, *, as_json: Json = False
+def list_runs(
+    query: Query = "", sort: Sort = "-created", limit: Limit = 20, *, as_json: JsonOption = False
 ) -> None:
     """List runs, the newest first."""
     with _studio() as studio:
         found = list(islice(studio.runs.list(query, sort=sort), limit))
     if as_json:
-        json_of(found)
+        print_json(found)
     elif found:
-        table(RUN_COLUMNS, map(run_row, found))
+        print_table(RUN_COLUMNS, map(run_row, found))
     else:
         typer.echo("No run is like that.", err=True)
 
 
 @app.command()
-def show(run_id: RunId, *, as_json: Json = False) -> None:
+def show(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Tell all of a run."""
     with _studio() as studio:
         run = studio.runs.get(run_id)
     if as_json:
-        json_of(run)
+        print_json(run)
         return
-    table(RUN_COLUMNS, [run_row(run)])
-    _trouble(run)
+    print_table(RUN_COLUMNS, [run_row(run)])
+    _print_error(run)
 
 
 @app.command()
-def follow(run_id: RunId, *, as_json: Json = False) -> None:
+def follow(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Print a run's numbers until it has ended. Ctrl-C leaves it running."""
     with _studio() as studio:
         sys.exit(_follow(studio, run_id, as_json=as_json))
 
 
 @app.command()
-def cancel(run_id: RunId, *, as_json: Json = False) -> None:
+def cancel(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Stop a run; what it learnt since its last checkpoint is lost."""
     with _studio() as studio:
-        _told(studio.runs.cancel(run_id), "Cancelled.", as_json=as_json)
+        _print_run(studio.runs.cancel(run_id), "Cancelled.", as_json=as_json)
 
 
 @app.command()
-def pause(run_id: RunId, *, as_json: Json = False) -> None:
+def pause(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Have a run write a checkpoint and leave its slot."""
     with _studio() as studio:
-        _told(studio.runs.pause(run_id), "It will pause.", as_json=as_json)
+        _print_run(studio.runs.pause(run_id), "It will pause.", as_json=as_json)
 
 
 @app.command()
-def resume(run_id: RunId, *, as_json: Json = False) -> None:
+def resume(run_id: RunId, *, as_json: JsonOption = False) -> None:
     """Queue a paused run to go on."""
     with _studio() as studio:
-        _told(studio.runs.resume(run_id), "It is queued to go on.", as_json=as_json)
+        _print_run(studio.runs.resume(run_id), "It is queued to go on.", as_json=as_json)
 
 
 @app.command()
-def retry(run_id: RunId, *, from_start: Start = False, as_json: Json = False) -> None:
+def retry(run_id: RunId, *, from_start: Start = False, as_json: JsonOption = False) -> None:
     """Try again what has ended badly, from its newest checkpoint."""
     with _studio() as studio:
         run = studio.runs.retry(run_id, from_start=from_start)
-    _told(run, "It is queued again.", as_json=as_json)
+    _print_run(run, "It is queued again.", as_json=as_json)
 
 
 @app.command()
-def metrics(run_id: RunId, keys: Keys = "loss,eval_loss", *, as_json: Json = False) -> None:
+def metrics(run_id: RunId, keys: Keys = "loss,eval_loss", *, as_json: JsonOption = False) -> None:
     """Print a run's numbers, step by step."""
     wanted = [key for key in keys.split(",") if key]
     with _studio() as studio:
         found = studio.runs.metrics(run_id, wanted)
     if as_json:
-        json_of(found)
+        print_json(found)
         return
     shown = [key for key in wanted if key in found.series]
     columns = [found.series[key].mean for key in shown]
     rows = zip(found.x, *columns, strict=True)
-    table(["step", *shown], [[f"{step:g}", *map(number, values)] for step, *values in rows])
+    print_table(
+        ["step", *shown], [[f"{step:g}", *map(format_number, values)] for step, *values in rows]
+    )
 
 
 @app.command()
-def compare(run_ids: RunIds, base: Base = None, *, as_json: Json = False) -> None:
+def compare(run_ids: RunIds, base: Base = None, *, as_json: JsonOption = False) -> None:
     """Tell what differs between runs, and which did better."""
     with _studio() as studio:
         made = studio.compare(run_ids, base=base)
     if as_json:
-        json_of(made)
+        print_json(made)
         return
     settings = [[key, *map(str, values)] for key, values in made.differing.items()]
     told = [
-        [key, *(f"{number(cell.value)} {_delta(cell.delta)}".strip() for cell in cells)]
+        [
+            key,
+            *(f"{format_number(cell.value)} {_format_delta(cell.delta)}".strip() for cell in cells),
+        ]
         for key, cells in made.metrics.items()
     ]
     heads = [f"run {one}{' (base)' * (one == made.base)}" for one in made.runs]
-    table(["", *heads], settings + told)
+    print_table(["", *heads], settings + told)
 
 
 def _studio() -> "Studio":
@@ -156,9 +168,9 @@ def _studio() -> "Studio":
     return Studio()
 
 
-def _told(run: "Run", sentence: str, *, as_json: bool) -> None:
+def _print_run(run: "Run", sentence: str, *, as_json: bool) -> None:
     if as_json:
-        json_of(run)
+        print_json(run)
     else:
         typer.echo(sentence)
 
@@ -168,20 +180,20 @@ def _follow(studio: "Studio", run_id: int, *, as_json: bool) -> int:
     try:
         for event in studio.runs.stream(run_id):
             if event.event == "metrics" and not as_json:
-                _numbers(json.loads(event.data))
+                _print_metrics(json.loads(event.data))
     except KeyboardInterrupt:
         typer.echo(f"\nRun {run_id} goes on. Stop it: studio runs cancel {run_id}", err=True)
         return INTERRUPTED
     run = studio.runs.get(run_id)
     if as_json:
-        json_of(run)
+        print_json(run)
     else:
         typer.secho(f"Run {run_id} {run.status}.", fg="green" if run.error is None else "red")
-        _trouble(run)
+        _print_error(run)
     return 0 if run.status == "succeeded" else 1
 
 
-def _numbers(rows: list[dict[str, Any]]) -> None:
+def _print_metrics(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         told = {key: row["values"][key] for key in ("loss", "eval_loss") if key in row["values"]}
         if told:
@@ -189,11 +201,11 @@ def _numbers(rows: list[dict[str, Any]]) -> None:
             typer.echo(f"step {row['step']}  {numbers}")
 
 
-def _trouble(run: "Run") -> None:
+def _print_error(run: "Run") -> None:
     if run.error is not None:
         typer.secho(run.error.message, fg="red", err=True)
         typer.echo(run.error.hint, err=True)
 
 
-def _delta(value: float | None) -> str:
+def _format_delta(value: float | None) -> str:
     return "" if not value else f"({value:+.3g})"

@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from studio import logs, resources
 from studio.commands import login_link, output
 from studio.commands.login_link import Address
-from studio.commands.supervisor import Ending, Supervisor
+from studio.commands.supervisor import Shutdown, Supervisor
 from studio.errors import ConflictError, UnavailableError
 from studio.services.accounts import secrets
 from studio.services.operations import health_checks, home
@@ -39,23 +39,25 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
         UnavailableError: the folder cannot be used, or files of the page are missing.
 
     """
-    login_link.keep_private()
+    login_link.restrict_umask()
     logs.configure("web")
-    login_link.check(settings, address)
-    _require_scripts()
-    listening = listen(address)
+    login_link.require_safe_address(settings, address)
+    _require_vendored_scripts()
+    listening = open_listener(address)
     with locks.only_one(settings.home, "web", address.url):
         engine = home.open_home(settings)
         secrets.hide(engine, settings)
         home.tidy(engine, settings)
-        home.furnish(engine, settings, typer.echo, output.in_place)
-        _warn(settings)
-        with _worker_beside(engine, settings, wanted=worker) as ending:
+        home.furnish(engine, settings, typer.echo, output.print_in_place)
+        _print_warnings(settings)
+        with _supervised_worker(engine, settings, wanted=worker) as ending:
             # The largest import of all goes on while the worker does its own.
             from studio.web.app import create_app, settle  # noqa: PLC0415 -- heavy import
             from studio.web.rendering import render  # noqa: PLC0415 -- heavy import
 
-            _announce(login_link.prepare(engine, settings, address.url), open_page=open_page)
+            _print_address(
+                login_link.prepare_sign_in(engine, settings, address.url), open_page=open_page
+            )
             render.keep_compiled(settings.cache / "templates")
             app = create_app(engine, settings)
             settle()
@@ -70,15 +72,15 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
             _Server(config, ending).run(sockets=[listening])
 
 
-def _require_scripts() -> None:
-    if not resources.has_scripts():
+def _require_vendored_scripts() -> None:
+    if not resources.has_vendored_scripts():
         raise UnavailableError(
             "The page's scripts are missing from static/vendor.",
             hint="Run `make run`, or `python hatch_build.py` in the checkout.",
         )
 
 
-def _warn(settings: Settings) -> None:
+def _print_warnings(settings: Settings) -> None:
     """Say on the terminal what may hurt the data; nothing of it keeps the studio from starting."""
     for finding in health_checks.of_home(settings):
         if finding.good is False:
@@ -86,13 +88,13 @@ def _warn(settings: Settings) -> None:
 
 
 @contextmanager
-def _worker_beside(engine: Engine, settings: Settings, *, wanted: bool) -> Iterator[Ending]:
+def _supervised_worker(engine: Engine, settings: Settings, *, wanted: bool) -> Iterator[Shutdown]:
     """Keep a worker as long as the web process lives; what it trains goes on after both.
 
     Yields what is to be called as soon as a signal comes.
     """
     supervisor = Supervisor(engine, settings) if wanted else None
-    ending = Ending(supervisor, settings)
+    ending = Shutdown(supervisor, settings)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, ending.leave)
     ending.start()
@@ -110,7 +112,7 @@ def _worker_beside(engine: Engine, settings: Settings, *, wanted: bool) -> Itera
 class _Server(uvicorn.Server):
     """A server that says at once that a signal has come, and not when it has done with it."""
 
-    def __init__(self, config: uvicorn.Config, ending: Ending) -> None:
+    def __init__(self, config: uvicorn.Config, ending: Shutdown) -> None:
         super().__init__(config)
         self._ending = ending
 
@@ -119,7 +121,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def listen(address: Address) -> socket.socket:
+def open_listener(address: Address) -> socket.socket:
     """Take the port before anything else, so that a second studio says so at once."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     # Said to be TCP, or asyncio does not turn off Nagle's algorithm: 40 ms for each answer of a
@@ -143,7 +145,7 @@ def listen(address: Address) -> socket.socket:
     return listening
 
 
-def _announce(url: str, *, open_page: bool) -> None:
+def _print_address(url: str, *, open_page: bool) -> None:
     once = "\n  This link lets one browser in; `studio link` prints another." if "?" in url else ""
     typer.secho(f"\n  Mantissa Studio is at {url}{once}\n  Ctrl-C ends it.\n", bold=True)
     has_screen = sys.platform == "darwin" or bool(

@@ -26,18 +26,18 @@ from studio.worker.fault_isolation import caught
 
 log = logging.getLogger(__name__)
 
-WORKER = (sys.executable, "-m", "studio", "worker")
+WORKER_COMMAND = (sys.executable, "-m", "studio", "worker")
 
-PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+RESTART_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Seconds until the next worker starts, after one death in a row, two, three, and so on."""
 
-STEADY_SECONDS = 60.0
+STABLE_SECONDS = 60.0
 """A worker that lived for so long has started well: its death is the first in a row."""
 
-END_SECONDS = 1.8
+SHUTDOWN_SECONDS = 1.8
 """How long after a signal everything has ended, unless runs are drained."""
 
-_WORDS_BYTES = 2**13
+_MAX_MESSAGE_BYTES = 2**13
 
 
 @dataclass(slots=True)
@@ -46,9 +46,9 @@ class Supervisor:
 
     engine: Engine
     settings: Settings
-    command: Sequence[str] = WORKER
-    pauses: Sequence[float] = PAUSES
-    steady_seconds: float = STEADY_SECONDS
+    command: Sequence[str] = WORKER_COMMAND
+    pauses: Sequence[float] = RESTART_DELAYS
+    steady_seconds: float = STABLE_SECONDS
     child: subprocess.Popen[bytes] | None = None
     _line: socket.socket | None = None
     _ending: threading.Event = field(default_factory=threading.Event)
@@ -126,13 +126,13 @@ class Supervisor:
             return ""
         self._line.setblocking(False)  # noqa: FBT003 -- socket's own signature
         try:
-            return self._line.recv(_WORDS_BYTES).decode("utf-8", "replace").strip()
+            return self._line.recv(_MAX_MESSAGE_BYTES).decode("utf-8", "replace").strip()
         except OSError:
             return ""
 
 
 @dataclass(slots=True)
-class Ending:
+class Shutdown:
     """Ends web and worker together, and within a time."""
 
     supervisor: Supervisor | None
@@ -143,7 +143,7 @@ class Ending:
     def seconds(self) -> float:
         """How long it may take: runs that are drained write a checkpoint first."""
         drains = self.supervisor is not None and self.settings.on_stop == "drain"
-        return END_SECONDS + (self.settings.save_grace_seconds if drains else 0.0)
+        return SHUTDOWN_SECONDS + (self.settings.save_grace_seconds if drains else 0.0)
 
     def start(self) -> None:
         """Wait for the end in a thread: a signal handler must neither start one nor block."""

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from studio import logs
 from studio.commands import output, recipes
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
@@ -22,7 +22,7 @@ from studio.services.storage import locks
 from studio.settings import Settings
 from studio.worker.loop import Loop
 
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 
 
 def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> int:
@@ -32,26 +32,26 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
         InvalidError: the file is no recipe, or a change names no field.
 
     """
-    recipe = recipes.read(file, changes)
+    recipe = recipes.load_recipe(file, changes)
     engine = home.open_home(settings)
-    home.furnish(engine, settings, typer.echo, output.in_place)
+    home.furnish(engine, settings, typer.echo, output.print_in_place)
     with unit_of_work(engine) as db:
         run = runs.submit(db, experiments.create(db, name, recipe))
     typer.echo(f"Run {run.id} is queued.")
     if run.precision_reason:
         typer.echo(f"Precision chosen by the studio. {run.precision_reason}")
     stop = threading.Event()
-    worker = threading.Thread(target=_work, args=(engine, settings, stop))
+    worker = threading.Thread(target=_run_worker, args=(engine, settings, stop))
     worker.start()
     try:
         ended = _follow(engine, run.id or 0)
     finally:
         stop.set()
         worker.join()
-    return _sum_up(ended, settings)
+    return _print_result(ended, settings)
 
 
-def _work(engine: Engine, settings: Settings, stop: threading.Event) -> None:
+def _run_worker(engine: Engine, settings: Settings, stop: threading.Event) -> None:
     """Run the queue here, unless a worker already does."""
     try:
         with locks.only_one(settings.home, "worker", "studio train"):
@@ -66,7 +66,7 @@ def _follow(engine: Engine, run_id: int) -> Run:
     """Print each new number until the run has ended."""
     last, pause = 0, threading.Event()
     while True:
-        with reading(engine) as db:
+        with read_session(engine) as db:
             run = runs.get(db, run_id)
             rows = metrics.after(db, run_id, last)
         for row in rows:
@@ -77,10 +77,10 @@ def _follow(engine: Engine, run_id: int) -> Run:
                 typer.echo(f"step {row.step}/{run.total_steps}  {numbers}")
         if run.status.is_final and not rows:
             return run
-        pause.wait(LOOK_SECONDS)
+        pause.wait(POLL_SECONDS)
 
 
-def _sum_up(run: Run, settings: Settings) -> int:
+def _print_result(run: Run, settings: Settings) -> int:
     if run.status is RunStatus.SUCCEEDED:
         typer.echo(f"Done: {settings.runs / str(run.id) / 'artifacts'}")
         return 0

@@ -10,7 +10,7 @@ from studio import logs
 from studio.commands import login_link
 from studio.errors import StudioError
 from studio.processes import parent_death
-from studio.redaction import redacted
+from studio.redaction import redact
 from studio.services.accounts import secrets
 from studio.services.operations import home
 from studio.services.storage import locks
@@ -18,30 +18,30 @@ from studio.settings import Settings
 from studio.worker.fault_isolation import caught
 from studio.worker.loop import Loop
 
-PATIENCE_SECONDS = 5.0
+LOCK_WAIT_SECONDS = 5.0
 """How long a worker waits for the one before it to leave, where somebody would start it again."""
 
 
-def work(lifeline: int | None) -> None:
+def run_worker(lifeline: int | None) -> None:
     """Run the queue; `lifeline` is an open socket whose other end a supervisor holds."""
     stop = threading.Event()
-    with _explained(lifeline):
+    with _errors_to_supervisor(lifeline):
         settings = Settings()
-        login_link.keep_private()
+        login_link.restrict_umask()
         logs.configure("worker")
         if lifeline is not None:
-            parent_death.stop_with_parent(lifeline, stop)
+            parent_death.stop_on_parent_exit(lifeline, stop)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         engine = home.open_home(settings)
         secrets.hide(engine, settings)
-        patience = 0.0 if lifeline is None else PATIENCE_SECONDS
+        patience = 0.0 if lifeline is None else LOCK_WAIT_SECONDS
         with locks.only_one(settings.home, "worker", "the queue", patience_seconds=patience):
             Loop.local(engine, settings).run(stop)
 
 
 @contextmanager
-def _explained(lifeline: int | None) -> Iterator[None]:
+def _errors_to_supervisor(lifeline: int | None) -> Iterator[None]:
     """Say to the supervisor why the queue cannot go on, for its pages to show."""
     with caught() as errors:
         yield
@@ -51,5 +51,5 @@ def _explained(lifeline: int | None) -> Iterator[None]:
             words = f"{error.message} {error.hint}".strip()
         if lifeline is not None:
             with suppress(OSError):  # It is gone.
-                os.write(lifeline, redacted(words[:2000]).encode())
+                os.write(lifeline, redact(words[:2000]).encode())
         raise error

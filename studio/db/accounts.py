@@ -6,8 +6,8 @@ from enum import StrEnum
 from sqlalchemy import Column, Index
 from sqlmodel import Field, SQLModel
 
-from studio.db.column_types import NEVER_REUSED, Instant, now
-from studio.db.states import plain
+from studio.db.column_types import AUTOINCREMENT, UTCDateTime, now
+from studio.db.states import text_enum
 
 
 class Scope(StrEnum):
@@ -33,7 +33,7 @@ class Role(StrEnum):
     ADMINISTRATOR = "administrator"
 
 
-class Purpose(StrEnum):
+class LinkPurpose(StrEnum):
     """What a one-time link is for."""
 
     ENTER = "enter"
@@ -47,24 +47,24 @@ class Purpose(StrEnum):
 class Account(SQLModel, table=True):
     """A person."""
 
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     """In small letters."""
-    role: Role = Field(sa_column=Column(plain(Role), nullable=False))
+    role: Role = Field(sa_column=Column(text_enum(Role), nullable=False))
     password: str = ""
     """Its argon2id hash; nothing while none was chosen."""
     subject: str | None = Field(default=None, unique=True, index=True)
     """Who they are for a service that signs people in; names may be given to others, this not."""
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
-class SignIn(SQLModel, table=True):
+class LoginSession(SQLModel, table=True):
     """A browser that was let in. What its cookie says is kept as a hash only."""
 
     __tablename__ = "sign_in"
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     sha256: str = Field(unique=True)
@@ -75,15 +75,15 @@ class SignIn(SQLModel, table=True):
     address: str = ""
     agent: str = ""
     """What the browser says it is."""
-    began_at: datetime = Field(default_factory=now, sa_type=Instant)
-    seen_at: datetime = Field(default_factory=now, sa_type=Instant)
+    began_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    seen_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
-class Token(SQLModel, table=True):
+class ApiToken(SQLModel, table=True):
     """What a program shows instead of a cookie. It is kept as a hash only."""
 
     __tablename__ = "token"
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     name: str
@@ -92,30 +92,30 @@ class Token(SQLModel, table=True):
         default=None, foreign_key="account.id", index=True, ondelete="CASCADE"
     )
     """Whose it is; None in a studio without accounts."""
-    scope: Scope = Field(sa_column=Column(plain(Scope), nullable=False))
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
-    expires_at: datetime | None = Field(default=None, sa_type=Instant)
-    used_at: datetime | None = Field(default=None, sa_type=Instant)
+    scope: Scope = Field(sa_column=Column(text_enum(Scope), nullable=False))
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    expires_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    used_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
 
 
-class Ticket(SQLModel, table=True):
+class OneTimeLink(SQLModel, table=True):
     """A link that works once."""
 
     __tablename__ = "ticket"
     sha256: str = Field(primary_key=True)
-    purpose: Purpose = Field(sa_column=Column(plain(Purpose), nullable=False))
+    purpose: LinkPurpose = Field(sa_column=Column(text_enum(LinkPurpose), nullable=False))
     account_id: int | None = Field(default=None, foreign_key="account.id", ondelete="CASCADE")
-    expires_at: datetime = Field(sa_type=Instant)
+    expires_at: datetime = Field(sa_type=UTCDateTime)
 
 
-class Deed(SQLModel, table=True):
+class AuditEntry(SQLModel, table=True):
     """Something that somebody did, or was refused."""
 
     __tablename__ = "deed"
     __table_args__ = (Index("deed_by_time", "at"),)
 
     id: int | None = Field(default=None, primary_key=True)
-    at: datetime = Field(default_factory=now, sa_type=Instant)
+    at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     who: str
     """A name, for the account may be gone by now."""
     method: str

@@ -7,15 +7,15 @@ from sqlalchemy import Connection
 from studio import resources
 
 
-def walk(connection: Connection, to: str, *, back: bool = False) -> None:
+def run_migrations(connection: Connection, to: str, *, back: bool = False) -> None:
     """Run the migrations between a database's version and another, in the open transaction."""
-    config = configuration()
+    config = alembic_config()
     config.attributes["connection"] = connection
     (command.downgrade if back else command.upgrade)(config, to)
 
 
-def configuration() -> Config:
+def alembic_config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(resources.migrations()))
+    config.set_main_option("script_location", str(resources.migrations_dir()))
     config.set_main_option("path_separator", "os")
     return config

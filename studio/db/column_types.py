@@ -12,14 +12,14 @@ from sqlalchemy.types import TypeDecorator
 
 T = TypeVar("T")
 
-HOMES: WeakKeyDictionary[Dialect, Path] = WeakKeyDictionary()
+HOME_DIRS: WeakKeyDictionary[Dialect, Path] = WeakKeyDictionary()
 """The folder that each open database lies in. A column is told of its dialect and nothing else."""
 
-INSIDE = "./"
+HOME_PREFIX = "./"
 """How a path relative to the home begins; no name on the hub does."""
 
 
-class Validated(TypeDecorator[T]):
+class ValidatedJSON(TypeDecorator[T]):
     """A JSON column whose values are checked on the way in and on the way out."""
 
     impl = JSON
@@ -37,7 +37,7 @@ class Validated(TypeDecorator[T]):
         return None if value is None else self.adapter.validate_python(value, strict=False)
 
 
-class Instant(TypeDecorator[datetime]):
+class UTCDateTime(TypeDecorator[datetime]):
     """A moment in UTC. SQLite forgets the zone; this puts it back."""
 
     impl = DateTime
@@ -50,7 +50,7 @@ class Instant(TypeDecorator[datetime]):
         return None if value is None else value.replace(tzinfo=UTC)
 
 
-class InHome(TypeDecorator[str]):
+class HomePath(TypeDecorator[str]):
     """A folder, or a name on the hub. A folder inside the home is kept relative to it.
 
     So a home can be moved, copied and restored elsewhere; who reads the column gets the path as it
@@ -61,23 +61,23 @@ class InHome(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        home = HOMES[dialect]
+        home = HOME_DIRS[dialect]
         if value is None or not Path(value).is_relative_to(home):
             return value
-        return INSIDE + Path(value).relative_to(home).as_posix()
+        return HOME_PREFIX + Path(value).relative_to(home).as_posix()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is None or not value.startswith(INSIDE):
+        if value is None or not value.startswith(HOME_PREFIX):
             return value
-        return str(HOMES[dialect] / value)
+        return str(HOME_DIRS[dialect] / value)
 
 
 def now() -> datetime:
     return datetime.now(UTC)
 
 
-METRICS = TypeAdapter(dict[str, float], config=ConfigDict(ser_json_inf_nan="strings"))
+METRICS_ADAPTER = TypeAdapter(dict[str, float], config=ConfigDict(ser_json_inf_nan="strings"))
 """Numbers by name; NaN and infinity are written as strings, for JSON has no word for them."""
 
-NEVER_REUSED = {"sqlite_autoincrement": True}
+AUTOINCREMENT = {"sqlite_autoincrement": True}
 """SQLite gives a deleted row's id to the next one, unless told not to; ours are in addresses."""

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine.interfaces import DBAPICursor
 
 
-class Changes:
+class CommitWatcher:
     """Tells of commits of every connection but its own, which must never write."""
 
     def __init__(self, cursor: DBAPICursor) -> None:
@@ -22,9 +22,9 @@ class Changes:
 
 
 @contextmanager
-def watched(engine: Engine) -> Iterator[Changes]:
+def watch_commits(engine: Engine) -> Iterator[CommitWatcher]:
     """Watch a database over a connection kept for that."""
     # The driver's own connection, because a session's begins a transaction, which sees one
     # moment of the database for ever.
     with closing(engine.raw_connection()) as connection:
-        yield Changes(connection.cursor())
+        yield CommitWatcher(connection.cursor())

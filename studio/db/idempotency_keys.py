@@ -5,10 +5,10 @@ from datetime import datetime
 from sqlalchemy import JSON, Column
 from sqlmodel import Field, SQLModel
 
-from studio.db.column_types import Instant, now
+from studio.db.column_types import UTCDateTime, now
 
 
-class Receipt(SQLModel, table=True):
+class IdempotencyKey(SQLModel, table=True):
     """What was answered to a request under a key: sent again, it is answered alike."""
 
     __tablename__ = "receipt"
@@ -18,4 +18,4 @@ class Receipt(SQLModel, table=True):
     status: int
     headers: dict[str, str] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     body: bytes
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, SQLColumnExpression, func, select
 
 
-def each(column: SQLColumnExpression[Any], *where: ColumnElement[bool]) -> Select[Any]:
+def distinct_values(column: SQLColumnExpression[Any], *where: ColumnElement[bool]) -> Select[Any]:
     """Select each value of a column once, in order; None at the end.
 
     One is looked up after the other: an index that begins with the column is hardly read.

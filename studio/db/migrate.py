@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from studio import resources
 from studio.db import snapshot
-from studio.db.session import in_words
+from studio.db.session import explain_errors
 from studio.errors import UnavailableError
 
 BACKUPS = "backups"
@@ -28,10 +28,10 @@ def upgrade(engine: Engine, to: str = "head") -> None:
     """
     if not is_behind(engine, to):
         return
-    kept = _keep(engine)
+    kept = _back_up(engine)
     try:
-        with in_words():
-            _walk(engine, to)
+        with explain_errors():
+            _run_migrations(engine, to)
     except SQLAlchemyError as error:
         raise UnavailableError(
             f"The database could not be brought to this version: {error}.",
@@ -46,19 +46,19 @@ def is_behind(engine: Engine, to: str = "head") -> bool:
         UnavailableError: a newer studio has written this database.
 
     """
-    now = current(engine)
-    require_known(now)
-    return now != (versions()[-1] if to == "head" else to)
+    now = current_version(engine)
+    reject_newer_version(now)
+    return now != (known_versions()[-1] if to == "head" else to)
 
 
-def require_known(version: str | None) -> None:
+def reject_newer_version(version: str | None) -> None:
     """Refuse a version that this studio has not heard of.
 
     Raises:
         UnavailableError: it is a newer one.
 
     """
-    if version and version not in versions():
+    if version and version not in known_versions():
         raise UnavailableError(
             f"This database was written by a newer version of the studio ({version}).",
             hint="Update the studio, or choose another folder with STUDIO_HOME.",
@@ -66,12 +66,12 @@ def require_known(version: str | None) -> None:
 
 
 def downgrade(engine: Engine, to: str) -> None:
-    _walk(engine, to, back=True)
+    _run_migrations(engine, to, back=True)
 
 
-def current(engine: Engine) -> str | None:
+def current_version(engine: Engine) -> str | None:
     """Return the version a database is at, or None for an empty one."""
-    with in_words():
+    with explain_errors():
         if not inspect(engine).has_table("alembic_version"):
             return None
         with engine.connect() as connection:
@@ -81,22 +81,22 @@ def current(engine: Engine) -> str | None:
     return version
 
 
-def versions() -> list[str]:
+def known_versions() -> list[str]:
     """Return the versions this studio knows, oldest first: the numbers of its migration files."""
-    folder = resources.migrations() / "versions"
+    folder = resources.migrations_dir() / "versions"
     return sorted(path.name[:4] for path in folder.glob("[0-9][0-9][0-9][0-9]_*.py"))
 
 
-def _keep(engine: Engine) -> Path | None:
+def _back_up(engine: Engine) -> Path | None:
     """Copy a database that holds something. Return where the copy is."""
-    now, database = current(engine), engine.url.database
+    now, database = current_version(engine), engine.url.database
     if now is None or database is None:
         return None
-    return snapshot.keep(engine, Path(database).parent / BACKUPS, now)
+    return snapshot.create_before_upgrade(engine, Path(database).parent / BACKUPS, now)
 
 
-def _walk(engine: Engine, to: str, *, back: bool = False) -> None:
+def _run_migrations(engine: Engine, to: str, *, back: bool = False) -> None:
     from studio.db import alembic_runner  # noqa: PLC0415 -- heavy import
 
     with engine.execution_options(begin="BEGIN IMMEDIATE").begin() as connection:
-        alembic_runner.walk(connection, to, back=back)
+        alembic_runner.run_migrations(connection, to, back=back)

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, Column, Index, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from studio.db.column_types import NEVER_REUSED, Instant, now
+from studio.db.column_types import AUTOINCREMENT, UTCDateTime, now
 
 
 class Channel(StrEnum):
@@ -24,7 +24,7 @@ class DeliveryStatus(StrEnum):
 class Delivery(SQLModel, table=True):
     """One message for one channel. It is stored with what it tells of, or neither is."""
 
-    __table_args__ = (Index("ix_delivery_status_due_at", "status", "due_at"), NEVER_REUSED)
+    __table_args__ = (Index("ix_delivery_status_due_at", "status", "due_at"), AUTOINCREMENT)
 
     id: int | None = Field(default=None, primary_key=True)
     key: str = Field(unique=True)
@@ -36,12 +36,12 @@ class Delivery(SQLModel, table=True):
     data: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     """The run in brief, as it was at that moment."""
     status: str = DeliveryStatus.WAITING
-    due_at: datetime = Field(default_factory=now, sa_type=Instant)
+    due_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     """When to try next; while a try goes on, when it is taken for lost."""
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
-class Try(SQLModel, table=True):
+class DeliveryAttempt(SQLModel, table=True):
     """One try at a delivery, written down before it is made."""
 
     __tablename__ = "delivery_try"
@@ -50,8 +50,8 @@ class Try(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     delivery_id: int = Field(foreign_key="delivery.id", ondelete="CASCADE")
     number: int
-    began_at: datetime = Field(sa_type=Instant)
-    ended_at: datetime | None = Field(default=None, sa_type=Instant)
+    began_at: datetime = Field(sa_type=UTCDateTime)
+    ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     """None while it goes on, and for ever if its worker was killed meanwhile."""
     words: str = ""
     """What came back, as a sentence."""

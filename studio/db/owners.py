@@ -24,27 +24,27 @@ class Actor:
     """Whether only one's own and everyone's things may be changed."""
 
 
-_NOBODY = Actor()
-_ACTING: ContextVar[Actor] = ContextVar("acting", default=_NOBODY)
+_DEFAULT_ACTOR = Actor()
+_CURRENT_ACTOR: ContextVar[Actor] = ContextVar("acting", default=_DEFAULT_ACTOR)
 
 
 @contextmanager
-def acting(actor: Actor) -> Iterator[None]:
-    before = _ACTING.set(actor)
+def acting_as(actor: Actor) -> Iterator[None]:
+    before = _CURRENT_ACTOR.set(actor)
     try:
         yield
     finally:
-        _ACTING.reset(before)
+        _CURRENT_ACTOR.reset(before)
 
 
-def actor() -> Actor:
-    return _ACTING.get()
+def current_actor() -> Actor:
+    return _CURRENT_ACTOR.get()
 
 
-def whose() -> int | None:
-    return _ACTING.get().account_id
+def current_owner_id() -> int | None:
+    return _CURRENT_ACTOR.get().account_id
 
 
-def owner() -> Any:  # noqa: ANN401 -- what SQLModel's Field gives has no nameable type
+def owner_column() -> Any:  # noqa: ANN401 -- what SQLModel's Field gives has no nameable type
     """Make the column of a row's owner; None is everyone."""
-    return Field(default_factory=whose, foreign_key="account.id")
+    return Field(default_factory=current_owner_id, foreign_key="account.id")

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from sqlmodel import Field, SQLModel
 
-from studio.db.column_types import Instant, now
+from studio.db.column_types import UTCDateTime, now
 
 
 class Secret(SQLModel, table=True):
@@ -16,4 +16,4 @@ class Secret(SQLModel, table=True):
     """A Fernet token of its name and value."""
     set_by: str
     """A name, for the account may be gone by now."""
-    set_at: datetime = Field(default_factory=now, sa_type=Instant)
+    set_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)

@@ -12,10 +12,10 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, create_engine
 
-from studio.db.column_types import HOMES
+from studio.db.column_types import HOME_DIRS
 from studio.errors import DiskFullError, StudioError, UnavailableError
 
-FIXED = (3, 51, 3)
+FIRST_SAFE_SQLITE = (3, 51, 3)
 """The first SQLite without the WAL-reset bug, which can corrupt a database under two writers."""
 
 BUSY_SECONDS = 30.0
@@ -28,24 +28,24 @@ NO_TRANSACTION = "none"
 """What `begin` is set to for the few statements that SQLite takes outside of one only."""
 
 
-def connect(database: Path, *, busy_seconds: float = BUSY_SECONDS) -> Engine:
+def open_engine(database: Path, *, busy_seconds: float = BUSY_SECONDS) -> Engine:
     """Open the database file with the newest SQLite at hand."""
     engine = create_engine(
         f"sqlite:///{database}",
-        module=driver(),
+        module=sqlite_driver(),
         connect_args={"check_same_thread": False},
         hide_parameters=True,  # what people bring does not belong into a log
         max_overflow=-1,  # a connection is a file handle: nobody should wait for another's
     )
-    HOMES[engine.dialect] = database.absolute().parent
-    event.listen(engine, "connect", partial(_prepare, int(busy_seconds * 1000)))
+    HOME_DIRS[engine.dialect] = database.absolute().parent
+    event.listen(engine, "connect", partial(_set_pragmas, int(busy_seconds * 1000)))
     event.listen(engine, "begin", _begin)
     return engine
 
 
-def driver() -> ModuleType:
+def sqlite_driver() -> ModuleType:
     """Return Python's SQLite, or pysqlite3's newer one when Python's has the WAL-reset bug."""
-    if sqlite3.sqlite_version_info >= FIXED:
+    if sqlite3.sqlite_version_info >= FIRST_SAFE_SQLITE:
         return sqlite3
     try:
         from pysqlite3 import dbapi2  # noqa: PLC0415 -- optional dependency
@@ -65,24 +65,24 @@ def unit_of_work(engine: Engine) -> Iterator[Session]:
 
     """
     writer = engine.execution_options(begin="BEGIN IMMEDIATE")
-    with in_words(), Session(writer, expire_on_commit=False) as session, session.begin():
+    with explain_errors(), Session(writer, expire_on_commit=False) as session, session.begin():
         yield session
 
 
 @contextmanager
-def reading(engine: Engine) -> Iterator[Session]:
+def read_session(engine: Engine) -> Iterator[Session]:
     """Open a session that sees one moment of the database and changes nothing.
 
     Raises:
         UnavailableError: the database cannot be used now.
 
     """
-    with in_words(), Session(engine, expire_on_commit=False) as session:
+    with explain_errors(), Session(engine, expire_on_commit=False) as session:
         yield session
 
 
 @contextmanager
-def in_words() -> Iterator[None]:
+def explain_errors() -> Iterator[None]:
     """Say what keeps the database from working as a person can use it.
 
     Raises:
@@ -93,13 +93,13 @@ def in_words() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        told = _explained(str(error.orig))
+        told = _explanation(str(error.orig))
         if told is None:
             raise
         raise told from error
 
 
-def _explained(reason: str) -> StudioError | None:
+def _explanation(reason: str) -> StudioError | None:
     if "disk is full" in reason:
         return DiskFullError(
             "The disk is full; nothing was saved.", hint="Free some space, then try again."
@@ -121,7 +121,7 @@ def _explained(reason: str) -> StudioError | None:
     return None
 
 
-def _prepare(busy_milliseconds: int, connection: DBAPIConnection, _record: object) -> None:
+def _set_pragmas(busy_milliseconds: int, connection: DBAPIConnection, _record: object) -> None:
     # The driver must not begin transactions by itself: `_begin` does, at the right moment.
     setattr(connection, "isolation_level", None)  # noqa: B010 -- sqlite3's, not in the protocol
     cursor = connection.cursor()

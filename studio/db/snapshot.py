@@ -11,16 +11,16 @@ from uuid import uuid4
 
 from sqlalchemy import Engine
 
-from studio.db.session import NO_TRANSACTION, connect, in_words
+from studio.db.session import NO_TRANSACTION, explain_errors, open_engine
 from studio.errors import UnavailableError
 
-_UNFINISHED = ".new-"
+_UNFINISHED_PREFIX = ".new-"
 
-KEPT = 3
+MAX_COPIES = 3
 """How many copies from before upgrades stay; the oldest goes first."""
 
 
-def take(engine: Engine, to: Path) -> None:
+def create(engine: Engine, to: Path) -> None:
     """Write a copy: whole, checked and safe on the disk, or none at all.
 
     Raises:
@@ -28,29 +28,32 @@ def take(engine: Engine, to: Path) -> None:
         UnavailableError: the database is busy, or damaged.
 
     """
-    unfinished = to.with_name(f"{_UNFINISHED}{uuid4().hex}")
+    unfinished = to.with_name(f"{_UNFINISHED_PREFIX}{uuid4().hex}")
     try:
-        with in_words(), engine.execution_options(begin=NO_TRANSACTION).connect() as connection:
+        with (
+            explain_errors(),
+            engine.execution_options(begin=NO_TRANSACTION).connect() as connection,
+        ):
             connection.exec_driver_sql("VACUUM INTO ?", (str(unfinished),))
-        check(unfinished)
-        _sync(unfinished)
+        verify(unfinished)
+        _fsync(unfinished)
         unfinished.replace(to)
-        _sync(to.parent)
+        _fsync(to.parent)
     finally:
         for leftover in to.parent.glob(f"{unfinished.name}*"):
             leftover.unlink()
 
 
-def check(database: Path) -> None:
+def verify(database: Path) -> None:
     """Read a database from end to end.
 
     Raises:
         UnavailableError: it is damaged.
 
     """
-    engine = connect(database)
+    engine = open_engine(database)
     try:
-        with in_words(), engine.connect() as connection:
+        with explain_errors(), engine.connect() as connection:
             said = connection.exec_driver_sql("PRAGMA quick_check").scalar_one()
     finally:
         engine.dispose()
@@ -60,7 +63,7 @@ def check(database: Path) -> None:
         )
 
 
-def keep(engine: Engine, folder: Path, revision: str) -> Path:
+def create_before_upgrade(engine: Engine, folder: Path, revision: str) -> Path:
     """Keep a copy from before an upgrade, named by its revision and the time, beside the last few.
 
     Raises:
@@ -69,16 +72,16 @@ def keep(engine: Engine, folder: Path, revision: str) -> Path:
 
     """
     folder.mkdir(mode=0o700, exist_ok=True)
-    for leftover in folder.glob(f"{_UNFINISHED}*"):
+    for leftover in folder.glob(f"{_UNFINISHED_PREFIX}*"):
         leftover.unlink()
     kept = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{revision}.db"
-    take(engine, kept)
-    for old in sorted(folder.glob("*Z-*.db"))[:-KEPT]:
+    create(engine, kept)
+    for old in sorted(folder.glob("*Z-*.db"))[:-MAX_COPIES]:
         old.unlink()
     return kept
 
 
-def _sync(path: Path) -> None:
+def _fsync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -29,7 +29,7 @@ FINAL = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED})
 LIVE = frozenset({RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING})
 
 
-class Ask(StrEnum):
+class RunCommand(StrEnum):
     """What a person may ask of a run that trains."""
 
     CANCEL = "cancel"
@@ -40,7 +40,7 @@ class Ask(StrEnum):
     """Pause and wait in the queue again: the worker is leaving."""
 
 
-class WorkStatus(StrEnum):
+class TaskStatus(StrEnum):
     """Where work stands that a process of its own does: an export, a chore."""
 
     QUEUED = "queued"
@@ -51,7 +51,7 @@ class WorkStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return self not in {WorkStatus.QUEUED, WorkStatus.RUNNING}
+        return self not in {TaskStatus.QUEUED, TaskStatus.RUNNING}
 
 
 class SweepStatus(StrEnum):
@@ -77,7 +77,7 @@ class DatasetStatus(StrEnum):
     FAILED = "failed"
 
 
-def plain(kind: type[StrEnum]) -> Enum:
+def text_enum(kind: type[StrEnum]) -> Enum:
     """Keep words as plain text, so that a new one needs no change of the table."""
     words = [one.value for one in kind]
     return Enum(kind, native_enum=False, length=20, values_callable=lambda _kind: words)

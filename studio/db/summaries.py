@@ -5,8 +5,8 @@ from datetime import datetime
 from sqlalchemy import JSON, Column, Index
 from sqlmodel import Field, SQLModel
 
-from studio.db.column_types import NEVER_REUSED, Instant, now
-from studio.db.owners import owner
+from studio.db.column_types import AUTOINCREMENT, UTCDateTime, now
+from studio.db.owners import owner_column
 
 
 class MetricSummary(SQLModel, table=True):
@@ -46,30 +46,30 @@ class SavedView(SQLModel, table=True):
     """A list of runs as somebody wants to find it again."""
 
     __tablename__ = "saved_view"
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     query: str
     """What stands in the address behind the question mark."""
-    owner_id: int | None = owner()
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
-class Comparison(SQLModel, table=True):
+class SavedComparison(SQLModel, table=True):
     """Runs side by side as somebody saw them, kept with a name and a text."""
 
     __tablename__ = "comparison"
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     name: str
     text: str = ""
     query: str
     """What the address of the page said, all of it."""
-    owner_id: int | None = owner()
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
-    changed_at: datetime = Field(default_factory=now, sa_type=Instant)
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    changed_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class Rating(SQLModel, table=True):
@@ -78,4 +78,4 @@ class Rating(SQLModel, table=True):
     sample_id: int = Field(primary_key=True, foreign_key="sample.id", ondelete="CASCADE")
     score: int
     """From 1, of no use, to 5, as good as it can be."""
-    rated_at: datetime = Field(default_factory=now, sa_type=Instant)
+    rated_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)

@@ -9,34 +9,41 @@ from sqlmodel import Field, SQLModel
 
 import studio.db.openai
 import studio.db.sweeps  # noqa: F401 -- a run refers to its sweep
-from studio.db.column_types import METRICS, NEVER_REUSED, InHome, Instant, Validated, now
-from studio.db.owners import owner
-from studio.db.states import Ask, DatasetStatus, RunStatus, plain
+from studio.db.column_types import (
+    AUTOINCREMENT,
+    METRICS_ADAPTER,
+    HomePath,
+    UTCDateTime,
+    ValidatedJSON,
+    now,
+)
+from studio.db.owners import owner_column
+from studio.db.states import DatasetStatus, RunCommand, RunStatus, text_enum
 from studio.methods import RECIPES, AnyRecipe
 
 
 class Experiment(SQLModel, table=True):
     """A named recipe with notes and tags: what to try."""
 
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     name: str
     notes: str = ""
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPES), nullable=False))
     precision_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
     """Why the studio chose the recipe's precision; empty where a person did."""
     parent: str = Field(default="", sa_column_kwargs={"server_default": ""})
     """What its recipe was made from, as `run:12` or `experiment:3`; it may be gone by now."""
-    owner_id: int | None = owner()
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class Study(SQLModel, table=True):
     """One recipe in several precisions and with several seeds: to see what a precision costs."""
 
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     experiment_id: int = Field(foreign_key="experiment.id", index=True, ondelete="CASCADE")
@@ -45,8 +52,8 @@ class Study(SQLModel, table=True):
     seeds: list[int] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     max_steps: int | None = None
     """How long each run is; None leaves that to the recipe."""
-    owner_id: int | None = owner()
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class Run(SQLModel, table=True):
@@ -60,7 +67,7 @@ class Run(SQLModel, table=True):
         Index("run_took", "finished_at", "claimed_at", "tokens"),
         # No trial of a sweep is made twice, whoever makes it.
         Index("run_of_sweep", "sweep_id", "trial", unique=True),
-        NEVER_REUSED,
+        AUTOINCREMENT,
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -72,7 +79,7 @@ class Run(SQLModel, table=True):
     is_pruned: bool = Field(default=False, sa_column_kwargs={"server_default": text("0")})
     """Whether its sweep had it stopped early, because it looked hopeless."""
     name: str
-    recipe: AnyRecipe = Field(sa_column=Column(Validated(RECIPES), nullable=False))
+    recipe: AnyRecipe = Field(sa_column=Column(ValidatedJSON(RECIPES), nullable=False))
     precision_reason: str = Field(default="", sa_column_kwargs={"server_default": ""})
     """Why the studio chose the recipe's precision; empty where a person did."""
     dataset_version_id: int | None = Field(
@@ -80,7 +87,7 @@ class Run(SQLModel, table=True):
     )
     """The rows it learns from, as they were when it was submitted; None once they are deleted."""
     status: RunStatus = Field(
-        default=RunStatus.QUEUED, sa_column=Column(plain(RunStatus), nullable=False)
+        default=RunStatus.QUEUED, sa_column=Column(text_enum(RunStatus), nullable=False)
     )
     priority: int = 0
     """Higher starts first."""
@@ -90,14 +97,14 @@ class Run(SQLModel, table=True):
     """Whether it waits until a person lets it go."""
     slots: int = 1
     """How many of the machine's slots it takes; it trains on one GPU all the same."""
-    asked: Ask | None = Field(default=None, sa_column=Column(plain(Ask)))
+    asked: RunCommand | None = Field(default=None, sa_column=Column(text_enum(RunCommand)))
     """What was asked of it last, until that is done."""
     attempt: int = 0
     """How often a worker has claimed it."""
     resumes: bool = False
     """Whether the next attempt goes on from a checkpoint."""
     worker: str = ""
-    lease_until: datetime | None = Field(default=None, sa_type=Instant)
+    lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
     """Until when its worker need not be heard of again; then another may take it over."""
     handle: str = ""
     """What the launcher calls the process that trains it; empty when there is none."""
@@ -115,7 +122,7 @@ class Run(SQLModel, table=True):
     epoch: float = 0
     tokens: int = 0
     metrics: dict[str, float] = Field(
-        default_factory=dict, sa_column=Column(Validated(METRICS), nullable=False)
+        default_factory=dict, sa_column=Column(ValidatedJSON(METRICS_ADAPTER), nullable=False)
     )
     """The newest value of each metric."""
     resolved: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
@@ -131,16 +138,16 @@ class Run(SQLModel, table=True):
     tags: list[str] = Field(
         default_factory=list, sa_column=Column(JSON, nullable=False, server_default="[]")
     )
-    archived_at: datetime | None = Field(default=None, sa_type=Instant)
+    archived_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     """When it was put out of sight; lists show it when asked."""
-    deleted_at: datetime | None = Field(default=None, sa_type=Instant)
+    deleted_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     """When it was put into the trash, from which it can be taken back for some weeks."""
-    owner_id: int | None = owner()
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
-    claimed_at: datetime | None = Field(default=None, sa_type=Instant)
-    started_at: datetime | None = Field(default=None, sa_type=Instant)
-    first_step_at: datetime | None = Field(default=None, sa_type=Instant)
-    finished_at: datetime | None = Field(default=None, sa_type=Instant)
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    claimed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    first_step_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    finished_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
 
 
 class Attempt(SQLModel, table=True):
@@ -153,15 +160,17 @@ class Attempt(SQLModel, table=True):
     number: int
     worker: str
     from_step: int = 0
-    began_at: datetime = Field(default_factory=now, sa_type=Instant)
-    ended_at: datetime | None = Field(default=None, sa_type=Instant)
+    began_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
+    ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     outcome: str = ""
     """The run's status after it, or `lost` when its process was gone without a word."""
     exit_code: int | None = None
     """None where nobody could know it; negative for a signal."""
 
 
-_BROKEN: dict[str, Any] = dict.fromkeys(("sqlite_where", "postgresql_where"), text("value IS NULL"))
+_NON_FINITE_ONLY: dict[str, Any] = dict.fromkeys(
+    ("sqlite_where", "postgresql_where"), text("value IS NULL")
+)
 """Which numbers an index is for that holds only those that are not finite."""
 
 
@@ -171,8 +180,8 @@ class Metric(SQLModel, table=True):
     __table_args__ = (
         UniqueConstraint("run_id", "key", "step"),
         Index("metric_drawn", "run_id", "key", "step", "value"),
-        Index("metric_broken", "run_id", "key", "step", **_BROKEN),
-        NEVER_REUSED,
+        Index("metric_broken", "run_id", "key", "step", **_NON_FINITE_ONLY),
+        AUTOINCREMENT,
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -204,7 +213,7 @@ class Sample(SQLModel, table=True):
     """As `events.Sampled` says it; empty where the run did not."""
 
 
-class Happening(SQLModel, table=True):
+class RunEvent(SQLModel, table=True):
     """Something that befell a run, other than a number: a change of status, a phase, a failure."""
 
     __tablename__ = "happening"
@@ -212,13 +221,13 @@ class Happening(SQLModel, table=True):
     run_id: int = Field(foreign_key="run.id", index=True)
     kind: str = Field(index=True)
     data: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    at: datetime = Field(default_factory=now, sa_type=Instant)
+    at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class Dataset(SQLModel, table=True):
     """A file to learn from, as it was brought. How it is read makes a version of it."""
 
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
@@ -230,7 +239,7 @@ class Dataset(SQLModel, table=True):
     source: str = "upload"
     """Where it came from: upload, starter, or an address in words."""
     status: DatasetStatus = Field(
-        default=DatasetStatus.READY, sa_column=Column(plain(DatasetStatus), nullable=False)
+        default=DatasetStatus.READY, sa_column=Column(text_enum(DatasetStatus), nullable=False)
     )
     version: int | None = None
     """The number of the version in use; None while there is none."""
@@ -239,15 +248,15 @@ class Dataset(SQLModel, table=True):
 
     `studio.intake.detection.row_shapes.Detected`. Empty where nothing was looked at.
     """
-    owner_id: int | None = owner()
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class DatasetVersion(SQLModel, table=True):
     """The rows of a data set, made by one reading of its file. It never changes."""
 
     __tablename__ = "dataset_version"
-    __table_args__ = (UniqueConstraint("dataset_id", "number"), NEVER_REUSED)
+    __table_args__ = (UniqueConstraint("dataset_id", "number"), AUTOINCREMENT)
 
     id: int | None = Field(default=None, primary_key=True)
     dataset_id: int = Field(foreign_key="dataset.id", ondelete="CASCADE")
@@ -273,19 +282,19 @@ class DatasetVersion(SQLModel, table=True):
 
     `studio.intake.quality.dataset_checks.Finding`. None: nobody has looked.
     """
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class Model(SQLModel, table=True):
     """A model that runs can start from."""
 
-    __table_args__ = NEVER_REUSED
+    __table_args__ = AUTOINCREMENT
 
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     kind: str
     """starter, folder, hub or run: where it comes from."""
-    location: str = Field(sa_type=InHome)
+    location: str = Field(sa_type=HomePath)
     """Its folder, or its name on the hub."""
     repo: str = ""
     """Of one that was downloaded: its name on the hub."""
@@ -298,8 +307,8 @@ class Model(SQLModel, table=True):
     """
     run_id: int | None = Field(default=None, foreign_key="run.id")
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    owner_id: int | None = owner()
-    created_at: datetime = Field(default_factory=now, sa_type=Instant)
+    owner_id: int | None = owner_column()
+    created_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
 
 
 class FailingStep(BaseModel):
@@ -316,7 +325,7 @@ class FailingStep(BaseModel):
     since: datetime
 
 
-_FAILING = TypeAdapter(list[FailingStep])
+_FAILING_STEPS = TypeAdapter(list[FailingStep])
 
 
 class Worker(SQLModel, table=True):
@@ -327,11 +336,11 @@ class Worker(SQLModel, table=True):
     slots: int
     failing: list[FailingStep] = Field(
         default_factory=list,
-        sa_column=Column(Validated(_FAILING), nullable=False, server_default="[]"),
+        sa_column=Column(ValidatedJSON(_FAILING_STEPS), nullable=False, server_default="[]"),
     )
     """What it cannot do at present; it goes on with the rest."""
     failures: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
     """How many steps have failed since it started."""
-    beat_at: datetime = Field(default_factory=now, sa_type=Instant)
+    beat_at: datetime = Field(default_factory=now, sa_type=UTCDateTime)
     hardware: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON(none_as_null=True)))
     """What it trains on: `studio.hardware.Hardware`. It may be another machine than the pages'."""

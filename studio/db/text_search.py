@@ -9,7 +9,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 
-class Holds(FunctionElement[bool]):
+class ContainsText(FunctionElement[bool]):
     """Whether a text is like a pattern, in which a slash escapes."""
 
     name = "holds"
@@ -17,19 +17,19 @@ class Holds(FunctionElement[bool]):
     inherit_cache = True
 
 
-def hold(text: SQLColumnExpression[Any], words: str) -> Holds:
+def contains_text(text: SQLColumnExpression[Any], words: str) -> ContainsText:
     """Say that a text has words in it."""
-    return Holds(text, "%" + re.sub(r"([/%_])", r"/\1", words) + "%")
+    return ContainsText(text, "%" + re.sub(r"([/%_])", r"/\1", words) + "%")
 
 
-@compiles(Holds)
-def _written(holds: Holds, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- handed on
+@compiles(ContainsText)
+def _standard(holds: ContainsText, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- handed on
     text, pattern = (compiler.process(part, **given) for part in holds.clauses)
     return f"(lower({text}) LIKE lower({pattern}) ESCAPE '/')"
 
 
-@compiles(Holds, "sqlite")
-def _on_sqlite(holds: Holds, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- handed on
+@compiles(ContainsText, "sqlite")
+def _sqlite(holds: ContainsText, compiler: SQLCompiler, **given: Any) -> str:  # noqa: ANN401 -- handed on
     # Its LIKE and its lower() know the same letters, and lower() takes as long again.
     text, pattern = (compiler.process(part, **given) for part in holds.clauses)
     return f"({text} LIKE {pattern} ESCAPE '/')"

@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le, Len
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from studio.intake.files.encodings import ENCODINGS, normalise
-from studio.schemas.field_docs import Described
+from studio.schemas.field_docs import FieldDocs
 
 ShapeName = Literal[
     "alpaca",
@@ -49,7 +49,7 @@ Separator = Literal["", ",", ";", "tab", "|", "^"]
 Op = Literal["is", "is_not", "contains", "lacks", "longer_than", "shorter_than"]
 
 
-class _Part(Described, BaseModel):
+class _Part(FieldDocs, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 

@@ -16,17 +16,25 @@ from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableE
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo
 
-NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """`owner/name`, as the hub spells it."""
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
 """A branch, a tag, a pull request as refs/pr/1, or a commit."""
 
-SECONDS = 10.0
+TIMEOUT_SECONDS = 10.0
 """How long the hub may be silent."""
 
-_SHOWN = ("downloads", "likes", "gated", "safetensors", "tags", "siblings", "pipeline_tag")
+_EXPANDED_FIELDS = (
+    "downloads",
+    "likes",
+    "gated",
+    "safetensors",
+    "tags",
+    "siblings",
+    "pipeline_tag",
+)
 _TASK = "text-generation"
 
 
@@ -42,7 +50,7 @@ class HubFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class HubModel:
     """A model on the hub, as far as an answer tells of it."""
 
     id: str
@@ -67,14 +75,14 @@ class Hub:
 
     endpoint: str
     token: str = field(default="", repr=False)
-    seconds: float = SECONDS
+    seconds: float = TIMEOUT_SECONDS
     """How long it may be silent."""
 
     @property
     def host(self) -> str:
         return urlsplit(self.endpoint).hostname or self.endpoint
 
-    def search(self, words: str, limit: int) -> list[Found]:
+    def search(self, words: str, limit: int) -> list[HubModel]:
         """Return models that write text and whose name has these words, the most fetched first.
 
         Raises:
@@ -88,7 +96,7 @@ class Hub:
             "filter": _TASK,
             "sort": "downloads",
             "limit": limit,
-            "expand": list(_SHOWN),
+            "expand": list(_EXPANDED_FIELDS),
         }
         with self._in_words(words):
             answer = get_session().get(
@@ -97,10 +105,10 @@ class Hub:
                 headers=self.headers(),
                 timeout=self.seconds,
             )
-            _raise_for(answer)
-            return [_found(_info(told)) for told in answer.json()][:limit]
+            _raise_for_status(answer)
+            return [_hub_model(_model_info(told)) for told in answer.json()][:limit]
 
-    def look(self, name: str, revision: str = "") -> Found:
+    def look(self, name: str, revision: str = "") -> HubModel:
         """Return what a model consists of, at the commit that a revision means now.
 
         Raises:
@@ -111,7 +119,7 @@ class Hub:
         """
         from huggingface_hub import HfApi  # noqa: PLC0415 -- heavy import
 
-        if not NAME.fullmatch(name):
+        if not REPO_ID.fullmatch(name):
             raise InvalidError(f"{name[:200]} is not written owner/name.", param="source.id")
         if revision and not REVISION.fullmatch(revision):
             raise InvalidError("This is no revision.", param="source.revision")
@@ -120,7 +128,7 @@ class Hub:
             told = api.model_info(
                 name, revision=revision or None, timeout=self.seconds, files_metadata=True
             )
-            return _found(told)
+            return _hub_model(told)
 
     def url(self, name: str, commit: str, file: str) -> str:
         """Return where a file of a model is."""
@@ -149,7 +157,7 @@ class Hub:
             with self._in_words(name):
                 asked = get_session().stream("GET", url, headers=headers, timeout=self.seconds)
                 answer = opened.enter_context(asked)
-                _raise_for(answer)
+                _raise_for_status(answer)
             yield answer
 
     @contextmanager
@@ -219,22 +227,22 @@ class Hub:
         )
 
 
-def _raise_for(answer: Any) -> None:  # noqa: ANN401 -- of the hub's own client
+def _raise_for_status(answer: Any) -> None:  # noqa: ANN401 -- of the hub's own client
     from huggingface_hub import hf_raise_for_status  # noqa: PLC0415 -- heavy import
 
     hf_raise_for_status(answer)
 
 
-def _info(told: Mapping[str, Any]) -> "ModelInfo":
+def _model_info(told: Mapping[str, Any]) -> "ModelInfo":
     from huggingface_hub.hf_api import ModelInfo  # noqa: PLC0415 -- heavy import
 
     return ModelInfo(**told)  # type: ignore[no-untyped-call] # upstream takes what comes
 
 
-def _found(told: "ModelInfo") -> Found:
-    if not NAME.fullmatch(told.id):
+def _hub_model(told: "ModelInfo") -> HubModel:
+    if not REPO_ID.fullmatch(told.id):
         raise ValueError(told.id)
-    return Found(
+    return HubModel(
         id=told.id,
         commit=told.sha or "",
         downloads=told.downloads or 0,
@@ -242,7 +250,7 @@ def _found(told: "ModelInfo") -> Found:
         licence=_licence(getattr(told.card_data, "license", None), told.tags or []),
         gated=bool(told.gated),
         parameters=dict(told.safetensors.parameters) if told.safetensors else {},
-        files=tuple(_file(one) for one in told.siblings or ()),
+        files=tuple(_hub_file(one) for one in told.siblings or ()),
     )
 
 
@@ -251,7 +259,7 @@ def _licence(told: object, tags: list[str]) -> str:
     return told if isinstance(told, str) else next(tagged, "")
 
 
-def _file(told: Any) -> HubFile:  # noqa: ANN401 -- a RepoSibling; its module is a heavy import
+def _hub_file(told: Any) -> HubFile:  # noqa: ANN401 -- a RepoSibling; its module is a heavy import
     return HubFile(
         name=told.rfilename,
         size=told.size or 0,

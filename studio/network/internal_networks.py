@@ -63,7 +63,7 @@ INTERNAL_NETWORKS = tuple(
 )
 
 
-def internal_network(address: str) -> InternalNetwork | None:
+def find_internal_network(address: str) -> InternalNetwork | None:
     """Return the internal network that an address is in, or leads to by translation, if any.
 
     Raises:

@@ -17,23 +17,23 @@ from email.message import Message
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from studio.errors import InvalidError, UnavailableError
-from studio.network.internal_networks import internal_network
+from studio.network.internal_networks import find_internal_network
 
-WELL_KNOWN = frozenset({80, 443})
-FIRST_FREE_PORT = 1024
+WEB_PORTS = frozenset({80, 443})
+FIRST_UNPRIVILEGED_PORT = 1024
 """Below it live mail, shells and files; the web has only its two ports there."""
 
 CONNECT_SECONDS = 10.0
-MOST_HOPS = 6
+MAX_REDIRECTS = 6
 """How many addresses one request may go through."""
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_AT_ONCE = 2**20
-SECRETS_KEPT = "…"
+_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+_CHUNK_BYTES = 2**20
+REDACTED = "…"
 
 
-def refusal(address: str) -> str:
+def blocked_reason(address: str) -> str:
     """Say why an address may not be asked, or nothing."""
-    return f"{address} is an internal address" if internal_network(address) else ""
+    return f"{address} is an internal address" if find_internal_network(address) else ""
 
 
 def post(
@@ -51,12 +51,12 @@ def post(
         UnavailableError: it cannot be reached, or took longer than some seconds in all.
 
     """
-    where, end = _parsed(url), time.monotonic() + seconds
+    where, end = _parse_url(url), time.monotonic() + seconds
     with (
-        _in_words(end),
-        _connection(where, seconds, allow_internal=allow_internal) as connection,
+        _explain_errors(end),
+        _open_connection(where, seconds, allow_internal=allow_internal) as connection,
     ):
-        connection.request("POST", _path(where), body, dict(headers))
+        connection.request("POST", _request_target(where), body, dict(headers))
         status = connection.getresponse().status
         # An answer that was cut short reads as one that has ended.
         if time.monotonic() >= end:
@@ -65,7 +65,7 @@ def post(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What an address has answered, up to its body."""
 
     url: str
@@ -83,8 +83,8 @@ class Answer:
 
         """
         while True:
-            with _in_words(self._end):
-                piece = self._response.read1(_AT_ONCE)
+            with _explain_errors(self._end):
+                piece = self._response.read1(_CHUNK_BYTES)
                 if time.monotonic() >= self._end:
                     raise TimeoutError
             if not piece:
@@ -93,14 +93,14 @@ class Answer:
 
 
 @contextmanager
-def opened(
+def open_url(
     url: str,
     headers: Mapping[str, str],
     *,
     seconds: float,
     allow_internal: bool,
     body: bytes | None = None,
-) -> Iterator[Answer]:
+) -> Iterator[HttpResponse]:
     """Ask for what is at an address, or post a body to it and hear the answer.
 
     Redirects are followed, each checked as the first was; with a body they are not.
@@ -112,25 +112,25 @@ def opened(
     """
     end = time.monotonic() + seconds
     with ExitStack() as held:
-        for _ in range(MOST_HOPS):
-            where = _parsed(url)
-            with _in_words(end):
+        for _ in range(MAX_REDIRECTS):
+            where = _parse_url(url)
+            with _explain_errors(end):
                 left = max(0.0, end - time.monotonic())
-                kept = _connection(where, left, allow_internal=allow_internal)
+                kept = _open_connection(where, left, allow_internal=allow_internal)
                 connection = held.enter_context(kept)
                 verb = "GET" if body is None else "POST"
-                connection.request(verb, _path(where), body, dict(headers))
+                connection.request(verb, _request_target(where), body, dict(headers))
                 response = held.enter_context(closing(connection.getresponse()))
             further = response.headers.get("Location", "")
-            if response.status not in _REDIRECTS or not further or body is not None:
-                yield Answer(url, response.status, response.headers, response, end)
+            if response.status not in _REDIRECT_STATUSES or not further or body is not None:
+                yield HttpResponse(url, response.status, response.headers, response, end)
                 return
             held.close()
-            url = _hop(url, further)
+            url = _redirect_target(url, further)
     raise UnavailableError("It leads from one address to the next without end.")
 
 
-def _hop(url: str, further: str) -> str:
+def _redirect_target(url: str, further: str) -> str:
     there = urljoin(url, further)
     if url.startswith("https:") and not there.startswith("https:"):
         raise InvalidError("It leads from an encrypted address to one that is not.")
@@ -138,40 +138,40 @@ def _hop(url: str, further: str) -> str:
 
 
 @contextmanager
-def _in_words(end: float) -> Iterator[None]:
+def _explain_errors(end: float) -> Iterator[None]:
     try:
         yield
     except (OSError, http.client.HTTPException) as error:
         is_late = isinstance(error, TimeoutError) or time.monotonic() >= end
-        reason = "it did not answer in time" if is_late else _reason(error)
+        reason = "it did not answer in time" if is_late else _error_reason(error)
         raise UnavailableError(f"It could not be reached: {reason}.") from error
     except UnicodeError as error:
         raise InvalidError("This is no name of a host.") from error
 
 
-def _path(where: SplitResult) -> str:
+def _request_target(where: SplitResult) -> str:
     return (where.path or "/") + (f"?{where.query}" if where.query else "")
 
 
-def check(url: str) -> None:
+def validate_url(url: str) -> None:
     """Refuse what cannot be fetched, as far as can be told without asking anybody.
 
     Raises:
         InvalidError: it is no address, or tells a password.
 
     """
-    if _parsed(url).username is not None:
+    if _parse_url(url).username is not None:
         raise InvalidError("An address tells no password.", hint="Leave it out.", param="url")
 
 
-def host_of(url: str) -> str:
+def redact_url(url: str) -> str:
     """Return where an address leads without what may be secret in it: path, query, password."""
     where = urlsplit(url)
     port = f":{where.port}" if where.port else ""
-    return f"{where.scheme}://{where.hostname or ''}{port}/{SECRETS_KEPT}"
+    return f"{where.scheme}://{where.hostname or ''}{port}/{REDACTED}"
 
 
-def _parsed(url: str) -> SplitResult:
+def _parse_url(url: str) -> SplitResult:
     try:
         where = urlsplit(url)
         is_whole = where.scheme in ("http", "https") and where.hostname
@@ -184,25 +184,25 @@ def _parsed(url: str) -> SplitResult:
 
 
 @contextmanager
-def _connection(
+def _open_connection(
     where: SplitResult, seconds: float, *, allow_internal: bool
 ) -> Iterator[http.client.HTTPConnection]:
     """Open a connection that is cut when its time is over, however slowly the other side talks."""
     is_secure = where.scheme == "https"
     host, port = where.hostname or "", where.port or (443 if is_secure else 80)
-    plain = _connected(_checked(host, port, allow_internal=allow_internal))
+    plain = _connect(_resolve_and_check(host, port, allow_internal=allow_internal))
     kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
     connection = kind(host, port)
     connection.auto_open = 0  # never anywhere but to the checked address
-    with plain, closing(connection), _cut_after(seconds, plain):
-        connection.sock = _encrypted(plain, host) if is_secure else plain
+    with plain, closing(connection), _close_after(seconds, plain):
+        connection.sock = _wrap_tls(plain, host) if is_secure else plain
         yield connection
 
 
 @contextmanager
-def _cut_after(seconds: float, connected: socket.socket) -> Iterator[None]:
+def _close_after(seconds: float, connected: socket.socket) -> Iterator[None]:
     with connected.dup() as spare:
-        cut = threading.Timer(seconds, _cut, [spare])
+        cut = threading.Timer(seconds, _shut_down, [spare])
         cut.daemon = True
         cut.start()
         try:
@@ -212,31 +212,33 @@ def _cut_after(seconds: float, connected: socket.socket) -> Iterator[None]:
             cut.join()
 
 
-def _cut(connected: socket.socket) -> None:
+def _shut_down(connected: socket.socket) -> None:
     with suppress(OSError):
         connected.shutdown(socket.SHUT_RDWR)
 
 
-def _encrypted(plain: socket.socket, host: str) -> ssl.SSLSocket:
+def _wrap_tls(plain: socket.socket, host: str) -> ssl.SSLSocket:
     return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
 
 
-def _checked(host: str, port: int, *, allow_internal: bool) -> list[tuple[int, tuple[str, int]]]:
+def _resolve_and_check(
+    host: str, port: int, *, allow_internal: bool
+) -> list[tuple[int, tuple[str, int]]]:
     """Resolve a name. One address that may not be asked makes all of them suspect."""
-    if not allow_internal and port not in WELL_KNOWN and port < FIRST_FREE_PORT:
-        raise InvalidError(f"Port {port} is not for the web.", hint=_HINT)
+    if not allow_internal and port not in WEB_PORTS and port < FIRST_UNPRIVILEGED_PORT:
+        raise InvalidError(f"Port {port} is not for the web.", hint=_ALLOW_INTERNAL_HINT)
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     if not allow_internal:
         for *_, address in found:
-            if refused := refusal(str(address[0])):
-                raise InvalidError(f"{refused}, which is not asked.", hint=_HINT)
+            if refused := blocked_reason(str(address[0])):
+                raise InvalidError(f"{refused}, which is not asked.", hint=_ALLOW_INTERNAL_HINT)
     return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc] # as getaddrinfo has it
 
 
-_HINT = "The operator may allow it: STUDIO_ALLOW_INTERNAL_ADDRESSES=true"
+_ALLOW_INTERNAL_HINT = "The operator may allow it: STUDIO_ALLOW_INTERNAL_ADDRESSES=true"
 
 
-def _connected(addresses: list[tuple[int, tuple[str, int]]]) -> socket.socket:
+def _connect(addresses: list[tuple[int, tuple[str, int]]]) -> socket.socket:
     failed: OSError = OSError("it has no address")
     for family, address in addresses:
         made = socket.socket(family, socket.SOCK_STREAM)
@@ -251,7 +253,7 @@ def _connected(addresses: list[tuple[int, tuple[str, int]]]) -> socket.socket:
     raise failed
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return f"its encryption failed ({error.reason or error})"
     if isinstance(error, OSError) and error.strerror:

@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1
 """See prctl(2). A fork starts without it."""
 
 
-def end_with_parent(is_parent_gone: Callable[[], bool]) -> None:
+def kill_on_parent_death(is_parent_gone: Callable[[], bool]) -> None:
     """Have the kernel kill this process when the thread that started it ends; on Linux only.
 
     Otherwise it would live on for as long as it loads or computes without looking at its lifeline.
@@ -24,7 +24,7 @@ def end_with_parent(is_parent_gone: Callable[[], bool]) -> None:
         os._exit(1)
 
 
-def stop_with_parent(lifeline: int, stop: threading.Event) -> None:
+def stop_on_parent_exit(lifeline: int, stop: threading.Event) -> None:
     """Set an event as soon as the other end of a lifeline is closed: its owner ended, or died."""
 
     def watch() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 
-_BEGAN = 19
+_START_TIME_FIELD = 19
 """The place of the start among the fields that follow the name; see proc_pid_stat(5)."""
 
 
-def born(pid: int) -> float:
+def process_start_time(pid: int) -> float:
     """Return when a process began: on Linux in seconds since the boot, else since the epoch.
 
     Raises:
@@ -27,4 +27,4 @@ def born(pid: int) -> float:
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError) as error:
         raise psutil.NoSuchProcess(pid) from error
-    return int(told.rpartition(")")[2].split()[_BEGAN]) / os.sysconf("SC_CLK_TCK")
+    return int(told.rpartition(")")[2].split()[_START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_LONGEST_ADDRESS = 100
+_MAX_ADDRESS_BYTES = 100
 """Bytes of a socket's path that every system takes."""
 
 
 @contextmanager
-def address(path: Path) -> Iterator[str]:
+def socket_address(path: Path) -> Iterator[str]:
     """Give a socket's address. One too long for the system is gone round by an open folder."""
     plain = str(path)
-    if len(os.fsencode(plain)) <= _LONGEST_ADDRESS:
+    if len(os.fsencode(plain)) <= _MAX_ADDRESS_BYTES:
         yield plain
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -35,7 +35,7 @@ def connect(path: Path, timeout: float) -> socket.socket:
     line = socket.socket(socket.AF_UNIX)
     line.settimeout(timeout)
     try:
-        with address(path) as where:
+        with socket_address(path) as where:
             line.connect(where)
     except OSError:
         line.close()
@@ -43,7 +43,7 @@ def connect(path: Path, timeout: float) -> socket.socket:
     return line
 
 
-def hear(line: socket.socket, most: int) -> bytes:
+def receive_all(line: socket.socket, most: int) -> bytes:
     """Read what is said until the other side has said all.
 
     Raises:
@@ -58,7 +58,7 @@ def hear(line: socket.socket, most: int) -> bytes:
     return bytes(heard)
 
 
-def is_gone(line: socket.socket | int) -> bool:
+def is_hung_up(line: socket.socket | int) -> bool:
     """Whether the other side has hung up altogether, and not only said all it had to say."""
     poll = select.poll()
     poll.register(line, 0)

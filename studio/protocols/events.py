@@ -43,7 +43,7 @@ class Resumed(_Event):
     attempt: int
 
 
-class Progressed(_Event):
+class MetricsLogged(_Event):
     """One logging step, or one evaluation: numbers at a place on every axis."""
 
     kind: Literal["progressed"] = "progressed"
@@ -56,7 +56,7 @@ class Progressed(_Event):
     metrics: dict[str, float]
 
 
-Stage = Literal["before", "during", "after"]
+SampleStage = Literal["before", "during", "after"]
 """When the model answered, seen from its training."""
 
 
@@ -64,7 +64,7 @@ class Sampled(_Event):
     """The model's answer to one fixed validation prompt."""
 
     kind: Literal["sampled"] = "sampled"
-    stage: Stage
+    stage: SampleStage
     step: int
     position: int
     prompt: str
@@ -79,7 +79,7 @@ PHASES = ("loading", "tokenising", "training", "answering", "saving")
 """What a run goes through."""
 
 
-class Phase(_Event):
+class PhaseChanged(_Event):
     """A stage that is not training: loading, tokenising, saving."""
 
     kind: Literal["phase"] = "phase"
@@ -88,7 +88,7 @@ class Phase(_Event):
     """How much of all the work is done; None where nobody counts."""
 
 
-class Alarmed(_Event):
+class AlarmRaised(_Event):
     """The run's numbers break, or its checkpoints. It may go on; if not, `Failed` says so."""
 
     kind: Literal["alarmed"] = "alarmed"
@@ -147,21 +147,21 @@ class Failed(_Event):
     """Numbers that a repair can go by."""
 
 
-NO_ROOM = Failed(
+DISK_FULL = Failed(
     code="disk_full",
     message="The disk is full.",
     hint="Delete old runs or models, then try again.",
 )
-NO_ROOM_EXIT = errno.ENOSPC
+DISK_FULL_EXIT_CODE = errno.ENOSPC
 """The exit code of a training process that has no room left even for its last event."""
 
 Event = Annotated[
     Started
     | Resumed
-    | Progressed
+    | MetricsLogged
     | Sampled
-    | Phase
-    | Alarmed
+    | PhaseChanged
+    | AlarmRaised
     | Checkpointed
     | Paused
     | Finished
@@ -199,7 +199,7 @@ class EventLog:
         with self.path.open("rb") as file:
             file.seek(offset)
             whole, newline, _half = file.read().rpartition(b"\n")
-        events = [event for line in whole.splitlines() if (event := _event(line)) is not None]
+        events = [event for line in whole.splitlines() if (event := _parse_line(line)) is not None]
         return events, offset + len(whole + newline)
 
     def beginning(self, lines: int) -> list[Event]:
@@ -207,7 +207,9 @@ class EventLog:
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
-            return [event for line in islice(file, lines) if (event := _event(line)) is not None]
+            return [
+                event for line in islice(file, lines) if (event := _parse_line(line)) is not None
+            ]
 
     def _close_half_a_line(self) -> None:
         """End the line that an earlier writer was killed in, or the next would be part of it."""
@@ -222,7 +224,7 @@ class EventLog:
         return len(self.read()[0])
 
 
-def _event(line: bytes) -> Event | None:
+def _parse_line(line: bytes) -> Event | None:
     try:
         return _parse(line)
     except ValidationError:

@@ -16,25 +16,25 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from studio.processes import unix_sockets
-from studio.protocols.tokenizer_service import Failure
-from studio.schemas.field_docs import Described
+from studio.protocols.tokenizer_service import ServiceFailure
+from studio.schemas.field_docs import FieldDocs
 
 MODULE = "studio.runner.inference.main"
 
-REQUEST_BYTES = 16 * 2**20
+MAX_REQUEST_BYTES = 16 * 2**20
 """The longest request: a million tokens and little else."""
 
-LINE_BYTES = 2**20
+MAX_LINE_BYTES = 2**20
 """The longest line of an answer."""
 
-Reason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length"]
 
 
-class _Said(Described, BaseModel):
+class _Message(FieldDocs, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Asked(_Said):
+class GenerationRequest(_Message):
     """What a model is to go on with, and how."""
 
     model: str
@@ -67,28 +67,28 @@ class Asked(_Said):
     """Whether it is a turn of a conversation, which begins with no space; else a text goes on."""
 
 
-class End(_Said):
-    reason: Reason
+class GenerationEnd(_Message):
+    reason: FinishReason
     tokens: int
     """How many were written, the one that ended it included."""
     computed_in: str = ""
     """The number format that the model computed in, as `events.Sampled` says it."""
 
 
-class Said(_Said):
+class GenerationChunk(_Message):
     """One line of an answer: one of these."""
 
     begun: bool = False
     """The model is loaded, and begins to write."""
     text: str = ""
-    end: End | None = None
-    failure: Failure | None = None
+    end: GenerationEnd | None = None
+    failure: ServiceFailure | None = None
 
     def line(self) -> bytes:
         return self.model_dump_json(exclude_defaults=True).encode() + b"\n"
 
 
-class Doing(_Said):
+class InferenceStatus(_Message):
     """What the speaker tells its worker whenever it begins or ends an answer: a line, too."""
 
     name: str
@@ -100,7 +100,7 @@ class Doing(_Said):
         return self.model_dump_json().encode() + b"\n"
 
 
-def path(home: Path) -> Path:
+def socket_path(home: Path) -> Path:
     return home / "speaker.sock"
 
 
@@ -111,4 +111,4 @@ def connect(home: Path, timeout: float) -> socket.socket:
         OSError: there is nobody.
 
     """
-    return unix_sockets.connect(path(home), timeout)
+    return unix_sockets.connect(socket_path(home), timeout)

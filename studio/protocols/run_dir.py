@@ -9,16 +9,16 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from studio.protocols.events import EventLog
-from studio.schemas.field_docs import Described
+from studio.schemas.field_docs import FieldDocs
 
 MANIFEST = "manifest.json"
 
 
-Ask = Literal["cancel", "pause", "keep"]
+RunCommand = Literal["cancel", "pause", "keep"]
 """What can be asked of a run that trains. Both of the others keep what it has learnt."""
 
 
-class DataFacts(Described, BaseModel):
+class DatasetFacts(FieldDocs, BaseModel):
     """What tells a data set from every other."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,7 +37,7 @@ class DataFacts(Described, BaseModel):
     validation_rows: int
 
 
-class JobSpec(Described, BaseModel):
+class JobSpec(FieldDocs, BaseModel):
     """What the recipe's names mean on this machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,7 +54,7 @@ class JobSpec(Described, BaseModel):
     """Why the studio chose the recipe's precision; empty where a user did."""
     attempt: int = 1
     """How often the run has been launched, this time included."""
-    dataset: DataFacts | None = None
+    dataset: DatasetFacts | None = None
     """For the manifest; training needs the rows alone."""
     resume: bool = False
     """Whether to go on from the newest whole checkpoint. If not, those there are go."""
@@ -94,7 +94,10 @@ class RunDir(WorkDir):
 
     @property
     def ask(self) -> Path:
-        """What is asked of the run: an `Ask`, written before SIGTERM is sent. None is a cancel."""
+        """What is asked of the run.
+
+        An `RunCommand`, written before SIGTERM is sent. None is a cancel.
+        """
         return self.root / "ask"
 
     @property

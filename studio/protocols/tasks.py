@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from studio.protocols.run_dir import WorkDir
 
-FILES = "files"
+FILES_DIR = "files"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TaskDefinition:
     """One kind of chore."""
 
     work: str
@@ -36,26 +36,28 @@ class Kind:
         return self.secrets.get(asked, ())
 
 
-KINDS = {
-    "build": Kind("studio.runner.tasks.build_dataset:build", "Reading a data set"),
-    "calibrate": Kind(
+TASK_DEFINITIONS = {
+    "build": TaskDefinition("studio.runner.tasks.build_dataset:build", "Reading a data set"),
+    "calibrate": TaskDefinition(
         "studio.runner.tasks.calibrate:calibrate", "Training a few steps", needs_device=True
     ),
-    "look": Kind("studio.runner.tasks.scan_dataset:look", "Looking through a data set"),
-    "measure": Kind("studio.runner.tasks.memory_dry_run:measure", "Going through a step"),
-    "fetch": Kind(
+    "look": TaskDefinition("studio.runner.tasks.scan_dataset:look", "Looking through a data set"),
+    "measure": TaskDefinition("studio.runner.tasks.memory_dry_run:measure", "Going through a step"),
+    "fetch": TaskDefinition(
         "studio.runner.tasks.fetch_dataset:fetch",
         "Fetching a file",
         secrets={"hub": ("hub_token",), "s3": ("s3_key", "s3_secret")},
     ),
-    "probe": Kind(
+    "probe": TaskDefinition(
         "studio.runner.tasks.measure_speed:probe",
         "Measuring this machine",
         needs_device=True,
         is_kept=True,
     ),
-    "stats": Kind("studio.runner.tasks.count_tokens:count", "Counting tokens", is_kept=True),
-    "download": Kind(
+    "stats": TaskDefinition(
+        "studio.runner.tasks.count_tokens:count", "Counting tokens", is_kept=True
+    ),
+    "download": TaskDefinition(
         "studio.runner.tasks.download_model:download",
         "Downloading a model",
         secrets={"": ("hub_token",)},
@@ -64,7 +66,7 @@ KINDS = {
 """Every kind there is. What its end means to others: `studio.services.queue.task_results`."""
 
 
-class ChoreSpec(BaseModel):
+class TaskSpec(BaseModel):
     """A chore, as the process that does it is told."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,7 +76,7 @@ class ChoreSpec(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ChoreDir(WorkDir):
+class TaskDir(WorkDir):
     """The folder of one chore. Another attempt finds in it the files of the one before."""
 
     @property
@@ -85,4 +87,4 @@ class ChoreDir(WorkDir):
     @property
     def files(self) -> Path:
         """Room for what it fetches or makes; kept from one attempt to the next."""
-        return self.root / FILES
+        return self.root / FILES_DIR

@@ -12,44 +12,44 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from studio.processes import unix_sockets
-from studio.schemas.field_docs import Described
+from studio.schemas.field_docs import FieldDocs
 
 MODULE = "studio.runner.tokenizer.main"
 
-REQUEST_BYTES = 8 * 2**20
+MAX_REQUEST_BYTES = 8 * 2**20
 """The longest request: a row and little else."""
 
-ANSWER_BYTES = 8 * 2**20
+MAX_RESPONSE_BYTES = 8 * 2**20
 """The longest answer."""
 
-SHOWN_TOKENS = 2000
+MAX_PREVIEW_TOKENS = 2000
 """How many tokens of a row are told one by one; the others are counted."""
 
-PACKED = 500
+PACKING_WINDOW_ROWS = 500
 """How many rows that follow each other in a file are packed among themselves.
 
 Of 7,473 questions of grade-school mathematics in examples of 1,024 tokens, 98.0 % is filled so,
 98.2 % with 1,000 and 98.4 % with all at once; but who looks at a row waits for its whole window.
 """
 
-SHOWN_TEXT = 2000
+MAX_PREVIEW_CHARACTERS = 2000
 """Characters of a template's preview."""
 
-Source = Literal["model", "chatml", "plain"]
-Kind = Literal["tokens", "templates", "prompt"]
+TemplateSource = Literal["model", "chatml", "plain"]
+RequestKind = Literal["tokens", "templates", "prompt"]
 
 
-def window_of(number: int) -> range:
+def packing_window(number: int) -> range:
     """Return the numbers of the rows, counted from one, that a row may be packed with."""
-    first = (number - 1) // PACKED * PACKED + 1
-    return range(first, first + PACKED)
+    first = (number - 1) // PACKING_WINDOW_ROWS * PACKING_WINDOW_ROWS + 1
+    return range(first, first + PACKING_WINDOW_ROWS)
 
 
-class _Said(Described, BaseModel):
+class _Message(FieldDocs, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Window(_Said):
+class PackingWindow(_Message):
     """Where the rows stand that a row may share an example with."""
 
     path: str
@@ -66,10 +66,10 @@ class Window(_Said):
     """What those are drawn by."""
 
 
-class Asked(_Said):
+class TokenizerRequest(_Message):
     """A row, and all that decides how a model sees it."""
 
-    kind: Kind
+    kind: RequestKind
     model: str
     """A folder, or a name on the hub."""
     row: dict[str, Any]
@@ -77,12 +77,12 @@ class Asked(_Said):
     number: int = 0
     """Which row it is; 0 where it is in no file."""
     max_length: int = 1024
-    chat_template: Source = "model"
-    window: Window | None = None
+    chat_template: TemplateSource = "model"
+    window: PackingWindow | None = None
     """Where rows are packed, those it may be packed with."""
 
 
-class Token(_Said):
+class Token(_Message):
     id: int
     text: str
     """The characters it stands for; none where it is a further piece of the character before."""
@@ -97,7 +97,7 @@ class Token(_Said):
     """Whether it stands behind the longest example, and is not seen."""
 
 
-class Shared(_Said):
+class PackedRow(_Message):
     """One of the rows that share an example."""
 
     number: int
@@ -108,16 +108,16 @@ class Shared(_Said):
     of that one itself."""
 
 
-class Pack(_Said):
+class PackedExample(_Message):
     """An example with all of its rows, as a model will read them."""
 
-    rows: list[Shared]
+    rows: list[PackedRow]
     size: int
     limit: int
     """The longest it may be."""
 
 
-class Tokens(_Said):
+class TokenPreview(_Message):
     """A row as a model will see it."""
 
     tokens: list[Token]
@@ -131,20 +131,20 @@ class Tokens(_Said):
     """The place of the first that is cut; None where nothing is."""
     roles: list[str]
     """Of the turns, in their order; none for text."""
-    template: Source | None
+    template: TemplateSource | None
     """What wrote the turns; None for text."""
     sentences: list[str]
     """What a person should know of it."""
     warnings: list[str]
     """What is lost, in sentences."""
-    pack: Pack | None = None
+    pack: PackedExample | None = None
     """The example it shares with others, or could; None where rows are not packed."""
 
 
-class Written(_Said):
+class TemplatePreview(_Message):
     """What a chat template makes of a row."""
 
-    name: Source
+    name: TemplateSource
     title: str
     refused: str
     """Why it cannot be used, in a sentence, or nothing."""
@@ -153,14 +153,14 @@ class Written(_Said):
     shortened: bool
 
 
-class Templates(_Said):
+class TemplatePreviews(_Message):
     """The chat templates there are for a model, but the one that was asked about."""
 
     has_own: bool
-    choices: list[Written]
+    choices: list[TemplatePreview]
 
 
-class Prompt(_Said):
+class PromptTokens(_Message):
     """What a model goes on with: turns as its chat template writes them, or a text."""
 
     ids: list[int]
@@ -168,7 +168,7 @@ class Prompt(_Said):
     """The tokens that end an answer."""
 
 
-class Sizes(_Said):
+class RowLengths(_Message):
     """How long the rows of a window are: what the desk remembers, and nobody is told."""
 
     numbers: list[int] = []
@@ -182,22 +182,22 @@ class Sizes(_Said):
     """Why they could not be told, in a sentence."""
 
 
-class Failure(_Said):
+class ServiceFailure(_Message):
     code: str
     message: str
     hint: str = ""
 
 
-class Answer(_Said):
+class TokenizerResponse(_Message):
     """One of them, and nothing else."""
 
-    tokens: Tokens | None = None
-    templates: Templates | None = None
-    prompt: Prompt | None = None
-    failure: Failure | None = None
+    tokens: TokenPreview | None = None
+    templates: TemplatePreviews | None = None
+    prompt: PromptTokens | None = None
+    failure: ServiceFailure | None = None
 
 
-def path(home: Path) -> Path:
+def socket_path(home: Path) -> Path:
     return home / "desk.sock"
 
 
@@ -208,4 +208,4 @@ def connect(home: Path, timeout: float) -> socket.socket:
         OSError: there is nobody.
 
     """
-    return unix_sockets.connect(path(home), timeout)
+    return unix_sockets.connect(socket_path(home), timeout)

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 
-from studio.recipe.fields import Knob, Section
+from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.precision import Precision
 from studio.recipe.quantised import QUANTISED, Quantised
 
@@ -19,26 +19,26 @@ class Lora(Section, title="LoRA adapter"):
 
     kind: Literal["lora"] = "lora"
 
-    r: Annotated[int, Ge(1), Le(1024), Knob("LoRA rank")] = 16
+    r: Annotated[int, Ge(1), Le(1024), FieldSpec("LoRA rank")] = 16
     """Size of the adapter. Higher learns more and costs more memory."""
 
-    lora_alpha: Annotated[int, Ge(1), Le(4096), Knob("LoRA alpha", advanced=True)] = 32
+    lora_alpha: Annotated[int, Ge(1), Le(4096), FieldSpec("LoRA alpha", advanced=True)] = 32
     """Strength of the adapter; twice the rank is a fair start."""
 
-    lora_dropout: Annotated[float, Ge(0), Lt(1), Knob("LoRA dropout", advanced=True)] = 0.0
+    lora_dropout: Annotated[float, Ge(0), Lt(1), FieldSpec("LoRA dropout", advanced=True)] = 0.0
     """Share of the adapter switched off at random in each step, against overfitting."""
 
-    target_modules: Annotated[Literal["all-linear"], Knob("Target modules", advanced=True)] = (
+    target_modules: Annotated[Literal["all-linear"], FieldSpec("Target modules", advanced=True)] = (
         "all-linear"
     )
     """Which layers get an adapter: every linear layer but the output."""
 
-    use_rslora: Annotated[bool, Knob("Rank-stabilised scaling", advanced=True)] = False
+    use_rslora: Annotated[bool, FieldSpec("Rank-stabilised scaling", advanced=True)] = False
     """Scale by the root of the rank: worth trying from rank 64 on."""
 
     base_dtype: Annotated[
         Literal["native", "float32", "bfloat16", "float16", "int8", "nf4"],
-        Knob(
+        FieldSpec(
             "Frozen model kept in",
             ours=True,
             related=("precision",),
@@ -66,7 +66,7 @@ class FullFineTune(Section, title="Full fine-tune"):
         """Nothing: rounded weights cannot take small steps."""
 
 
-def keeps_own_formats(adapter: Lora | FullFineTune, mode: Precision) -> bool:
+def keeps_saved_dtypes(adapter: Lora | FullFineTune, mode: Precision) -> bool:
     """Whether each weight of the base model keeps the format it was saved in.
 
     Where nothing is cast on the fly, weights are in the format that is computed in.

@@ -11,7 +11,7 @@ from pydantic import Field
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.checkpoints import Checkpoints
 from studio.recipe.data import Data, EarlyStopping, Evaluation, Samples
-from studio.recipe.fields import Knob, Section
+from studio.recipe.fields import FieldSpec, Section
 from studio.recipe.numerics import Numerics
 from studio.recipe.optimisation import Optimisation
 from studio.recipe.precision import AUTO, PRECISIONS, PrecisionChoice
@@ -25,15 +25,15 @@ class Recipe(Section):
 
     version: Literal[1] = VERSION
 
-    base_model: Annotated[str, Field(min_length=1, max_length=1000), Knob("Base model")]
+    base_model: Annotated[str, Field(min_length=1, max_length=1000), FieldSpec("Base model")]
     """A model of yours, a folder on this machine, or a name on the Hugging Face hub."""
 
-    dataset: Annotated[str, Field(min_length=1, max_length=200), Knob("Data set")]
+    dataset: Annotated[str, Field(min_length=1, max_length=200), FieldSpec("Data set")]
     """One of your data sets, by name."""
 
     precision: Annotated[
         PrecisionChoice,
-        Knob("Precision", related=("adapter.base_dtype",), titles={AUTO: "Recommended"}),
+        FieldSpec("Precision", related=("adapter.base_dtype",), titles={AUTO: "Recommended"}),
     ] = AUTO
     """The number format the model computes in; `auto` takes what is recommended for the model and
     the machine that trains it."""

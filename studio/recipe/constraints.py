@@ -7,7 +7,7 @@ from studio.recipe.adapters import Lora
 from studio.recipe.base import Recipe
 from studio.recipe.precision import AUTO, PRECISIONS
 
-_ADAMW = ("adamw_torch_fused", "adamw_torch")
+_ADAMW_OPTIMIZERS = ("adamw_torch_fused", "adamw_torch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Conflict:
     """The knob to turn, by its dotted name."""
 
 
-def conflict(recipe: Recipe) -> Conflict | None:
+def find_conflict(recipe: Recipe) -> Conflict | None:
     """Return the first thing in a recipe that no machine could do, or None."""
     # What the studio will choose is chosen to go with the rest.
     return None if recipe.precision == AUTO else next(_conflicts(recipe), None)
@@ -32,7 +32,7 @@ def _conflicts(recipe: Recipe) -> Iterator[Conflict]:
             hint="Choose a full fine-tune, or bfloat16 mixed with the frozen model in bfloat16.",
             param="precision",
         )
-    if mode.rounding is not None and optim not in _ADAMW:
+    if mode.rounding is not None and optim not in _ADAMW_OPTIMIZERS:
         yield Conflict(
             message=f"{mode.title} brings its own optimizer, {mode.optimizer}: {optim} has no say.",
             hint="Choose AdamW, or another precision.",

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from studio.recipe.fields import Knob, Section
+from studio.recipe.fields import FieldSpec, Section
 
 
 class Data(Section):
@@ -14,13 +14,15 @@ class Data(Section):
         int,
         Ge(16),
         Le(1_048_576),
-        Knob("Longest example", "tokens", related=("optimisation.per_device_train_batch_size",)),
+        FieldSpec(
+            "Longest example", "tokens", related=("optimisation.per_device_train_batch_size",)
+        ),
     ] = 1024
     """Longer conversations are cut at the end; memory grows with it."""
 
     packing: Annotated[
         bool,
-        Knob(
+        FieldSpec(
             "Pack rows",
             related=("data.max_length", "optimisation.per_device_train_batch_size"),
         ),
@@ -29,7 +31,7 @@ class Data(Section):
 
     chat_template: Annotated[
         Literal["model", "chatml", "plain"],
-        Knob(
+        FieldSpec(
             "Chat template",
             advanced=True,
             titles={"model": "The model's own", "chatml": "ChatML", "plain": "Plain text"},
@@ -37,9 +39,9 @@ class Data(Section):
     ] = "model"
     """How turns are written for the model. A base model has none of its own: choose one for it."""
 
-    validation_share: Annotated[float, Gt(0), Le(0.5), Knob("Validation share", advanced=True)] = (
-        0.05
-    )
+    validation_share: Annotated[
+        float, Gt(0), Le(0.5), FieldSpec("Validation share", advanced=True)
+    ] = 0.05
     """Rows held back to measure progress, when the data set has no validation part of its own."""
 
 
@@ -49,16 +51,18 @@ class Evaluation(Section):
     upstream: ClassVar[str] = "trl.SFTConfig"
 
     eval_steps: Annotated[
-        float, Gt(0), Knob("Validate every", "steps or share", usable=(1e-6, 10_000_000))
+        float, Gt(0), FieldSpec("Validate every", "steps or share", usable=(1e-6, 10_000_000))
     ] = 0.1
     """Below 1 it is a share of the run (0.1 validates ten times), from 1 on a number of steps."""
 
     per_device_eval_batch_size: Annotated[
-        int, Ge(1), Le(4096), Knob("Validation batch size", advanced=True)
+        int, Ge(1), Le(4096), FieldSpec("Validation batch size", advanced=True)
     ] = 16
     """Examples per device while validating."""
 
-    logging_steps: Annotated[int, Ge(1), Le(10_000), Knob("Log every", "steps", advanced=True)] = 1
+    logging_steps: Annotated[
+        int, Ge(1), Le(10_000), FieldSpec("Log every", "steps", advanced=True)
+    ] = 1
     """How often a point is added to the charts."""
 
 
@@ -67,11 +71,11 @@ class EarlyStopping(Section):
 
     upstream: ClassVar[str] = "transformers.EarlyStoppingCallback"
 
-    early_stopping_patience: Annotated[int | None, Ge(1), Le(1000), Knob("Patience")] = None
+    early_stopping_patience: Annotated[int | None, Ge(1), Le(1000), FieldSpec("Patience")] = None
     """Validations without improvement before the run ends. Leave empty to train to the end."""
 
     early_stopping_threshold: Annotated[
-        float, Ge(0), Knob("Least improvement", advanced=True, usable=(0, 1000))
+        float, Ge(0), FieldSpec("Least improvement", advanced=True, usable=(0, 1000))
     ] = 0.0
     """A smaller fall of the validation loss counts as none."""
 
@@ -79,13 +83,13 @@ class EarlyStopping(Section):
 class Samples(Section):
     """Answers to fixed validation prompts, written before, while and after the model learns."""
 
-    prompts: Annotated[int, Ge(0), Le(64), Knob("Sample prompts", advanced=True)] = 4
+    prompts: Annotated[int, Ge(0), Le(64), FieldSpec("Sample prompts", advanced=True)] = 4
     """How many validation prompts the model answers."""
 
-    between: Annotated[int, Ge(0), Le(100), Knob("Answers on the way", advanced=True)] = 4
+    between: Annotated[int, Ge(0), Le(100), FieldSpec("Answers on the way", advanced=True)] = 4
     """How many times it answers while it learns, at validations spread evenly over the run."""
 
     max_new_tokens: Annotated[
-        int, Ge(1), Le(4096), Knob("Longest answer", "tokens", advanced=True)
+        int, Ge(1), Le(4096), FieldSpec("Longest answer", "tokens", advanced=True)
     ] = 64
     """Where an answer is cut."""

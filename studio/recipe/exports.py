@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from studio.recipe.adapters import FullFineTune, Lora
 from studio.recipe.float_formats import DType
 
-Kind = Literal["full", "merged", "merged_original", "adapter"]
+ExportKind = Literal["full", "merged", "merged_original", "adapter"]
 """Every weight of a full fine-tune; the adapter folded into its base as it was trained beside it
 (rounded or dequantised); folded into the base as it was saved, which is another model; the adapter
 alone."""
@@ -21,11 +21,11 @@ class ExportSpec(BaseModel):
 
     run: Path
     """The folder of the run."""
-    kind: Kind
+    kind: ExportKind
     dtype: DType
 
 
-def kinds(adapter: Lora | FullFineTune) -> tuple[Kind, ...]:
+def export_kinds(adapter: Lora | FullFineTune) -> tuple[ExportKind, ...]:
     """Return what can be exported of a run, the most useful first."""
     if isinstance(adapter, FullFineTune):
         return ("full",)

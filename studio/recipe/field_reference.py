@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic.fields import FieldInfo
 
-from studio.recipe.fields import Knob, Section, knob_of, sections_in
+from studio.recipe.fields import FieldSpec, Section, field_spec, section_types
 from studio.recipe.precision import PRECISIONS
-from studio.schemas.field_docs import texts
+from studio.schemas.field_docs import field_descriptions
 
-_BOUNDS: tuple[tuple[type, str, str], ...] = (
+_BOUND_TEXTS: tuple[tuple[type, str, str], ...] = (
     (Gt, "gt", "more than {}"),
     (Ge, "ge", "at least {}"),
     (Lt, "lt", "less than {}"),
@@ -22,17 +22,17 @@ _BOUNDS: tuple[tuple[type, str, str], ...] = (
 )
 """A rule of a field, where its limit stands, and what it is in words."""
 
-_KINDS = {int: "a whole number", float: "a number", bool: "yes or no", str: "text"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", bool: "yes or no", str: "text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class FieldReference:
     """All there is to say of one knob."""
 
     name: str
     """Dotted, as it stands in a recipe."""
     section: type[Section]
-    knob: Knob
+    knob: FieldSpec
     help: str
     required: bool
     default: object
@@ -59,51 +59,57 @@ class Entry:
         return all(word in said for word in words)
 
 
-def entries(section: type[Section], prefix: str = "") -> Iterator[Entry]:
+def field_references(section: type[Section], prefix: str = "") -> Iterator[FieldReference]:
     """Yield every knob of a recipe or of one of its sections, in the order they are declared."""
     for name, info in section.model_fields.items():
-        if knob := knob_of(info):
-            yield _entry(section, prefix + name, knob, info)
+        if knob := field_spec(info):
+            yield _field_reference(section, prefix + name, knob, info)
     for name, info in section.model_fields.items():
-        for inner in sections_in(info.annotation):
-            yield from entries(inner, f"{prefix}{name}.")
+        for inner in section_types(info.annotation):
+            yield from field_references(inner, f"{prefix}{name}.")
 
 
-def related(entry: Entry, known: Mapping[str, Entry]) -> list[Entry]:
+def related_fields(
+    entry: FieldReference, known: Mapping[str, FieldReference]
+) -> list[FieldReference]:
     """Return the knobs to think of with this one: those it names, and those that name it."""
     naming = [name for name, other in known.items() if entry.name in other.knob.related]
     return [known[name] for name in dict.fromkeys((*entry.knob.related, *naming))]
 
 
-def _entry(section: type[Section], name: str, knob: Knob, info: FieldInfo) -> Entry:
+def _field_reference(
+    section: type[Section], name: str, knob: FieldSpec, info: FieldInfo
+) -> FieldReference:
     is_upstreams = section.upstream and not knob.ours
-    return Entry(
+    return FieldReference(
         name=name,
         section=section,
         knob=knob,
-        help=texts(section).get(name.rpartition(".")[2], ""),
+        help=field_descriptions(section).get(name.rpartition(".")[2], ""),
         required=info.is_required(),
         default=None if info.is_required() else info.default,
-        legal=_legal(info),
-        choices={choice: _title(knob, choice) for choice in _choices(info.annotation)},
+        legal=_allowed_values(info),
+        choices={choice: _choice_title(knob, choice) for choice in _choices(info.annotation)},
         upstream=f"{section.upstream}.{name.rpartition('.')[2]}" if is_upstreams else "",
     )
 
 
-def _legal(info: FieldInfo) -> str:
-    kinds = [kind for kind in get_args(info.annotation) or (info.annotation,) if kind in _KINDS]
-    kind = "one of the values below" if _choices(info.annotation) else _KINDS[kinds[0]]
-    bounds = " and ".join(filter(None, map(_bound, info.metadata)))
+def _allowed_values(info: FieldInfo) -> str:
+    kinds = [
+        kind for kind in get_args(info.annotation) or (info.annotation,) if kind in _TYPE_NAMES
+    ]
+    kind = "one of the values below" if _choices(info.annotation) else _TYPE_NAMES[kinds[0]]
+    bounds = " and ".join(filter(None, map(_bound_text, info.metadata)))
     empty = "; it may be left empty" if NoneType in get_args(info.annotation) else ""
     return f"{kind}, {bounds}{empty}" if bounds else f"{kind}{empty}"
 
 
-def _bound(rule: object) -> str:
-    found = next((row for row in _BOUNDS if isinstance(rule, row[0])), None)
-    return found[2].format(_plain(getattr(rule, found[1]))) if found else ""
+def _bound_text(rule: object) -> str:
+    found = next((row for row in _BOUND_TEXTS if isinstance(rule, row[0])), None)
+    return found[2].format(_format_limit(getattr(rule, found[1]))) if found else ""
 
 
-def _plain(limit: object) -> str:
+def _format_limit(limit: object) -> str:
     return (
         f"{limit:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
         if isinstance(limit, int)
@@ -115,6 +121,6 @@ def _choices(annotation: Any) -> tuple[str, ...]:  # noqa: ANN401 -- annotations
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
-def _title(knob: Knob, choice: str) -> str:
+def _choice_title(knob: FieldSpec, choice: str) -> str:
     titles: dict[str, str] = {mode.name: mode.title for mode in PRECISIONS.values()}
     return (titles | dict(knob.titles)).get(choice, choice)

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
-from studio.schemas.field_docs import Described
+from studio.schemas.field_docs import FieldDocs
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class FieldSpec:
     """How a field looks on screen. Bounds, default and help live on the field itself."""
 
     label: str
@@ -28,7 +28,7 @@ class Knob:
     """Knobs of other sections to think of with this one, by dotted name."""
 
 
-class Section(Described, BaseModel):
+class Section(FieldDocs, BaseModel):
     """A titled group of knobs. One section is one fieldset, one YAML block, one JSON object.
 
     Strict: a program that sends "1e-4" or true where a number belongs is told so. Forms and YAML,
@@ -46,12 +46,12 @@ class Section(Described, BaseModel):
     )
 
 
-def knob_of(info: FieldInfo) -> Knob | None:
+def field_spec(info: FieldInfo) -> FieldSpec | None:
     """Return the field's knob, or None for a field that no person sets."""
-    return next((item for item in info.metadata if isinstance(item, Knob)), None)
+    return next((item for item in info.metadata if isinstance(item, FieldSpec)), None)
 
 
-def sections_in(annotation: Any) -> list[type[Section]]:  # noqa: ANN401 -- annotations have no narrower type
+def section_types(annotation: Any) -> list[type[Section]]:  # noqa: ANN401 -- annotations have no narrower type
     """Return the sections a field may hold: one, or several where it has kinds."""
     union = get_origin(annotation) in {UnionType, Union}
     options = get_args(annotation) if union else (annotation,)

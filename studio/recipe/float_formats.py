@@ -8,12 +8,12 @@ from studio.weights import native_dtypes
 DType: TypeAlias = native_dtypes.DType
 """What a number may be kept in."""
 
-Operand = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+MatmulDType = Literal["float32", "tf32", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
 """What a matrix product may read: TF32 and the 8 bits live nowhere but in there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class FloatFormat:
     sign: int = 1
     exponent: int
     mantissa: int
@@ -22,11 +22,11 @@ class Format:
     """Distance from 1 to the next number: the smallest relative change it can hold."""
 
 
-FORMATS: dict[Operand, Format] = {
-    "float32": Format(exponent=8, mantissa=23, largest=3.4028235e38, step=2**-23),
-    "tf32": Format(exponent=8, mantissa=10, largest=3.4011621e38, step=2**-10),
-    "bfloat16": Format(exponent=8, mantissa=7, largest=3.3895314e38, step=2**-7),
-    "float16": Format(exponent=5, mantissa=10, largest=65504.0, step=2**-10),
-    "float8_e4m3fn": Format(exponent=4, mantissa=3, largest=448.0, step=2**-3),
-    "float8_e5m2": Format(exponent=5, mantissa=2, largest=57344.0, step=2**-2),
+FLOAT_FORMATS: dict[MatmulDType, FloatFormat] = {
+    "float32": FloatFormat(exponent=8, mantissa=23, largest=3.4028235e38, step=2**-23),
+    "tf32": FloatFormat(exponent=8, mantissa=10, largest=3.4011621e38, step=2**-10),
+    "bfloat16": FloatFormat(exponent=8, mantissa=7, largest=3.3895314e38, step=2**-7),
+    "float16": FloatFormat(exponent=5, mantissa=10, largest=65504.0, step=2**-10),
+    "float8_e4m3fn": FloatFormat(exponent=4, mantissa=3, largest=448.0, step=2**-3),
+    "float8_e5m2": FloatFormat(exponent=5, mantissa=2, largest=57344.0, step=2**-2),
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from studio.hardware import Hardware
-from studio.recipe.float_formats import FORMATS, DType, Format, Operand
+from studio.recipe.float_formats import FLOAT_FORMATS, DType, FloatFormat, MatmulDType
 
 Rounding = Literal["nearest", "stochastic", "kahan"]
 PrecisionName = Literal[
@@ -32,10 +32,12 @@ PrecisionChoice = Literal["auto", PrecisionName]
 ADA = (8, 9)
 AMPERE = (8, 0)
 VOLTA = (7, 0)
-_SPLIT = "its compute capability, 8.0 or newer; on processors, the flags avx512_bf16 and amx_bf16"
+_BF16_DETECTION = (
+    "its compute capability, 8.0 or newer; on processors, the flags avx512_bf16 and amx_bf16"
+)
 
 
-_NOTICED = 1.05
+_UNNOTICED_SLOWDOWN = 1.05
 """A product that takes up to this many times as long as in float32 needs no caution."""
 
 
@@ -51,9 +53,9 @@ class Precision:
     weights: DType = "float32"
     compute: DType = "float32"
     """What comes out of a matrix product."""
-    matmul: Operand = "float32"
+    matmul: MatmulDType = "float32"
     """What goes into a matrix product."""
-    matmul_of_gradients: Operand | None = None
+    matmul_of_gradients: MatmulDType | None = None
     """What goes into it of a gradient, on the way back; None is as on the way forth."""
     gradients: DType = "float32"
     optimizer_states: DType = "float32"
@@ -89,9 +91,9 @@ class Precision:
     trainer_flags: dict[str, bool] = field(default_factory=lambda: {"bf16": False, "fp16": False})
 
     @property
-    def format(self) -> Format:
+    def format(self) -> FloatFormat:
         """The bits of the numbers it multiplies."""
-        return FORMATS[self.matmul]
+        return FLOAT_FORMATS[self.matmul]
 
     @property
     def autocast(self) -> DType | None:
@@ -135,8 +137,8 @@ class Precision:
         is_absent = self.is_gpu_only or self.is_float8
         lack = "does not have it" if is_absent else "only emulates it"
         return (
-            f"needs compute capability {_dotted(self.capability)} or newer; "
-            f"{oldest.name} has {_dotted(oldest.capability)}, which {lack}"
+            f"needs compute capability {_version_text(self.capability)} or newer; "
+            f"{oldest.name} has {_version_text(oldest.capability)}, which {lack}"
         )
 
     def caution(self, hardware: Hardware) -> str:
@@ -157,7 +159,7 @@ class Precision:
             slow = (
                 f"right numbers, but matrix products take {times:.2g} times as long as in float32"
             )
-            return slow if times > _NOTICED else ""
+            return slow if times > _UNNOTICED_SLOWDOWN else ""
         if self.compute == "float16":
             return "no processor computes float16 fast: right numbers, but slower than float32"
         if self.compute == "bfloat16" and not hardware.native_bf16:
@@ -175,7 +177,7 @@ _TABLE = (
         matmul="bfloat16",
         bytes_per_parameter=18,
         needs="NVIDIA Ampere or newer; processors emulate it or have it",
-        detected=_SPLIT,
+        detected=_BF16_DETECTION,
         capability=AMPERE,
         trainer_flags={"bf16": True, "fp16": False},
     ),
@@ -229,7 +231,7 @@ _TABLE = (
         optimizer="AdamW with float32 master",
         rounding="nearest",
         needs="NVIDIA Ampere or newer; processors emulate it or have it",
-        detected=_SPLIT,
+        detected=_BF16_DETECTION,
         capability=AMPERE,
     ),
     Precision(
@@ -244,7 +246,7 @@ _TABLE = (
         rounding="nearest",
         bytes_per_parameter=8,
         needs="NVIDIA Ampere or newer; processors emulate it or have it",
-        detected=_SPLIT,
+        detected=_BF16_DETECTION,
         capability=AMPERE,
     ),
     Precision(
@@ -260,7 +262,7 @@ _TABLE = (
         rounding="stochastic",
         bytes_per_parameter=8,
         needs="NVIDIA Ampere or newer; processors emulate it or have it",
-        detected=_SPLIT,
+        detected=_BF16_DETECTION,
         capability=AMPERE,
     ),
     Precision(
@@ -276,7 +278,7 @@ _TABLE = (
         rounding="kahan",
         bytes_per_parameter=10,
         needs="NVIDIA Ampere or newer; processors emulate it or have it",
-        detected=_SPLIT,
+        detected=_BF16_DETECTION,
         capability=AMPERE,
     ),
     Precision(
@@ -297,5 +299,5 @@ _TABLE = (
 PRECISIONS: Mapping[str, Precision] = {mode.name: mode for mode in _TABLE}
 
 
-def _dotted(capability: tuple[int, int]) -> str:
+def _version_text(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"

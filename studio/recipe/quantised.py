@@ -12,9 +12,9 @@ from studio.hardware import Hardware
 
 QuantisedName = Literal["int8", "nf4"]
 
-BLOCK = 64
+NF4_BLOCK_SIZE = 64
 """Weights of NF4 that share one scale."""
-_SCALES = 256
+_NF4_SCALE_BLOCK_SIZE = 256
 """Scales of NF4 that share one scale themselves: what bitsandbytes calls double quantisation."""
 
 PASCAL = (6, 0)
@@ -51,8 +51,8 @@ class Quantised:
             return ""
         oldest = min(hardware.gpus, key=lambda gpu: gpu.capability)
         return (
-            f"needs a GPU of compute capability {_dotted(self.capability)} or newer; "
-            f"{oldest.name} has {_dotted(oldest.capability)}"
+            f"needs a GPU of compute capability {_version_text(self.capability)} or newer; "
+            f"{oldest.name} has {_version_text(oldest.capability)}"
         )
 
 
@@ -69,12 +69,12 @@ _TABLE = (
     Quantised(
         name="nf4",
         title="4-bit (NF4)",
-        bytes_per_weight=1 / 2 + 1 / BLOCK + 4 / (BLOCK * _SCALES),
+        bytes_per_weight=1 / 2 + 1 / NF4_BLOCK_SIZE + 4 / (NF4_BLOCK_SIZE * _NF4_SCALE_BLOCK_SIZE),
         capability=PASCAL,
     ),
 )
 QUANTISED: dict[str, Quantised] = {row.name: row for row in _TABLE}
 
 
-def _dotted(capability: tuple[int, int]) -> str:
+def _version_text(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))

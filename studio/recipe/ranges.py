@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from studio.recipe.base import Recipe
 from studio.recipe.constraints import Conflict
-from studio.recipe.fields import Section, knob_of
+from studio.recipe.fields import Section, field_spec
 
 
-def unusable(recipe: Recipe) -> Iterator[Conflict]:
+def unusable_values(recipe: Recipe) -> Iterator[Conflict]:
     """Yield what is out of the range that can have an effect, or has none without another knob."""
     yield from _out_of_range(recipe, "")
     stopping = recipe.early_stopping
@@ -24,7 +24,7 @@ def unusable(recipe: Recipe) -> Iterator[Conflict]:
 
 def _out_of_range(section: Section, prefix: str) -> Iterator[Conflict]:
     for name, info in type(section).model_fields.items():
-        value, knob = getattr(section, name), knob_of(info)
+        value, knob = getattr(section, name), field_spec(info)
         if isinstance(value, Section):
             yield from _out_of_range(value, f"{prefix}{name}.")
         elif knob and knob.usable and value is not None:

@@ -2,14 +2,14 @@
 
 from typing import Annotated
 
-from studio.recipe.fields import Knob, Section
+from studio.recipe.fields import FieldSpec, Section
 
 
 class Recovery(Section):
     """What a run may do by itself when it fails. Each change is told in its history."""
 
     smaller_batches: Annotated[
-        bool, Knob("Try smaller batches when memory runs out", advanced=True)
+        bool, FieldSpec("Try smaller batches when memory runs out", advanced=True)
     ] = False
     """Halve the batch size and double the accumulation, down to one: updates learn from as many
     examples as before, and take longer."""

@@ -17,8 +17,8 @@ from studio.recipe.fields import Section
 Scalar = bool | int | float | str | None
 Number = int | float
 
-MOST_VALUES = 100
-DIGITS = 3
+MAX_VALUES = 100
+SIGNIFICANT_DIGITS = 3
 """Significant digits of what is drawn from a range: more would only look exact."""
 
 _NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
@@ -31,7 +31,7 @@ _RANGE = re.compile(
 class Values(Section):
     """Each of some values."""
 
-    values: Annotated[list[Scalar], Field(min_length=1, max_length=MOST_VALUES)]
+    values: Annotated[list[Scalar], Field(min_length=1, max_length=MAX_VALUES)]
 
     def points(self) -> Sequence[Scalar]:
         return self.values
@@ -80,7 +80,7 @@ class Range(Section):
 
     def points(self) -> Sequence[Scalar] | None:
         """Return every point in order; None where there are too many to try each."""
-        if self.size > MOST_VALUES or self.stride is None:
+        if self.size > MAX_VALUES or self.stride is None:
             return None
         return [self._at(place) for place in range(self._steps + 1)]
 
@@ -94,7 +94,7 @@ class Range(Section):
 
     def rounded(self, value: float) -> Number:
         """Return the number near a value that is tried: of few digits, and never outside."""
-        near = round(value) if self.is_whole else float(f"{value:.{DIGITS}g}")
+        near = round(value) if self.is_whole else float(f"{value:.{SIGNIFICANT_DIGITS}g}")
         return min(max(near, self.low), self.high)
 
     @property
@@ -107,13 +107,13 @@ class Range(Section):
         return reached if self.is_whole else float(f"{reached:.12g}")
 
 
-Several = Values | Range
-Space = dict[str, Several]
+Distribution = Values | Range
+SearchSpace = dict[str, Distribution]
 """By the dotted names of the knobs."""
-SPACE: TypeAdapter[Space] = TypeAdapter(Space)
+SEARCH_SPACE_ADAPTER: TypeAdapter[SearchSpace] = TypeAdapter(SearchSpace)
 
 
-def read(text: str) -> Several:
+def parse(text: str) -> Distribution:
     """Read what a person typed. Values stay text: what they mean, the knob says.
 
     Raises:
@@ -133,22 +133,22 @@ def read(text: str) -> Several:
     )
 
 
-def write(several: Several) -> str:
+def to_text(several: Distribution) -> str:
     """Write values or a range so that reading it gives the same."""
     if isinstance(several, Values):
-        return ", ".join(spell(value) for value in several.values)
+        return ", ".join(value_text(value) for value in several.values)
     how = " log" if several.log else f" step {several.step!r}" if several.step is not None else ""
     return f"{several.low!r} .. {several.high!r}{how}"
 
 
-def spell(value: Scalar) -> str:
+def value_text(value: Scalar) -> str:
     """Write one value as it is typed."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def size(space: Mapping[str, Several]) -> float:
+def count_combinations(space: Mapping[str, Distribution]) -> float:
     """Return how many combinations there are; infinitely many where a range has no steps."""
     return math.prod(
         len(one.values) if isinstance(one, Values) else one.size for one in space.values()

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from studio.recipe.fields import Section, sections_in
+from studio.recipe.fields import Section, section_types
 
 
 @dataclass(frozen=True, slots=True)
-class Belonging:
+class VariantField:
     """What a knob belongs to."""
 
     switch: str
@@ -19,22 +19,22 @@ class Belonging:
 
 
 @cache
-def belongings(recipe: type[Section]) -> dict[str, Belonging]:
+def variant_fields(recipe: type[Section]) -> dict[str, VariantField]:
     """Return the knobs that only some kinds of a section have, by dotted name."""
-    return dict(_belongings(recipe, ""))
+    return dict(_find_variant_fields(recipe, ""))
 
 
 @cache
-def switches(recipe: type[Section]) -> dict[str, tuple[str, ...]]:
+def discriminators(recipe: type[Section]) -> dict[str, tuple[str, ...]]:
     """Return the fields that say which kind is in force, with the kinds there are."""
-    return dict(_switches(recipe, ""))
+    return dict(_find_discriminators(recipe, ""))
 
 
-def in_force(
+def active_settings(
     recipe: type[Section], values: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return those of some settings that count once all of them are laid over a recipe's values."""
-    known = belongings(recipe)
+    known = variant_fields(recipe)
     now = {**values, **settings}
     return {
         name: value
@@ -43,11 +43,11 @@ def in_force(
     }
 
 
-def _belongings(section: type[Section], prefix: str) -> Iterator[tuple[str, Belonging]]:
+def _find_variant_fields(section: type[Section], prefix: str) -> Iterator[tuple[str, VariantField]]:
     for name, info in section.model_fields.items():
-        kinds = sections_in(info.annotation)
+        kinds = section_types(info.annotation)
         for one in kinds:
-            yield from _belongings(one, f"{prefix}{name}.")
+            yield from _find_variant_fields(one, f"{prefix}{name}.")
         if len(kinds) < 2:  # noqa: PLR2004 -- one kind is no choice
             continue
         switch = str(info.discriminator)
@@ -56,14 +56,16 @@ def _belongings(section: type[Section], prefix: str) -> Iterator[tuple[str, Belo
             for field in one.model_fields.keys() - {switch}:
                 having.setdefault(field, []).append(str(one.model_fields[switch].default))
         for field, some in having.items():
-            yield f"{prefix}{name}.{field}", Belonging(f"{prefix}{name}.{switch}", tuple(some))
+            yield f"{prefix}{name}.{field}", VariantField(f"{prefix}{name}.{switch}", tuple(some))
 
 
-def _switches(section: type[Section], prefix: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _find_discriminators(
+    section: type[Section], prefix: str
+) -> Iterator[tuple[str, tuple[str, ...]]]:
     for name, info in section.model_fields.items():
-        kinds = sections_in(info.annotation)
+        kinds = section_types(info.annotation)
         if len(kinds) == 1:
-            yield from _switches(kinds[0], f"{prefix}{name}.")
+            yield from _find_discriminators(kinds[0], f"{prefix}{name}.")
         elif kinds:
             switch = str(info.discriminator)
             found = tuple(str(one.model_fields[switch].default) for one in kinds)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from studio.errors import InvalidError
 from studio.recipe.fields import Section
-from studio.schemas.field_docs import texts
+from studio.schemas.field_docs import field_descriptions
 
 
 def dump(recipe: Section) -> str:
@@ -38,7 +38,7 @@ def load(text: str) -> dict[str, Any]:
 
 def _lines(section: BaseModel, indent: int) -> Iterator[str]:
     margin = "  " * indent
-    said = texts(type(section))
+    said = field_descriptions(type(section))
     for name in type(section).model_fields:
         value = getattr(section, name)
         yield from (f"{margin}# {line}" for line in said.get(name, "").splitlines())

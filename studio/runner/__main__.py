@@ -70,8 +70,11 @@ def clean_environment() -> None:
 def keep_secrets() -> None:
     """Let nothing that this process was told in confidence stand in what it prints."""
     settings = Settings()
-    redaction.hide(settings.value(name) for name in SECRETS)
-    sys.stdout, sys.stderr = redaction.Stream(sys.stdout), redaction.Stream(sys.stderr)
+    redaction.register_secrets(settings.value(name) for name in SECRETS)
+    sys.stdout, sys.stderr = (
+        redaction.RedactingStream(sys.stdout),
+        redaction.RedactingStream(sys.stderr),
+    )
 
 
 if __name__ == "__main__":

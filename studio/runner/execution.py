@@ -8,11 +8,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from studio.errors import StudioError, TrainingError
-from studio.protocols.events import NO_ROOM_EXIT, Event, EventLog, Failed, Finished, Paused, Stopped
+from studio.protocols.events import (
+    DISK_FULL_EXIT_CODE,
+    Event,
+    EventLog,
+    Failed,
+    Finished,
+    Paused,
+    Stopped,
+)
 from studio.protocols.run_dir import ExportDir, RunDir
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.recipe.exports import ExportSpec
-from studio.redaction import redacted
+from studio.redaction import redact
 from studio.runner import task_dispatch
 from studio.runner.run_lock import held
 from studio.training.stop_handler import Stop, StopRequested
@@ -67,7 +75,7 @@ def export(root: Path, stop: Stop) -> int:
 
 def chore(root: Path, stop: Stop) -> int:
     """Do the chore in a folder. Return the exit code: 1 if it failed, else 0."""
-    folder = ChoreDir(root)
+    folder = TaskDir(root)
 
     def do(say: Say) -> Event:
         with stop.at_once():
@@ -82,7 +90,7 @@ def _tell(log: EventLog, stop: Stop, work: Work) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        return NO_ROOM_EXIT
+        return DISK_FULL_EXIT_CODE
 
 
 def _told(log: EventLog, stop: Stop, work: Work) -> int:
@@ -111,7 +119,7 @@ def _left(stop: Stop) -> Paused | Stopped:
 def _fail(error: Exception, say: Say) -> int:
     traceback.print_exception(error)
     told = _explained(error)
-    words = {"message": redacted(told.message), "hint": redacted(told.hint)}
+    words = {"message": redact(told.message), "hint": redact(told.hint)}
     say(told.model_copy(update=words))
     return 1
 

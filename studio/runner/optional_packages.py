@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection
 
 from studio.errors import StudioError
-from studio.hardware import OPTIONAL
+from studio.hardware import OPTIONAL_PACKAGES
 from studio.methods import RECIPES
 from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
@@ -30,7 +30,7 @@ def spare(run: RunDir) -> None:
 
 def hide_all_but(wanted: Collection[str]) -> None:
     """Let optional packages but the wanted ones seem absent, and those load quietly."""
-    for package in OPTIONAL:
+    for package in OPTIONAL_PACKAGES:
         if package not in wanted:
             sys.modules[package] = None  # type: ignore[assignment] # Python's word for absent
     for name in _NOISY:

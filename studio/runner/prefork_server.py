@@ -31,7 +31,7 @@ from pathlib import Path
 
 from studio.methods import METHODS
 from studio.processes import parent_death
-from studio.processes.unix_sockets import is_gone
+from studio.processes.unix_sockets import is_hung_up
 from studio.protocols.run_dir import RunDir
 from studio.runner.__main__ import clean_environment, main
 from studio.runner.optional_packages import hide_all_but
@@ -183,7 +183,7 @@ def _reseed() -> None:
 def _launch() -> int:
     # A copy, so that a child's standard input is not the line: nothing comes from there.
     line = socket.socket(fileno=os.dup(0))
-    parent_death.end_with_parent(lambda: is_gone(line))
+    parent_death.kill_on_parent_death(lambda: is_hung_up(line))
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     why = preload()

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from studio.processes.start_time import born
+from studio.processes.start_time import process_start_time
 from studio.protocols.run_dir import RunDir
 
 
@@ -16,6 +16,6 @@ def held(run: RunDir) -> Iterator[None]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         pid = os.getpid()
         lock.truncate(0)
-        lock.write(f"{pid} {born(pid)!r}")
+        lock.write(f"{pid} {process_start_time(pid)!r}")
         lock.flush()
         yield

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from studio.processes import parent_death
-from studio.processes.unix_sockets import is_gone
-from studio.protocols.tokenizer_service import Asked, Failure
+from studio.processes.unix_sockets import is_hung_up
+from studio.protocols.tokenizer_service import ServiceFailure, TokenizerRequest
 
 CHILDREN = 4
 """How many there may be at once."""
@@ -49,13 +49,13 @@ LOADING = Limits(cpu_seconds=10, wall_seconds=14, memory_bytes=3 * 2**30)
 """Reading a tokenizer, for the largest there are; its row follows within `SHOWING`."""
 
 _HINT = "Choose another chat template, or another model."
-SLOW = Failure(
+SLOW = ServiceFailure(
     code="chat_template_refused",
     message=f"This took more than {SHOWING.cpu_seconds} seconds and was ended: the model's chat "
     "template does not end, or the row is very long.",
     hint=_HINT,
 )
-CRASHED = Failure(
+CRASHED = ServiceFailure(
     code="chat_template_refused",
     message="Showing this row needs more memory than it may have, or makes the tokenizer crash.",
     hint=_HINT,
@@ -72,7 +72,7 @@ class Child:
     """When it must be done."""
     line: socket.socket
     """Who waits for the answer."""
-    asked: Asked | None = None
+    asked: TokenizerRequest | None = None
     """What it is to answer."""
     said: bytearray = field(default_factory=bytearray)
     was_killed: bool = False
@@ -80,13 +80,13 @@ class Child:
     @property
     def is_in_vain(self) -> bool:
         """Whether nobody waits for the answer any more."""
-        return is_gone(self.line)
+        return is_hung_up(self.line)
 
     def kill(self) -> None:
         self.was_killed = True
         os.kill(self.pid, signal.SIGKILL)
 
-    def finish(self) -> Failure | None:
+    def finish(self) -> ServiceFailure | None:
         """See the child off. Return what to say in place of an answer, if anything."""
         os.close(self.pipe)
         _, status = os.waitpid(self.pid, 0)
@@ -105,7 +105,7 @@ def fork(work: Callable[[], Iterator[bytes]], limits: Limits, line: socket.socke
         return Child(pid, heard, time.monotonic() + limits.wall_seconds, line)
     code = 1
     try:
-        parent_death.end_with_parent(lambda: os.getppid() != parent)
+        parent_death.kill_on_parent_death(lambda: os.getppid() != parent)
         _shut(said)
         limits.impose()
         with os.fdopen(said, "wb") as pipe:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from studio.protocols.events import Event, Finished, Phase
-from studio.protocols.tasks import KINDS, ChoreDir, ChoreSpec
+from studio.protocols.events import Event, Finished, PhaseChanged
+from studio.protocols.tasks import TASK_DEFINITIONS, TaskDir, TaskSpec
 
 Tell = Callable[[str, float | None], None]
 """Called with what is being done, in words, and how much of all the work is done."""
 
-Function = Callable[[ChoreDir, dict[str, Any], Tell], dict[str, Any]]
+Function = Callable[[TaskDir, dict[str, Any], Tell], dict[str, Any]]
 
 _STEP = 0.005
 """The least progress that is worth telling."""
@@ -23,9 +23,9 @@ _SECONDS = 0.5
 _NUMBER = re.compile(r"[\d.,]+")
 
 
-def do(folder: ChoreDir, say: Callable[[Event], None]) -> Finished:
+def do(folder: TaskDir, say: Callable[[Event], None]) -> Finished:
     """Do the chore in a folder, and leave its result there."""
-    spec = ChoreSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
+    spec = TaskSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     folder.files.mkdir(exist_ok=True)
     result = function(spec.kind)(folder, spec.params, Teller(say).tell)
     whole = folder.result.with_suffix(".new")
@@ -36,7 +36,7 @@ def do(folder: ChoreDir, say: Callable[[Event], None]) -> Finished:
 
 def function(kind: str) -> Function:
     """Return what does chores of a kind."""
-    module, _, name = KINDS[kind].work.partition(":")
+    module, _, name = TASK_DEFINITIONS[kind].work.partition(":")
     found: Function = getattr(import_module(module), name)
     return found
 
@@ -56,4 +56,4 @@ class Teller:
         if words == self._words and not has_moved and now - self._at < _SECONDS:
             return
         self._words, self._share, self._at = words, max(share or 0, self._share), now
-        self.say(Phase(name=phase, share=share))
+        self.say(PhaseChanged(name=phase, share=share))

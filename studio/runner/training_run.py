@@ -17,7 +17,15 @@ from transformers.utils import logging as upstream_logging
 from studio import __version__, hardware, run_manifest
 from studio.errors import TrainingError
 from studio.methods import RECIPES, AnyRecipe
-from studio.protocols.events import Event, Finished, Phase, Resumed, Sampled, Stage, Stopped
+from studio.protocols.events import (
+    Event,
+    Finished,
+    PhaseChanged,
+    Resumed,
+    Sampled,
+    SampleStage,
+    Stopped,
+)
 from studio.protocols.run_dir import MANIFEST, JobSpec, RunDir
 from studio.recipe import yaml
 from studio.recipe.base import Recipe
@@ -159,7 +167,7 @@ class Stages:
         if self.answer("during"):
             self.enter("training")
 
-    def answer(self, stage: Stage) -> list[Sampled]:
+    def answer(self, stage: SampleStage) -> list[Sampled]:
         knobs = self.recipe.samples
         if not knobs.prompts:
             return []
@@ -195,11 +203,13 @@ class Stages:
     def _write_manifest(self, folder: Path, metrics: dict[str, float]) -> None:
         """Write what the folder's files are and how they came about; last, for it names them."""
         recipe = self.recipe.model_dump(mode="json")
-        known = run_manifest.of(self.job.spec, recipe, self.reporter.resolved, metrics)
+        known = run_manifest.build_manifest(self.job.spec, recipe, self.reporter.resolved, metrics)
         location, config = self.job.spec.model, self._model.config
         origin = hub_origin.read(Path(location))
         revision = origin.commit if origin else getattr(config, "_commit_hash", None)
-        whole = run_manifest.finished(known, location=location, revision=revision, folder=folder)
+        whole = run_manifest.finish_manifest(
+            known, location=location, revision=revision, folder=folder
+        )
         (folder / MANIFEST).write_text(whole.model_dump_json(indent=2), encoding="utf-8")
 
     def outcome(self, metrics: dict[str, float]) -> Outcome:
@@ -259,7 +269,7 @@ def _guard(recipe: Recipe, job: Job, trainer: Trainer) -> Guard:
 
 def _enter(say: Say, phase: str) -> None:
     print(phase, flush=True)  # noqa: T201 -- the run's own log
-    say(Phase(name=phase))
+    say(PhaseChanged(name=phase))
 
 
 _FORMATS = ("weights", "compute", "gradients", "optimizer_states", "scaler")
@@ -292,7 +302,7 @@ def _resolved(trainer: Trainer, watch: PrecisionWatch, job: Job, recipe: Recipe)
         "longest_answer": job.train.longest_answer,
         **job.gauge.told(),
         "versions": {"mantissa-studio": __version__, "python": python_version()}
-        | hardware.versions(),
+        | hardware.package_versions(),
         "seed": recipe.optimisation.seed,
     }
 

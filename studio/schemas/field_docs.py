@@ -15,7 +15,7 @@ from pydantic import BaseModel, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
 
-class Described:
+class FieldDocs:
     """What a model has beside its base, to tell the texts of its fields in its JSON schema."""
 
     @classmethod
@@ -25,14 +25,14 @@ class Described:
         told = handler(schema)
         properties = handler.resolve_ref_schema(told).get("properties", {})
         model = cast("type[BaseModel]", cls)
-        for name, text in texts(model).items():
+        for name, text in field_descriptions(model).items():
             if field := properties.get(model.model_fields[name].alias or name):
                 field.setdefault("description", text)
         return told
 
 
 @cache
-def texts(model: type[BaseModel]) -> Mapping[str, str]:
+def field_descriptions(model: type[BaseModel]) -> Mapping[str, str]:
     """Return the text under each field of a model, its own or of the class it has the field from.
 
     A field without one is left out.
@@ -40,17 +40,21 @@ def texts(model: type[BaseModel]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if isinstance(owner, type) and issubclass(owner, BaseModel):
-            found |= _of_module(owner.__module__).get(owner.__qualname__, {})
+            found |= _descriptions_by_class(owner.__module__).get(owner.__qualname__, {})
     return {name: found[name] for name in model.model_fields if name in found}
 
 
 @cache
-def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
+def _descriptions_by_class(name: str) -> Mapping[str, Mapping[str, str]]:
     tree = ast.parse(inspect.getsource(sys.modules[name]))
-    return {node.name: dict(_fields(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {
+        node.name: dict(_documented_fields(node))
+        for node in tree.body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
-def _fields(made: ast.ClassDef) -> Iterator[tuple[str, str]]:
+def _documented_fields(made: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for field, text in zip(made.body, made.body[1:], strict=False):
         match field, text:
             case (

@@ -15,19 +15,19 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-_LABEL = re.compile(
+_UNION_BRANCH = re.compile(
     r"(str|int|float|bool|none|dict|list|bytes|datetime)|(constrained|tagged|function|model)-.*"
     r"|.*\[.*"
 )
 """What pydantic calls a branch that is no model."""
-_MAPS = (dict, Mapping)
-_LISTS = (list, tuple, set, frozenset, Sequence)
-_RANGE = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
+_MAPPING_TYPES = (dict, Mapping)
+_LIST_TYPES = (list, tuple, set, frozenset, Sequence)
+_RANGE_ERRORS = frozenset({"greater_than", "greater_than_equal", "less_than", "less_than_equal"})
 _DATABASE_LIMIT = 2**53
 """Beyond it bounds are those of storage, and mean nothing to a reader."""
-_NAMED = frozenset({"missing", "extra_forbidden"})
+_ABSENT_FIELD_ERRORS = frozenset({"missing", "extra_forbidden"})
 """Errors whose last part names a field that is not there."""
-_MUST = "Must be "
+_MUST_BE = "Must be "
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FieldError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FieldLocation:
     """Where an error is: the fields on the way, and what may stand there by its types."""
 
     path: tuple[str, ...]
@@ -60,23 +60,23 @@ def field_errors(errors: Iterable[ErrorDetails], model: Any = None) -> list[Fiel
     """
     fields: dict[tuple[str, ...], list[str]] = {}
     for error in errors:
-        place = _place(error["loc"], model, is_new=error["type"] in _NAMED)
+        place = _locate_field(error["loc"], model, is_new=error["type"] in _ABSENT_FIELD_ERRORS)
         path = place.path + _discriminator(error)
         fields.setdefault(path, []).append(_sentence(error, place))
     return [
-        FieldError(".".join(path), _joined(messages))
+        FieldError(".".join(path), _join_branches(messages))
         for path, messages in fields.items()
         if not any(len(other) > len(path) and other[: len(path)] == path for other in fields)
     ]
 
 
-def _joined(messages: Sequence[str]) -> str:
+def _join_branches(messages: Sequence[str]) -> str:
     """Join what each branch of a union asks for."""
     unlike = list(dict.fromkeys(messages))
-    if len(unlike) == 1 or not all(message.startswith(_MUST) for message in unlike):
+    if len(unlike) == 1 or not all(message.startswith(_MUST_BE) for message in unlike):
         return unlike[0]
-    wanted = [message.removeprefix(_MUST).rstrip(".") for message in unlike]
-    return f"{_MUST}{' or '.join(wanted)}."
+    wanted = [message.removeprefix(_MUST_BE).rstrip(".") for message in unlike]
+    return f"{_MUST_BE}{' or '.join(wanted)}."
 
 
 def _discriminator(error: ErrorDetails) -> tuple[str, ...]:
@@ -84,92 +84,94 @@ def _discriminator(error: ErrorDetails) -> tuple[str, ...]:
     return (error["ctx"]["discriminator"].strip("'"),) if is_tag else ()
 
 
-def _place(loc: Sequence[int | str], model: Any, *, is_new: bool) -> _Place:  # noqa: ANN401 -- any annotation
+def _locate_field(loc: Sequence[int | str], model: Any, *, is_new: bool) -> _FieldLocation:  # noqa: ANN401 -- any annotation
     path: tuple[str, ...] = ()
     siblings: tuple[str, ...] = ()
-    types = tuple(_unfolded(model))
+    types = tuple(_union_members(model))
     for number, part in enumerate(loc):
-        inner = tuple(_inside(types, part))
-        is_field = bool(inner) or (not types and not _LABEL.fullmatch(str(part)))
+        inner = tuple(_types_inside(types, part))
+        is_field = bool(inner) or (not types and not _UNION_BRANCH.fullmatch(str(part)))
         if is_field or (is_new and number == len(loc) - 1):
-            siblings = tuple(name for kind in types for name in _names(kind))
+            siblings = tuple(name for kind in types for name in _field_names(kind))
             path, types = (*path, str(part)), inner
-    return _Place(path, types, siblings)
+    return _FieldLocation(path, types, siblings)
 
 
-def _names(kind: Any) -> Iterable[str]:  # noqa: ANN401 -- any annotation
+def _field_names(kind: Any) -> Iterable[str]:  # noqa: ANN401 -- any annotation
     if isinstance(kind, Mapping):
         yield from map(str, kind)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         yield from (info.alias or name for name, info in kind.model_fields.items())
 
 
-def _inside(types: Iterable[Any], part: int | str) -> Iterator[Any]:
+def _types_inside(types: Iterable[Any], part: int | str) -> Iterator[Any]:
     """Yield what may stand under a part of the way, by each type that has one of this name."""
     for kind in types:
         origin, args = get_origin(kind) or kind, get_args(kind)
         if kind is Any:
             yield kind
         elif isinstance(kind, Mapping):
-            yield from _unfolded(kind.get(part))
+            yield from _union_members(kind.get(part))
         elif isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _of_model(kind, part)
-        elif isinstance(part, int) and origin in _LISTS:
-            yield from _unfolded(args[0] if args else Any)
-        elif isinstance(part, str) and origin in _MAPS and not _LABEL.fullmatch(part):
-            yield from _unfolded(args[1] if args else Any)
+            yield from _model_field_types(kind, part)
+        elif isinstance(part, int) and origin in _LIST_TYPES:
+            yield from _union_members(args[0] if args else Any)
+        elif (
+            isinstance(part, str) and origin in _MAPPING_TYPES and not _UNION_BRANCH.fullmatch(part)
+        ):
+            yield from _union_members(args[1] if args else Any)
 
 
-def _of_model(model: type[BaseModel], part: int | str) -> Iterator[Any]:
+def _model_field_types(model: type[BaseModel], part: int | str) -> Iterator[Any]:
     for name, info in model.model_fields.items():
         if part in {name, info.alias}:
-            yield from _unfolded(info)
+            yield from _union_members(info)
 
 
-def _unfolded(kind: Any) -> Iterator[Any]:  # noqa: ANN401 -- any annotation
+def _union_members(kind: Any) -> Iterator[Any]:  # noqa: ANN401 -- any annotation
     """Yield each alternative of a type, and beside it the bounds it is annotated with."""
     if kind is None:
         return
     if isinstance(kind, FieldInfo):
         yield from kind.metadata
-        yield from _unfolded(kind.annotation)
+        yield from _union_members(kind.annotation)
     elif get_origin(kind) is Annotated:
         inner, *metadata = get_args(kind)
         yield from (one for item in metadata for one in getattr(item, "metadata", [item]))
-        yield from _unfolded(inner)
-    elif get_args(kind) and get_origin(kind) not in (*_MAPS, *_LISTS):
+        yield from _union_members(inner)
+    elif get_args(kind) and get_origin(kind) not in (*_MAPPING_TYPES, *_LIST_TYPES):
         for branch in get_args(kind):
-            yield from _unfolded(branch)
+            yield from _union_members(branch)
     else:
         yield kind
 
 
-def is_list(kind: Any) -> bool:  # noqa: ANN401 -- any annotation
+def accepts_list(kind: Any) -> bool:  # noqa: ANN401 -- any annotation
     """Whether several values are taken."""
-    return any((get_origin(one) or one) in _LISTS for one in _unfolded(kind))
+    return any((get_origin(one) or one) in _LIST_TYPES for one in _union_members(kind))
 
 
-def allowed_range(types: Iterable[Any], what: str = "") -> str:
+def range_message(types: Iterable[Any], what: str = "") -> str:
     """Say which numbers are allowed, or nothing if all are; `what` says what kind of number."""
     bounds = {
-        name: _number(limit)
+        name: _format_number(limit)
         for kind in types
         for name in _BOUNDS
         if isinstance(limit := getattr(kind, name, None), int | float)
         and abs(limit) < _DATABASE_LIMIT
     }
-    low, high = (next((name for name in side if name in bounds), "") for side in _SIDES)
-    template = (_KINDS_IN_RANGE if what else _IN_RANGE).get((low, high), "")
+    low, high = (next((name for name in side if name in bounds), "") for side in _BOUND_SIDES)
+    template = (_TYPED_RANGE_MESSAGES if what else _RANGE_MESSAGES).get((low, high), "")
     return template.format(what=what, low=bounds.get(low), high=bounds.get(high))
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-_SIDES = (("gt", "ge"), ("lt", "le"))
+_BOUND_SIDES = (("gt", "ge"), ("lt", "le"))
 _BOUNDS = ("gt", "ge", "lt", "le")
-_IN_RANGE = {
+_RANGE_MESSAGES = {
     ("ge", "le"): "Must be between {low} and {high}.",
     ("ge", "lt"): "Must be at least {low} and less than {high}.",
     ("gt", "le"): "Must be more than {low} and at most {high}.",
@@ -179,7 +181,7 @@ _IN_RANGE = {
     ("", "le"): "Must be at most {high}.",
     ("", "lt"): "Must be less than {high}.",
 }
-_KINDS_IN_RANGE = {
+_TYPED_RANGE_MESSAGES = {
     ("ge", "le"): "Must be {what} between {low} and {high}.",
     ("ge", "lt"): "Must be {what}, at least {low} and less than {high}.",
     ("gt", "le"): "Must be {what}, more than {low} and at most {high}.",
@@ -192,21 +194,21 @@ _KINDS_IN_RANGE = {
 }
 
 
-def _sentence(error: ErrorDetails, place: _Place) -> str:
+def _sentence(error: ErrorDetails, place: _FieldLocation) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if error.get("input") == "" or context.get("min_length") == 1:
-        return _SENTENCES["missing"]
-    if kind in _RANGE:
+        return _ERROR_SENTENCES["missing"]
+    if kind in _RANGE_ERRORS:
         broken = SimpleNamespace(**{name: context[name] for name in _BOUNDS if name in context})
-        return allowed_range(place.types) or allowed_range([broken])
+        return range_message(place.types) or range_message([broken])
     if kind == "extra_forbidden":
         near = _suggestion(error["loc"][-1], place.siblings)
         return " ".join(filter(None, ("There is no such field.", near)))
-    if written := _SENTENCES.get(kind):
+    if written := _ERROR_SENTENCES.get(kind):
         return written.format(**context)
-    if what := _NUMBERS.get(kind):
-        return allowed_range(place.types, what)
-    return _plain(error["msg"])
+    if what := _NUMBER_ERRORS.get(kind):
+        return range_message(place.types, what)
+    return _reword(error["msg"])
 
 
 def _suggestion(name: int | str, siblings: Sequence[str]) -> str:
@@ -214,21 +216,21 @@ def _suggestion(name: int | str, siblings: Sequence[str]) -> str:
     return f"Did you mean {near[0]}?" if near else ""
 
 
-def _plain(message: str) -> str:
+def _reword(message: str) -> str:
     """Reword a message of pydantic's own, or of a validator of ours, which is a sentence."""
     text = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    for theirs, ours in (("Input should be ", _MUST), ("Value should ", "Must ")):
+    for theirs, ours in (("Input should be ", _MUST_BE), ("Value should ", "Must ")):
         text = text.replace(theirs, ours)
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-_NUMBERS = {
+_NUMBER_ERRORS = {
     **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size"), "a whole number"),
     "int_from_float": "a whole number",
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     "finite_number": "a finite number",
 }
-_SENTENCES = {
+_ERROR_SENTENCES = {
     "missing": "A value is needed.",
     **dict.fromkeys(("bool_type", "bool_parsing"), "Must be true or false."),
     "string_type": "Must be text.",

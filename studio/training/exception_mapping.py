@@ -11,7 +11,7 @@ from huggingface_hub import errors as hub
 from safetensors import SafetensorError
 
 from studio.errors import StudioError, TrainingError
-from studio.protocols.events import NO_ROOM, Failed
+from studio.protocols.events import DISK_FULL, Failed
 
 _LOG = "The run's log has the details."
 
@@ -55,13 +55,13 @@ _TABLE = (
         hint="Lower the batch size, shorten the longest example, or choose a smaller model.",
     ),
     _known(
-        NO_ROOM.code,
+        DISK_FULL.code,
         OSError,
         SafetensorError,
         RuntimeError,
         says=r"No space left on device|os error 28|Errno 28",
-        message=NO_ROOM.message,
-        hint=NO_ROOM.hint,
+        message=DISK_FULL.message,
+        hint=DISK_FULL.hint,
     ),
     _known(
         "gated_model",

@@ -11,7 +11,7 @@ from studio import hardware
 from studio.errors import TrainingError
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.base import Recipe
-from studio.recipe.constraints import conflict
+from studio.recipe.constraints import find_conflict
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.training import model_card
 from studio.training.data import chat_templates, packed_dataset, tokenisation
@@ -58,7 +58,7 @@ class Job:
     ) -> "Job":
         """Load and tokenise what the recipe names, saying which phase is entered."""
         spec = JobSpec.model_validate_json(run.job.read_text(encoding="utf-8"))
-        if found := conflict(recipe):
+        if found := find_conflict(recipe):
             raise TrainingError("conflict", found.message, hint=found.hint)
         row = recipe.adapter.quantised
         if row is not None and (lack := row.refusal(hardware.detect())):

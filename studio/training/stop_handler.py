@@ -7,10 +7,10 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
-from studio.protocols.run_dir import Ask
+from studio.protocols.run_dir import RunCommand
 
-_ALL: frozenset[Ask] = frozenset(get_args(Ask))
-_NONE: frozenset[Ask] = frozenset()
+_ALL: frozenset[RunCommand] = frozenset(get_args(RunCommand))
+_NONE: frozenset[RunCommand] = frozenset()
 
 
 class StopRequested(BaseException):
@@ -21,7 +21,7 @@ class Stop:
     """A request to stop, kept until a place is reached where leaving breaks nothing."""
 
     def __init__(self) -> None:
-        self.asked: Ask | None = None
+        self.asked: RunCommand | None = None
         self.step = 0
         """The last step that was done whole; of a resumed run, first that of its checkpoint."""
         self.has_interrupted = False
@@ -64,7 +64,7 @@ class Stop:
             yield
 
     @contextmanager
-    def _leaving(self, words: frozenset[Ask]) -> Iterator[None]:
+    def _leaving(self, words: frozenset[RunCommand]) -> Iterator[None]:
         before, self._leaves_for = self._leaves_for, words
         try:
             self._leave_for(words)
@@ -73,7 +73,7 @@ class Stop:
             self._leaves_for = before
         self._leave_for(before)
 
-    def _leave_for(self, words: frozenset[Ask]) -> None:
+    def _leave_for(self, words: frozenset[RunCommand]) -> None:
         # What a resumed run has learnt can be kept only once it is loaded.
         if self.asked in words and not (self.asked == "keep" and self.step):
             self.has_interrupted = True
@@ -83,9 +83,9 @@ class Stop:
         self.asked = self._read()
         self._leave_for(self._leaves_for)
 
-    def _read(self) -> Ask:
+    def _read(self) -> RunCommand:
         try:
             told = self._file.read_text(encoding="utf-8").strip() if self._file else ""
         except FileNotFoundError:
             told = ""
-        return next((word for word in get_args(Ask) if word == told), "cancel")
+        return next((word for word in get_args(RunCommand) if word == told), "cancel")

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi.openapi.models import ParameterInType
 from pydantic import BaseModel
 
-from studio.schemas.field_docs import Described
+from studio.schemas.field_docs import FieldDocs
 from studio.web.api.conventions.api_route import NEVER_KEPT
 from studio.web.api.datasets.new_dataset import NewImport
 from studio.web.http import openai_errors
@@ -55,7 +55,7 @@ class Complaint(BaseModel):
     code: str | None
 
 
-class FieldProblem(Described, BaseModel):
+class FieldProblem(FieldDocs, BaseModel):
     """What is wrong with one field."""
 
     param: str
@@ -63,7 +63,7 @@ class FieldProblem(Described, BaseModel):
     message: str
 
 
-class Problem(Described, BaseModel):
+class Problem(FieldDocs, BaseModel):
     """Why a request was refused."""
 
     code: str

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from studio.db.states import Ask
+from studio.db.states import RunCommand
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir, WorkDir
 from studio.services.runs import artifacts
@@ -37,23 +37,23 @@ class Followed:
     """Why it cannot be followed any more: it is only ended then."""
     kills: int = 0
     """How often its end was insisted on."""
-    _asked: Ask | None = None
+    _asked: RunCommand | None = None
     _asked_at: float = 0.0
     _size: int = -1
     _heard_at: float = field(default_factory=time.monotonic)
 
-    def ask(self, ask: Ask, launcher: Launcher, settings: Settings) -> None:
+    def ask(self, ask: RunCommand, launcher: Launcher, settings: Settings) -> None:
         """Ask once for each word; insist when the time given for it is over."""
         now = time.monotonic()
         if ask is not self._asked:
-            word = Ask.PAUSE if ask is Ask.DRAIN else ask
+            word = RunCommand.PAUSE if ask is RunCommand.DRAIN else ask
             written = self.folder.ask.with_suffix(".new")
             written.write_text(word.value, encoding="ascii")
             written.replace(self.folder.ask)
             launcher.stop(self.handle)
             self._asked, self._asked_at = ask, now
             return
-        is_quick = ask is Ask.CANCEL
+        is_quick = ask is RunCommand.CANCEL
         grace = settings.stop_grace_seconds if is_quick else settings.save_grace_seconds
         if now - self._asked_at > grace:
             launcher.kill(self.handle)

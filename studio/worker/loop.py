@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 
-from studio.db.commit_watcher import Changes, watched
-from studio.db.session import reading, unit_of_work
-from studio.db.states import Ask, RunStatus
+from studio.db.commit_watcher import CommitWatcher, watch_commits
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import FailingStep, Run, Worker
 from studio.errors import NotFoundError
 from studio.hardware import Hardware, detect
@@ -115,8 +115,8 @@ class Loop:
             self.launcher.begin()
         log.info("worker_started", extra={"slots": self.launcher.slots()})
         messenger = Messenger(self.engine, self.settings, self.isolation)
-        shown = Post(tokenizer_service.path(self.settings.home), tokenizer_service.MODULE)
-        with watched(self.engine) as changes:
+        shown = Post(tokenizer_service.socket_path(self.settings.home), tokenizer_service.MODULE)
+        with watch_commits(self.engine) as changes:
             while not stop.is_set():
                 with step("messages"):
                     messenger.tend(stop)
@@ -140,7 +140,7 @@ class Loop:
         A worker that is alone on its folder need not wait for the leases of those before it.
         """
         with self.isolation.step("adopt"):
-            with reading(self.engine) as db:
+            with read_session(self.engine) as db:
                 left = [_id(run) for run in attempts.abandoned(db, self.name, alone=alone)]
             for run_id in left:
                 with self.isolation.step("adopt", _subject(run_id)):
@@ -192,11 +192,11 @@ class Loop:
             self.sweeper.tend()
 
     def _free_slots(self) -> int:
-        with reading(self.engine) as db:
+        with read_session(self.engine) as db:
             return max(0, self._slots - queue.used(db, self.name))
 
     def _obstacle(self) -> Obstacle | None:
-        with reading(self.engine) as db:
+        with read_session(self.engine) as db:
             return wait_reasons.slots_are_taken(db)
 
     @property
@@ -207,7 +207,7 @@ class Loop:
     def _tend_speaker(self) -> None:
         self.speaker.tend(self._free_slots, self._free_gpu, self._obstacle)
         if self.speaker.slots:
-            with reading(self.engine) as db:
+            with read_session(self.engine) as db:
                 wanted = max(queue.wanted(db), self.trades.wanted(db))
                 if wanted and queue.used(db, self.name) + wanted > self._slots:
                     self.speaker.make_room()
@@ -293,14 +293,14 @@ class Loop:
             del self.followed[run_id]
             return
         if run.status is RunStatus.STOPPING:
-            followed.ask(run.asked or Ask.CANCEL, self.launcher, self.settings)
+            followed.ask(run.asked or RunCommand.CANCEL, self.launcher, self.settings)
         if end is not None:
             del self.followed[run_id]
             log.info("run_ended", extra={"run_id": run_id, "status": run.status.value})
 
     def _has_news(self, run_id: int, followed: Followed) -> bool:
         """Whether the file has grown or a person asked for something; no write lock is taken."""
-        with reading(self.engine) as db:
+        with read_session(self.engine) as db:
             run = attempts.owned(db, run_id, followed.owner)
         return has_news(followed.folder, run.events_offset) or run.status is RunStatus.STOPPING
 
@@ -318,7 +318,7 @@ class Loop:
 
     def _take_next(self) -> bool:
         """Start the next queued run. Return whether there was one."""
-        with reading(self.engine) as db:
+        with read_session(self.engine) as db:
             # Beside an export there may not be enough memory for it.
             if not queue.waiting(db) or concurrent_exports.holding_up(db, self.hardware):
                 return False
@@ -377,7 +377,7 @@ class Loop:
         )
 
 
-def _rest(stop: threading.Event, changes: Changes) -> None:
+def _rest(stop: threading.Event, changes: CommitWatcher) -> None:
     """Wait for the next tick, or for another process to commit something."""
     changes.happened()  # What this process has just committed is no news.
     until = time.monotonic() + TICK_SECONDS

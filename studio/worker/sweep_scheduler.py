@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.sweeps import Sweep
 from studio.services.sweeps import sweeps, trials
 from studio.services.sweeps.trials import Trial
@@ -31,7 +31,7 @@ class Sweeper:
     def tend(self) -> None:
         """Do for each sweep what is to be done now."""
         with self.isolation.step("sweeps"):
-            with reading(self.engine) as db:
+            with read_session(self.engine) as db:
                 found = [(sweep, sweeps.stand(db, sweep)) for sweep in sweeps.running(db)]
             for sweep, stands in found:
                 if self._stood.get(sweep.id or 0) != stands:
@@ -49,7 +49,7 @@ class Sweeper:
                 self.isolation.forget(subject)
 
     def _advance(self, sweep: Sweep) -> None:
-        with reading(self.engine) as db:
+        with read_session(self.engine) as db:
             made = trials.of(db, sweep, courses=sweep.is_pruning)
             wanted = 0 if sweep.planned else sweeps.wanted(db, sweep)
         # Outside of any transaction: nobody waits for the database while Optuna thinks.

@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 from sqlalchemy import Engine
 from sqlmodel import insert
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.db.tables import Metric
 from studio.services.operations import home
 from studio.settings import Settings
@@ -98,7 +98,7 @@ def _laid(folder: Path) -> Iterator[Measurement]:
 def _drawn(folder: Path) -> Iterator[Measurement]:
     studio = Studio(folder, free_port(), worker=False)
     prepare(Settings(home=folder))
-    engine = connect(folder / "studio.db")
+    engine = open_engine(folder / "studio.db")
     numbers = _fill(engine, None, 2, 100)
     engine.dispose()
     studio.start()

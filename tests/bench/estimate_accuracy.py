@@ -25,7 +25,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.methods import RECIPES
 from studio.protocols.run_dir import RunDir
-from studio.protocols.tasks import ChoreSpec
+from studio.protocols.tasks import TaskSpec
 from studio.recipe.dotted_keys import merge
 from studio.services import experiments
 from studio.services.datasets import versions
@@ -196,7 +196,7 @@ def _dry_run(engine: Engine, settings: Settings, run: Run) -> float:
         chore = dry_runs.ask(db, run.recipe, settings)
         folder = tasks.folder(settings.chores, chore)
         folder.root.mkdir(parents=True)
-        spec = ChoreSpec(kind=chore.kind, params=chore.params)
+        spec = TaskSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")
         chore_id = chore.id or 0
     subprocess.run([sys.executable, "-m", "studio.runner.task_main", str(folder.root)], check=True)

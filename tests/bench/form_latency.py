@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import httpx2
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.methods import RECIPES
 from studio.recipe.dotted_keys import merge
 from studio.services.estimates import estimates, fit_suggestions
@@ -65,7 +65,7 @@ def _followed(studio: Studio) -> Iterator[Measurement]:
 def _closed(settings: Settings) -> Iterator[Measurement]:
     """Work out what the form shows of memory and time, and what would make it fit."""
     engine = home.open_home(settings)
-    with reading(engine) as db:
+    with read_session(engine) as db:
 
         def work(number: int) -> None:
             recipe = RECIPES.validate_python(_recipe(number))

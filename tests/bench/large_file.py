@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from studio.db.session import unit_of_work
-from studio.protocols.tasks import ChoreSpec
+from studio.protocols.tasks import TaskSpec
 from studio.services.datasets import dataset_builds
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.operations import home
@@ -54,7 +54,7 @@ def _asked(settings: Settings, rows: int) -> Path:
         assert chore is not None
         folder = tasks.folder(settings.chores, chore)
         folder.files.mkdir(parents=True)
-        spec = ChoreSpec(kind=chore.kind, params=chore.params)
+        spec = TaskSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")
     engine.dispose()
     return folder.root

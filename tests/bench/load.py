@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import insert
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.db.tables import Metric
 from studio.services.operations import home
 from studio.settings import Settings
@@ -49,7 +49,7 @@ def measure() -> Iterator[Measurement]:
 def _pouring(folder: Path) -> Iterator[Measurement]:
     studio = Studio(folder, free_port(), worker=False)
     prepare(Settings(home=folder))
-    engine = connect(folder / "studio.db")
+    engine = open_engine(folder / "studio.db")
     with unit_of_work(engine) as db:
         number = make_running(db).id or 0
     engine.dispose()
@@ -72,7 +72,7 @@ def _pouring(folder: Path) -> Iterator[Measurement]:
 
 def _tell_all(folder: Path, number: int) -> list[float]:
     """Store batch after batch in time. Return how many seconds each took."""
-    engine = connect(folder / "studio.db")
+    engine = open_engine(folder / "studio.db")
     add_metrics(engine, number, 1, 1)  # prepares statements, as a worker has long done
     took = []
     for i in range(BATCHES):

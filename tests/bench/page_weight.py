@@ -85,8 +85,8 @@ def contents(html: str, kind: str) -> list[bytes]:
 
 
 def _files(names: set[str], kind: str) -> set[Path]:
-    named = {resources.static() / name for name in names}
-    charts = {resources.static() / "js" / "pages" / "run.js"} if kind == "js" else set()
+    named = {resources.static_dir() / name for name in names}
+    charts = {resources.static_dir() / "js" / "pages" / "run.js"} if kind == "js" else set()
     found = set(named) | charts
     waiting = list(found)
     while waiting:

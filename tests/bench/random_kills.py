@@ -24,7 +24,7 @@ import httpx2
 import psutil
 
 from studio.protocols import tokenizer_service
-from studio.protocols.events import Event, Finished, Progressed, Resumed, Started
+from studio.protocols.events import Event, Finished, MetricsLogged, Resumed, Started
 from studio.protocols.run_dir import RunDir
 from studio.services.storage import locks
 from studio.services.workers import launcher_status
@@ -293,7 +293,7 @@ def _has_repeats(said: list[Event]) -> bool:
     for event in said:
         if isinstance(event, Started | Resumed):
             seen.clear()
-        if isinstance(event, Progressed) and "loss" in event.metrics:
+        if isinstance(event, MetricsLogged) and "loss" in event.metrics:
             if event.step in seen:
                 return True
             seen.add(event.step)

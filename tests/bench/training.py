@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as upstream_logging
 
 from studio.methods import RECIPES
-from studio.protocols.events import Progressed
+from studio.protocols.events import MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.starter import instruction_rows
@@ -122,7 +122,9 @@ def _ours(place: Path, mode: Mode, number: int) -> Measured:
     run = _write_run(place, mode, number)
     began = time.time()
     _execute("studio.runner", str(run.root))
-    points = [e for e in run.events.read()[0] if isinstance(e, Progressed) and "loss" in e.metrics]
+    points = [
+        e for e in run.events.read()[0] if isinstance(e, MetricsLogged) and "loss" in e.metrics
+    ]
     lines = [(e.at.timestamp(), e.tokens, e.metrics["loss"]) for e in points]
     return _measured(began, lines)
 

@@ -8,7 +8,7 @@ BARE = Hardware(processor="P", cores=2, memory_bytes=10**10, native_bf16=False)
 
 
 def told(settings: Settings, hardware: Hardware) -> dict[str, bool | None]:
-    return {finding.text: finding.good for finding in doctor.look(settings, hardware)}
+    return {finding.text: finding.good for finding in doctor.collect_findings(settings, hardware)}
 
 
 def test_missing_training_packages_are_told(settings: Settings) -> None:

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from studio.cli import app
 from studio.commands import login_link
 from studio.commands.login_link import Address
-from studio.db.accounts import Purpose, Role
+from studio.db.accounts import LinkPurpose, Role
 from studio.db.column_types import now
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.errors import ConflictError, InvalidError
 from studio.services.accounts import accounts, audit_log, one_time_links
 from studio.settings import Settings
@@ -26,33 +26,33 @@ def closed(settings: Settings, sign_in: str) -> Settings:
 @pytest.mark.parametrize("sign_in", ["none", "link"])
 def test_other_machines_reach_no_studio_without_accounts(settings: Settings, sign_in: str) -> None:
     with pytest.raises(InvalidError, match="has no accounts"):
-        login_link.check(closed(settings, sign_in), EVERYWHERE)
+        login_link.require_safe_address(closed(settings, sign_in), EVERYWHERE)
 
 
 def test_other_machines_reach_no_studio_without_a_name() -> None:
     with pytest.raises(InvalidError, match="does not know its names"):
-        login_link.check(Settings(sign_in="accounts"), EVERYWHERE)
+        login_link.require_safe_address(Settings(sign_in="accounts"), EVERYWHERE)
 
 
 def test_with_accounts_and_a_name_it_may_be_reached(settings: Settings) -> None:
-    login_link.check(closed(settings, "accounts"), EVERYWHERE)
+    login_link.require_safe_address(closed(settings, "accounts"), EVERYWHERE)
 
 
 @pytest.mark.parametrize("sign_in", ["none", "link", "accounts"])
 def test_on_this_machine_any_will_do(sign_in: str) -> None:
-    login_link.check(closed(Settings(), sign_in), HERE)
+    login_link.require_safe_address(closed(Settings(), sign_in), HERE)
 
 
 @pytest.mark.parametrize(
-    ("sign_in", "purpose"), [("link", Purpose.ENTER), ("accounts", Purpose.FIRST)]
+    ("sign_in", "purpose"), [("link", LinkPurpose.ENTER), ("accounts", LinkPurpose.FIRST)]
 )
 def test_a_start_makes_a_link(
-    engine: Engine, settings: Settings, sign_in: str, purpose: Purpose
+    engine: Engine, settings: Settings, sign_in: str, purpose: LinkPurpose
 ) -> None:
-    url = login_link.prepare(engine, closed(settings, sign_in), HERE.url)
+    url = login_link.prepare_sign_in(engine, closed(settings, sign_in), HERE.url)
 
     address, _, secret = url.partition("login?t=")
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert one_time_links.look(db, secret).purpose == purpose
     assert address == "http://127.0.0.1:8000/"
 
@@ -61,15 +61,15 @@ def test_where_people_have_accounts_none_is_needed(engine: Engine, settings: Set
     with unit_of_work(engine) as db:
         accounts.add(db, "ann", Role.ADMINISTRATOR)
 
-    assert login_link.prepare(engine, closed(settings, "accounts"), HERE.url) == HERE.url
+    assert login_link.prepare_sign_in(engine, closed(settings, "accounts"), HERE.url) == HERE.url
     with pytest.raises(ConflictError, match="by their accounts"):
-        login_link.link(closed(settings, "accounts"))
+        login_link.print_login_link(closed(settings, "accounts"))
 
 
 def test_a_start_without_sign_in_warns(
     engine: Engine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    login_link.prepare(engine, closed(settings, "none"), HERE.url)
+    login_link.prepare_sign_in(engine, closed(settings, "none"), HERE.url)
 
     assert "Nobody has to sign in" in capsys.readouterr().err
 
@@ -77,11 +77,11 @@ def test_a_start_without_sign_in_warns(
 def test_another_link_is_printed(
     engine: Engine, settings: Settings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    login_link.link(closed(settings, "link"))
+    login_link.print_login_link(closed(settings, "link"))
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         secret = capsys.readouterr().out.strip().partition("?t=")[2]
-        assert one_time_links.look(db, secret).purpose is Purpose.ENTER
+        assert one_time_links.look(db, secret).purpose is LinkPurpose.ENTER
 
 
 def test_somebody_is_added_listed_and_removed(
@@ -100,7 +100,7 @@ def test_somebody_is_added_listed_and_removed(
         )
     ]
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         noted = [(one.route, one.subject) for one in audit_log.newest(db, 10)]
     assert "/login?t=" in told[0]
     assert told[1] == "ann  viewer, has chosen no password yet\n"
@@ -112,11 +112,11 @@ def test_somebody_is_added_listed_and_removed(
 def test_what_was_done_long_ago_is_forgotten(engine: Engine, settings: Settings) -> None:
     with unit_of_work(engine) as db:
         for days in (1, 200):
-            deed = login_link.noted("add", "ann")
+            deed = login_link.audit_entry("add", "ann")
             deed.at = now() - timedelta(days=days)
             audit_log.note(db, deed)
 
-    login_link.prepare(engine, settings, HERE.url)
+    login_link.prepare_sign_in(engine, settings, HERE.url)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert len(audit_log.newest(db, 10)) == 1

@@ -12,14 +12,14 @@ from tests.support.live_studio import free_port
 
 
 def test_an_answer_does_not_wait_for_the_one_before_to_be_confirmed() -> None:
-    assert asyncio.run(_accepted(serve.listen(Address("127.0.0.1", free_port())))) == 1
+    assert asyncio.run(_accepted(serve.open_listener(Address("127.0.0.1", free_port())))) == 1
 
 
 def test_a_port_that_is_taken_is_refused_with_another_to_take() -> None:
     address = Address("127.0.0.1", free_port())
 
-    with serve.listen(address), pytest.raises(ConflictError, match="is taken") as refused:
-        serve.listen(address)
+    with serve.open_listener(address), pytest.raises(ConflictError, match="is taken") as refused:
+        serve.open_listener(address)
 
     assert f"--port {address.port + 1}" in refused.value.hint
 

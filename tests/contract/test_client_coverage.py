@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from studio.client import endpoints, schemas
-from studio.client.request import Call, Listed
+from studio.client.request import ApiRequest, PagedRequest
 from studio.commands import docs
 
 DOCUMENT: dict[str, Any] = json.loads(docs.openapi())
@@ -39,15 +39,15 @@ NAMES = {
 }
 
 
-def built(name: str) -> Call[Any]:
+def built(name: str) -> ApiRequest[Any]:
     builder = BUILDERS[name]
     wanted = [
         one
         for one in inspect.signature(builder).parameters.values()
         if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD
     ]
-    made: Call[Any] | Listed[Any] = builder(*MADE.get(name, [1] * len(wanted)))
-    return made.page(None) if isinstance(made, Listed) else made
+    made: ApiRequest[Any] | PagedRequest[Any] = builder(*MADE.get(name, [1] * len(wanted)))
+    return made.page(None) if isinstance(made, PagedRequest) else made
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -77,15 +77,15 @@ def test_every_call_is_in_the_document(name: str) -> None:
         for one in vars(schemas).values()
         if (
             inspect.isclass(one)
-            and issubclass(one, schemas.Shape)
-            and one is not schemas.Shape
+            and issubclass(one, schemas.Schema)
+            and one is not schemas.Schema
             and f"{one.__name__}Out" in DOCUMENT["components"]["schemas"]
         )
         or one is schemas.Run
     ],
     ids=lambda one: one.__name__,
 )
-def test_every_field_it_reads_is_answered(shape: type[schemas.Shape]) -> None:
+def test_every_field_it_reads_is_answered(shape: type[schemas.Schema]) -> None:
     name = NAMES.get(shape.__name__, f"{shape.__name__}Out")
     answered = DOCUMENT["components"]["schemas"][name]["properties"]
     read = {name for name, field in shape.model_fields.items() if field.is_required()}

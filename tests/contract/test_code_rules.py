@@ -13,8 +13,8 @@ import pytest
 from studio.commands import docs
 from studio.methods import METHODS, RECIPES
 from studio.recipe import yaml
-from studio.recipe.fields import Section, knob_of, sections_in
-from studio.schemas.field_docs import texts
+from studio.recipe.fields import Section, field_spec, section_types
+from studio.schemas.field_docs import field_descriptions
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "studio").rglob("*.py"))
@@ -35,7 +35,7 @@ def name_of(path: Path) -> str:
 def sections(kind: type[Section]) -> Iterator[type[Section]]:
     yield kind
     for field in kind.model_fields.values():
-        for inner in sections_in(field.annotation):
+        for inner in section_types(field.annotation):
             yield from sections(inner)
 
 
@@ -140,7 +140,8 @@ def test_every_knob_has_a_label_and_help(method: object) -> None:
         f"{section.__name__}.{name}"
         for section in sections(recipe)
         for name, field in section.model_fields.items()
-        if (knob := knob_of(field)) and not (knob.label and texts(section).get(name))
+        if (knob := field_spec(field))
+        and not (knob.label and field_descriptions(section).get(name))
     ]
 
     assert bare == []

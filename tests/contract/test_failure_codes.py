@@ -6,7 +6,7 @@ from pathlib import Path
 
 from studio import errors, failure_codes
 from studio.errors import AccessError, StaleError, StudioError, TrainingError
-from studio.failure_codes import KINDS
+from studio.failure_codes import FAILURE_CODES
 from studio.services.runs import fixes
 
 MODULES = sorted((Path(__file__).parents[2] / "studio").rglob("*.py"))
@@ -62,22 +62,22 @@ def refusals() -> set[str]:
 
 def test_the_table_has_every_code_and_no_other() -> None:
     assert issubclass(TrainingError, StudioError)
-    assert codes() | refusals() == set(KINDS)
+    assert codes() | refusals() == set(FAILURE_CODES)
 
 
 def test_what_a_code_was_called_before_is_still_understood() -> None:
-    assert failure_codes.kind("model_missing") is KINDS["model_not_found"]
-    assert failure_codes.kind("never heard of") is KINDS["crashed"]
+    assert failure_codes.failure_code("model_missing") is FAILURE_CODES["model_not_found"]
+    assert failure_codes.failure_code("never heard of") is FAILURE_CODES["crashed"]
 
 
 def test_every_repair_is_of_a_trouble_that_exists() -> None:
-    assert set(fixes._WAYS) - set(KINDS) - alarms() == set()
+    assert set(fixes._WAYS) - set(FAILURE_CODES) - alarms() == set()
 
 
 def test_every_row_says_what_to_do() -> None:
     bare = [
         row.code
-        for row in KINDS.values()
+        for row in FAILURE_CODES.values()
         if not (row.title and row.meaning.endswith(".") and row.remedy.endswith("."))
     ]
 

@@ -53,7 +53,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_checkout_reads_its_own_folders() -> None:
-    found = [resources.templates(), resources.static(), resources.migrations()]
+    found = [resources.templates_dir(), resources.static_dir(), resources.migrations_dir()]
 
     assert found == [ROOT / name for name in RESOURCES]
 

@@ -22,14 +22,14 @@ def modules() -> list[str]:
     return sorted(
         {
             name
-            for path in resources.templates().rglob("*.html")
+            for path in resources.templates_dir().rglob("*.html")
             for name in asked.findall(path.read_text("utf-8"))
         }
     )
 
 
 def shared() -> set[str]:
-    return set(_SOURCE.findall((resources.templates() / "base.html").read_text("utf-8")))
+    return set(_SOURCE.findall((resources.templates_dir() / "base.html").read_text("utf-8")))
 
 
 def fetched(names: set[str]) -> set[str]:
@@ -50,11 +50,11 @@ def used(names: set[str]) -> set[str]:
 
 
 def _text(name: str) -> str:
-    return (resources.static() / name).read_text("utf-8")
+    return (resources.static_dir() / name).read_text("utf-8")
 
 
 def _near(name: str, written: list[str]) -> list[str]:
-    root = resources.static().resolve()
+    root = resources.static_dir().resolve()
     here = (root / name).parent
     return [(here / one).resolve().relative_to(root).as_posix() for one in written]
 
@@ -66,7 +66,7 @@ def gzipped(content: bytes) -> int:
 @pytest.mark.parametrize("module", modules())
 def test_no_page_asks_for_much_script(module: str) -> None:
     weights = {
-        name: gzipped((resources.static() / name).read_bytes())
+        name: gzipped((resources.static_dir() / name).read_bytes())
         for name in fetched(shared() | {module})
     }
     heaviest = sorted(weights.items(), key=lambda item: -item[1])[:8]
@@ -79,8 +79,8 @@ def test_all_style_is_light() -> None:
 
 def test_every_style_sheet_is_sent() -> None:
     kept = {
-        path.relative_to(resources.static()).as_posix()
-        for path in resources.static().rglob("*.css")
+        path.relative_to(resources.static_dir()).as_posix()
+        for path in resources.static_dir().rglob("*.css")
     }
 
     assert set(css_bundle.ORDER) == kept
@@ -88,7 +88,8 @@ def test_every_style_sheet_is_sent() -> None:
 
 def test_every_script_is_some_page_s() -> None:
     kept = {
-        path.relative_to(resources.static()).as_posix() for path in resources.static().rglob("*.js")
+        path.relative_to(resources.static_dir()).as_posix()
+        for path in resources.static_dir().rglob("*.js")
     }
     at_once = fetched(shared() | set(modules()))
 

@@ -19,7 +19,7 @@ from studio.db.outbox import Channel
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
 from studio.protocols.events import (
-    Alarmed,
+    AlarmRaised,
     Checkpointed,
     Failed,
     Finished,
@@ -114,7 +114,7 @@ def _submit(engine: Engine, client: TestClient) -> None:
 
 
 def _train(engine: Engine, _client: TestClient) -> None:
-    alarm = Alarmed(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
+    alarm = AlarmRaised(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
     with unit_of_work(engine) as db:
         run = queue.claim(db, "w", 2, besides=[99])
         assert run is not None

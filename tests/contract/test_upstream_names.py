@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from studio.recipe.adapters import Lora
 from studio.recipe.checkpoints import Checkpoints
 from studio.recipe.data import EarlyStopping, Evaluation
-from studio.recipe.fields import Section, knob_of
+from studio.recipe.fields import Section, field_spec
 from studio.recipe.optimisation import Optimisation
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -36,7 +36,7 @@ FIELDS = [
     (section, name)
     for section in SECTIONS
     for name, info in section.model_fields.items()
-    if (knob := knob_of(info)) and not knob.ours
+    if (knob := field_spec(info)) and not knob.ours
 ]
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from studio.protocols.events import Failed, Finished, Phase
+from studio.protocols.events import Failed, Finished, PhaseChanged
 from studio.protocols.run_dir import ExportDir
 
 MEASURED = {
@@ -29,7 +29,7 @@ MEASURED = {
 
 def main(part: str, folder: ExportDir) -> int:
     log = folder.events
-    log.append(Phase(name="converting", share=0.5))
+    log.append(PhaseChanged(name="converting", share=0.5))
     if part == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if part == "fail":

@@ -15,8 +15,8 @@ from studio.protocols.events import (
     EventLog,
     Failed,
     Finished,
+    MetricsLogged,
     Paused,
-    Progressed,
     Sampled,
     Started,
     Stopped,
@@ -63,11 +63,11 @@ def _announce(part: str, run: RunDir, log: EventLog) -> None:
     log.append(Started(total_steps=STEPS, resolved={"weights": "float32", "compute": "bfloat16"}))
 
 
-def _step(step: int) -> Progressed:
+def _step(step: int) -> MetricsLogged:
     sys.stdout.write(f"step {step}\n")
     sys.stdout.flush()
     metrics = {"loss": 3.0 - step / 10, "grad_norm": float("nan") if step == STEPS else 1.0}
-    return Progressed(
+    return MetricsLogged(
         step=step, epoch=step / STEPS, tokens=step * 64, seconds=step / 10, metrics=metrics
     )
 

@@ -11,16 +11,16 @@ import sys
 import time
 from pathlib import Path
 
-from studio.protocols.events import Failed, Finished, Phase
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.events import Failed, Finished, PhaseChanged
+from studio.protocols.tasks import TaskDir
 
 RESULT = {"rows": 3}
 
 
-def main(part: str, folder: ChoreDir) -> int:
+def main(part: str, folder: TaskDir) -> int:
     log = folder.events
     folder.files.mkdir(exist_ok=True)
-    log.append(Phase(name=f"found {len(list(folder.files.iterdir()))} files", share=0.5))
+    log.append(PhaseChanged(name=f"found {len(list(folder.files.iterdir()))} files", share=0.5))
     (folder.files / str(os.getpid())).touch()
     if part == "die":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -41,4 +41,4 @@ def main(part: str, folder: ChoreDir) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], ChoreDir(Path(sys.argv[2]))))
+    sys.exit(main(sys.argv[1], TaskDir(Path(sys.argv[2]))))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.protocols.events import Event, Finished, Started
 from studio.services.queue import queue
 from studio.services.runs import attempts
@@ -26,7 +26,7 @@ WORK_SECONDS = 0.02
 
 
 def main(home: Path, name: str) -> None:
-    engine, pause = connect(Settings(home=home).database), threading.Event()
+    engine, pause = open_engine(Settings(home=home).database), threading.Event()
     dice = random.Random(name)  # noqa: S311 -- no secret
     while True:
         tidy(engine, name)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from studio.protocols.events import Checkpointed, Finished, Paused, Progressed, Stopped
-from studio.protocols.run_dir import Ask, RunDir
+from studio.protocols.events import Checkpointed, Finished, MetricsLogged, Paused, Stopped
+from studio.protocols.run_dir import RunCommand, RunDir
 from studio.training.checkpoints import checksums
 from tests.support.waiting import wait_until
 from tests.training import tiny
@@ -56,14 +56,14 @@ def start(run: RunDir) -> subprocess.Popen[bytes]:
         )
 
 
-def ask(run: RunDir, process: subprocess.Popen[bytes], word: Ask) -> int:
+def ask(run: RunDir, process: subprocess.Popen[bytes], word: RunCommand) -> int:
     run.ask.write_text(word, encoding="utf-8")
     process.send_signal(signal.SIGTERM)
     return process.wait(120)
 
 
 def is_past(run: RunDir, step: int) -> Callable[[], bool]:
-    return lambda: any(event.step >= step for event in tiny.events_of(run, Progressed))
+    return lambda: any(event.step >= step for event in tiny.events_of(run, MetricsLogged))
 
 
 def killed_past(run: RunDir, step: int) -> None:
@@ -153,7 +153,7 @@ def test_what_was_learnt_so_far_can_be_kept(model: Path, tmp_path: Path) -> None
     assert isinstance(stopped, Stopped)
     assert stopped.kept
     assert stopped.metrics["eval_loss"] == tiny.metric_values(run, "eval_loss")[-1]
-    assert tiny.events_of(run, Progressed)[-1].step == stopped.step
+    assert tiny.events_of(run, MetricsLogged)[-1].step == stopped.step
     kept = AutoModelForCausalLM.from_pretrained(run.artifacts)
     assert {p.dtype for p in kept.parameters()} == {torch.bfloat16}
     told = f"Training was stopped by hand at step {stopped.step} of 100000."

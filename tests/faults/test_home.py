@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import text
 
 from studio.db import migrate
-from studio.db.session import connect
+from studio.db.session import open_engine
 from studio.services.operations import home
 from studio.settings import Settings
 from tests.support.live_studio import ROOT, Studio, free_port, get_run, stop_everything, submit_run
@@ -83,12 +83,12 @@ def newer_program(folder: Path) -> tuple[Path, Path, Path]:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / "newer" / name, ignore=ignored)
     slow = folder / "newer" / "migrations" / "versions" / "9000_slow.py"
-    slow.write_text(SLOW.format(before=migrate.versions()[-1], half=str(half), go=str(go)))
+    slow.write_text(SLOW.format(before=migrate.known_versions()[-1], half=str(half), go=str(go)))
     return folder / "newer", half, go
 
 
 def names(folder: Path) -> list[str]:
-    engine = connect(folder / "studio.db")
+    engine = open_engine(folder / "studio.db")
     with engine.connect() as connection:
         assert connection.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
         found = list(connection.execute(text("SELECT name FROM dataset")).scalars())
@@ -107,13 +107,13 @@ def test_an_upgrade_cut_off_leaves_the_old_database(
     upgrading.kill()
     upgrading.wait()
     engine = home.open_home(Settings(home=folder))
-    version = migrate.current(engine)
+    version = migrate.current_version(engine)
     engine.dispose()
     old = names(folder)
     go.touch()
     said(command(folder, program=program, code=OPEN))
 
-    assert (version, old, names(folder)) == (migrate.versions()[-1], ["starter"], ["renamed"])
+    assert (version, old, names(folder)) == (migrate.known_versions()[-1], ["starter"], ["renamed"])
     assert [path.name[-8:] for path in (folder / "backups").iterdir()] == [
         f"-{version}.db"[-8:]
     ] * 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from studio.errors import InvalidError
-from studio.protocols.tokenizer_service import Asked
+from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.worker.socket_services.socket_activation import Post
@@ -68,8 +68,8 @@ def desked(home: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         assert here.child is process, "It was started anew."
 
 
-def asked(model: Path) -> Asked:
-    return Asked(kind="tokens", model=str(model), row=ROW)
+def asked(model: Path) -> TokenizerRequest:
+    return TokenizerRequest(kind="tokens", model=str(model), row=ROW)
 
 
 @pytest.mark.parametrize("template", ESCAPES.values(), ids=ESCAPES)

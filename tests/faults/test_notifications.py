@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session, select
 
-from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
-from studio.db.session import reading, unit_of_work
+from studio.db.outbox import Channel, Delivery, DeliveryAttempt, DeliveryStatus
+from studio.db.session import read_session, unit_of_work
 from studio.services.notifications import deliveries
 from studio.services.operations import home
 from studio.settings import Settings
@@ -55,8 +55,8 @@ def test_a_message_outlives_a_worker_killed_before_it_heard_the_answer(
 
     keys = [posted.headers["webhook-id"] for posted in hook.posted]
     assert (len(keys), len(set(keys))) == (2, 1)
-    with reading(engine) as db:
-        told = [tried.words for tried in db.exec(select(Try).order_by("number"))]
+    with read_session(engine) as db:
+        told = [tried.words for tried in db.exec(select(DeliveryAttempt).order_by("number"))]
     engine.dispose()
     assert told == ["", "It answered 204 No Content."]
 
@@ -66,5 +66,5 @@ def one(db: Session) -> Delivery:
 
 
 def status(engine: Engine) -> str:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         return one(db).status

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from sqlmodel import col, func, select
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import LIVE, RunStatus
 from studio.db.tables import Attempt, Run
 from studio.services.operations import home
@@ -76,7 +76,7 @@ def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path
     dice, log = random.Random(0), tmp_path / "log"  # noqa: S311 -- no secret
 
     def left() -> int:
-        with reading(engine) as db:
+        with read_session(engine) as db:
             done = select(func.count()).where(Run.status == RunStatus.SUCCEEDED)
             return RUNS - db.exec(done).one()
 
@@ -89,7 +89,7 @@ def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path
             pause.wait(PACE_SECONDS)
         wait_until(lambda: not left(), seconds=120)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         outcomes = Counter(db.exec(select(Attempt.outcome)).all())
         live = db.exec(select(func.count()).where(col(Run.status).in_(LIVE))).one()
         held = sum(queue.used(db, name) for name in db.exec(select(Run.worker)).all())

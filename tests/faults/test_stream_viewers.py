@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from tests.support.factories import make_running
 from tests.support.live_studio import Studio
 from tests.support.stream_viewers import add_metrics, watch_streams
@@ -23,7 +23,7 @@ def test_every_viewer_gets_every_point_once(make_studio: Callable[[], Studio]) -
     studio.kill()
     studio.wait()
     studio.worker = False
-    engine = connect(studio.home / "studio.db")
+    engine = open_engine(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         number = make_running(db).id or 0
     studio.start()

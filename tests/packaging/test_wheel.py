@@ -79,7 +79,7 @@ def test_installed_studio_says_its_version(installed: Path, tmp_path: Path) -> N
 
 
 def test_installed_studio_reads_its_own_templates(installed: Path, tmp_path: Path) -> None:
-    ask = "from studio.resources import templates; print(templates())"
+    ask = "from studio.resources import templates_dir; print(templates_dir())"
 
     found = run(installed / "bin" / "python", "-c", ask, home=tmp_path)
 

@@ -5,7 +5,7 @@ from itertools import chain, combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studio.protocols.tokenizer_service import PACKED, window_of
+from studio.protocols.tokenizer_service import PACKING_WINDOW_ROWS, packing_window
 from studio.training.data import bin_packing
 
 LIMIT = 50
@@ -35,7 +35,7 @@ def test_packs_and_their_rows_keep_the_order_of_the_file(sizes: list[int]) -> No
     assert sorted(packs) == packs
 
 
-@given(st.dictionaries(st.integers(1, 3 * PACKED), st.integers(1, LIMIT), max_size=60))
+@given(st.dictionaries(st.integers(1, 3 * PACKING_WINDOW_ROWS), st.integers(1, LIMIT), max_size=60))
 def test_a_window_packs_as_if_there_were_no_other(rows: dict[int, int]) -> None:
     numbers = sorted(rows)
     sizes = [rows[number] for number in numbers]
@@ -43,8 +43,8 @@ def test_a_window_packs_as_if_there_were_no_other(rows: dict[int, int]) -> None:
     told = [[numbers[place] for place in pack] for pack in packs]
 
     alone = []
-    for start in range(1, 3 * PACKED, PACKED):
-        some = [number for number in numbers if number in window_of(start)]
+    for start in range(1, 3 * PACKING_WINDOW_ROWS, PACKING_WINDOW_ROWS):
+        some = [number for number in numbers if number in packing_window(start)]
         fitted = bin_packing.fitted([rows[number] for number in some], LIMIT)
         alone += [[some[place] for place in pack] for pack in fitted]
     assert told == alone

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studio.recipe.search_space import Range, Several, Values, read, size, spell, write
+from studio.recipe.search_space import (
+    Distribution,
+    Range,
+    Values,
+    count_combinations,
+    parse,
+    to_text,
+    value_text,
+)
 
 WHOLE = st.integers(-1000, 1000)
 REAL = st.floats(1e-6, 1e6).map(lambda one: float(f"{one:.6g}"))
@@ -26,7 +34,7 @@ def ranges(draw: st.DrawFn) -> Range:
 
 @given(ranges())
 def test_a_range_is_read_as_it_was_written(one: Range) -> None:
-    assert read(write(one)) == one
+    assert parse(to_text(one)) == one
 
 
 @given(ranges(), st.integers())
@@ -64,8 +72,8 @@ def test_every_point_is_counted(one: Range) -> None:
         ("1.5", Values(values=["1.5"])),
     ],
 )
-def test_what_a_person_types_is_understood(text: str, meant: Several) -> None:
-    assert read(text) == meant
+def test_what_a_person_types_is_understood(text: str, meant: Distribution) -> None:
+    assert parse(text) == meant
 
 
 @pytest.mark.parametrize(
@@ -78,14 +86,17 @@ def test_what_a_person_types_is_understood(text: str, meant: Several) -> None:
 )
 def test_a_range_that_makes_no_sense_is_refused(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        read(text)
+        parse(text)
 
 
 def test_a_range_without_steps_has_no_end_of_combinations() -> None:
-    space: dict[str, Several] = {"a": Values(values=[1, 2]), "b": Range(low=0.0, high=1.0)}
+    space: dict[str, Distribution] = {"a": Values(values=[1, 2]), "b": Range(low=0.0, high=1.0)}
 
-    assert (size(space), size({"a": space["a"], "c": Range(low=1, high=3)})) == (math.inf, 6)
+    assert (
+        count_combinations(space),
+        count_combinations({"a": space["a"], "c": Range(low=1, high=3)}),
+    ) == (math.inf, 6)
 
 
 def test_nothing_and_truth_are_spelt_as_they_are_typed() -> None:
-    assert [spell(one) for one in (None, True, 4, "cosine")] == ["none", "true", "4", "cosine"]
+    assert [value_text(one) for one in (None, True, 4, "cosine")] == ["none", "true", "4", "cosine"]

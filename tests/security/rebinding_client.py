@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from studio.data_sources import Limits
+from studio.data_sources import FetchLimits
 from studio.db.outbox import Delivery
 from studio.errors import StudioError
 from studio.runner.sources import http
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def fetched(path: str, folder: Path) -> str:
-    wish = Wish(f"http://{NAME}:{PORT}{path}", Limits(bytes=1000, row_bytes=100, seconds=30))
+    wish = Wish(f"http://{NAME}:{PORT}{path}", FetchLimits(bytes=1000, row_bytes=100, seconds=30))
     found, _, _ = http.fetch(wish, folder, lambda _phase, _share: None)
     return found.read_text(encoding="utf-8")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from starlette.routing import Route
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Run
 from studio.services import experiments
 from studio.services.runs import runs
@@ -189,7 +189,7 @@ CHANGING = sorted({one.path for one in ROUTES} - READ)
 
 def test_looking_at_an_address_that_changes_something_changes_nothing(place: Target) -> None:
     def state() -> tuple[str, int]:
-        with reading(place.engine) as db:
+        with read_session(place.engine) as db:
             return runs.get(db, 1).status, db.scalar(select(func.count()).select_from(Run)) or 0
 
     before = state()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.errors import NotFoundError
 from studio.recipe.base import Recipe
 from studio.services.datasets import datasets
@@ -122,7 +122,7 @@ def test_a_name_is_refused_or_only_shown(place: Target, name: str) -> None:
     assert answer.status_code in {201, 422}
     assert [one.name for one in place.settings.runs.iterdir()] == ["1"]
     if answer.status_code == 201:
-        with reading(place.engine) as db:
+        with read_session(place.engine) as db:
             assert runs.get(db, answer.json()["id"]).name == answer.json()["name"]
 
 

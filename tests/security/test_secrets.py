@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from studio import logs, redaction
-from studio.protocols.tasks import KINDS
+from studio.protocols.tasks import TASK_DEFINITIONS
 from studio.services.runs import artifacts
 from studio.settings import SECRETS, Settings
 from studio.worker.processes import process
@@ -47,8 +47,8 @@ def test_what_looks_like_a_secret_is_in_no_line(
     record = logging.makeLogRecord({"msg": "said", "line": line})
 
     assert word not in artifacts.shown(line.encode())
-    assert word not in logs._Readable().format(record)
-    assert word not in json.loads(logs._Json("web").format(record))["line"]
+    assert word not in logs._TerminalFormatter().format(record)
+    assert word not in json.loads(logs._JsonFormatter("web").format(record))["line"]
 
 
 @pytest.mark.parametrize(
@@ -56,21 +56,21 @@ def test_what_looks_like_a_secret_is_in_no_line(
     ["step 3/10 loss=0.5 lr=2e-4", "http://127.0.0.1:8000/runs/3?q=token:5", "C:/a b@c", "é" * 50],
 )
 def test_other_lines_stay_as_they_are(line: str) -> None:
-    assert redaction.redacted(line) == line
+    assert redaction.redact(line) == line
 
 
 def test_what_a_process_knows_is_hidden_whatever_it_looks_like() -> None:
-    redaction.hide(["my own pass phrase", "a"])
+    redaction.register_secrets(["my own pass phrase", "a"])
 
-    assert redaction.redacted("not my own pass phrase, a") == "not ***, a"
+    assert redaction.redact("not my own pass phrase, a") == "not ***, a"
 
 
 def test_a_traceback_holds_no_secret() -> None:
     error = OSError("https://ann:verysecret1@hub.example is away")
     record = logging.makeLogRecord({"msg": "failed", "exc_info": (OSError, error, None)})
 
-    assert "verysecret1" not in logs._Json("web").format(record)
-    assert "verysecret1" not in logs._Readable().format(record)
+    assert "verysecret1" not in logs._JsonFormatter("web").format(record)
+    assert "verysecret1" not in logs._TerminalFormatter().format(record)
 
 
 ALL = (*SECRETS, "secret_key")
@@ -117,7 +117,7 @@ def test_other_processes_are_told_settings_without_secrets() -> None:
 def test_what_fetches_finds_the_secrets_of_what_it_fetches_from(
     kind: str, source: str, names: set[str]
 ) -> None:
-    needed = KINDS[kind].needs({"source": {"kind": source}})
+    needed = TASK_DEFINITIONS[kind].needs({"source": {"kind": source}})
 
     assert set(secret_ones().revealed(needed)) == names
 
@@ -149,11 +149,11 @@ from pathlib import Path
 from studio.commands import login_link
 from studio.services.operations import home
 from studio.settings import Settings
-login_link.keep_private()
+login_link.restrict_umask()
 for folder in sys.argv[1:]:
     settings = Settings(home=Path(folder), sign_in="link")
     engine = home.open_home(settings)
-    login_link.prepare(engine, settings, "http://127.0.0.1:8000/")
+    login_link.prepare_sign_in(engine, settings, "http://127.0.0.1:8000/")
     engine.dispose()
 """
 

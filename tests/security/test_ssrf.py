@@ -93,7 +93,7 @@ def test_nothing_is_taken_from_beside_the_folders_that_are_open(tmp_path: Path, 
 
     for one in (path, f"{tmp_path}/open/{path}", f"{tmp_path}/open/../{path}"):
         with pytest.raises(InvalidError):
-            data_sources.inside([tmp_path / "open"], one)
+            data_sources.resolve_inside([tmp_path / "open"], one)
 
 
 def test_no_folder_of_the_server_is_open_by_itself() -> None:
@@ -132,4 +132,4 @@ def test_who_brings_data_does_not_choose_how_it_is_asked_for(
 def test_a_bucket_leads_to_no_other_host(settings: Settings, db: Session, bucket: str) -> None:
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
     with pytest.raises(InvalidError, match="is not written s3://bucket/key"):
-        services.bring(db, settings, data_sources.S3(url=f"s3://{bucket}/rows.csv"))
+        services.bring(db, settings, data_sources.S3Source(url=f"s3://{bucket}/rows.csv"))

@@ -9,7 +9,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Dataset, DatasetVersion, Model, Run, Worker
 from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
-from studio.protocols.events import Progressed
+from studio.protocols.events import MetricsLogged
 from studio.recipe.dotted_keys import merge
 from studio.services import experiments
 from studio.services.runs import attempts, runs, states
@@ -109,7 +109,7 @@ def make_finished_run(db: Session, name: str = "first try", **changes: Any) -> R
     return run
 
 
-def metrics_event(step: int, **metrics: float) -> Progressed:
-    return Progressed(
+def metrics_event(step: int, **metrics: float) -> MetricsLogged:
+    return MetricsLogged(
         step=step, epoch=step / 10, tokens=step * 100, seconds=step * 0.5, metrics=metrics
     )

@@ -22,8 +22,8 @@ import pytest
 from sqlmodel import select
 
 from studio.db.session import unit_of_work
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.protocols.run_dir import RunDir
 from studio.services.operations import home
 from studio.services.tasks import task_lifecycle
@@ -150,9 +150,9 @@ def prepare(settings: Settings) -> None:
     home.furnish(engine, settings, say=print, report=print)
     with unit_of_work(engine) as db:
         # Measured once a machine: not by each studio that a test starts.
-        (probe,) = db.exec(select(Chore).where(Chore.kind == matmul_speeds.KIND))
+        (probe,) = db.exec(select(Task).where(Task.kind == matmul_speeds.KIND))
         probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1}}
-        task_lifecycle.close(probe, WorkStatus.SUCCEEDED)
+        task_lifecycle.close(probe, TaskStatus.SUCCEEDED)
     engine.dispose()
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.intake.quality.length_stats import STATS, Counting, Stats, Tally
 from studio.runner.tokenizer import cache
 from studio.services.datasets import datasets, token_stats, versions
@@ -14,9 +14,7 @@ from studio.settings import Settings
 from studio.training.data.token_stats import tally, writer
 
 
-def count_tokens(
-    db: Session, settings: Settings, model: str, chat_template: str = "model"
-) -> Chore:
+def count_tokens(db: Session, settings: Settings, model: str, chat_template: str = "model") -> Task:
     """Count the first data set's rows for a model."""
     version = versions.current(db, datasets.get(db, 1))
     assert version is not None
@@ -33,5 +31,5 @@ def count_tokens(
     )
     task_lifecycle.begin(chore)
     chore.result = STATS.dump_python(found, mode="json")
-    task_lifecycle.close(chore, WorkStatus.SUCCEEDED)
+    task_lifecycle.close(chore, TaskStatus.SUCCEEDED)
     return chore

@@ -42,7 +42,7 @@ def write_model(folder: Path, template: str = CHATML) -> Path:
 @contextmanager
 def run_tokenizer_service(settings: Settings) -> Iterator[Post]:
     """Tend a desk as a worker does, tick after tick, until the test is through with it."""
-    desk, stop = Post(line.path(settings.home), line.MODULE), threading.Event()
+    desk, stop = Post(line.socket_path(settings.home), line.MODULE), threading.Event()
     desk.tend()
 
     def tick() -> None:

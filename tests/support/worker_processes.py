@@ -3,20 +3,20 @@
 import threading
 from collections.abc import Callable
 
-from studio.db.session import reading
-from studio.db.tasks import Chore
+from studio.db.session import read_session
+from studio.db.tasks import Task
 from studio.services.tasks import tasks
 from studio.worker.loop import Loop
 
 PATIENCE_SECONDS = 60
 
 
-def wait_for_task(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1) -> Chore:
+def wait_for_task(loop: Loop, is_so: Callable[[Task], bool], chore_id: int = 1) -> Task:
     """Let the worker tick until something is so of a chore."""
     pause = threading.Event()
     for _ in range(PATIENCE_SECONDS * 100):
         loop.tick()
-        with reading(loop.engine) as db:
+        with read_session(loop.engine) as db:
             chore = tasks.get(db, chore_id)
         if is_so(chore):
             return chore
@@ -24,7 +24,7 @@ def wait_for_task(loop: Loop, is_so: Callable[[Chore], bool], chore_id: int = 1)
     raise AssertionError(f"Still {chore}.")
 
 
-def wait_until_final(loop: Loop, chore_id: int = 1) -> Chore:
+def wait_until_final(loop: Loop, chore_id: int = 1) -> Task:
     """Let the worker tick until a chore has ended, and its process with it."""
     return wait_for_task(loop, lambda one: one.status.is_final and one.pid is None, chore_id)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from studio.db.accounts import Role
 from studio.db.owners import Actor
-from studio.db.states import RunStatus, SweepStatus, WorkStatus
+from studio.db.states import RunStatus, SweepStatus, TaskStatus
 from studio.intake.detection.row_shapes import BECOME
 from studio.methods import METHODS
 from studio.protocols.events import PHASES
-from studio.recipe.field_reference import Entry
-from studio.recipe.fields import Section, sections_in
+from studio.recipe.field_reference import FieldReference
+from studio.recipe.fields import Section, section_types
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import token_stats
 from studio.services.search import completions
@@ -112,7 +112,7 @@ _SILENT = frozenset(
 """Calls whose words no page shows."""
 
 _TOLD = frozenset({"gettext", "ngettext"})
-_STATES = (RunStatus, WorkStatus, SweepStatus, Role)
+_STATES = (RunStatus, TaskStatus, SweepStatus, Role)
 
 
 def all_of(root: Path) -> Iterator[tuple[str, str | tuple[str, str]]]:
@@ -185,7 +185,7 @@ def _where(declared: type) -> str:
     return declared.__module__.replace(".", "/") + ".py"
 
 
-def _of_knob(entry: Entry) -> Iterator[str]:
+def _of_knob(entry: FieldReference) -> Iterator[str]:
     yield from (
         entry.knob.label,
         entry.knob.unit,
@@ -203,7 +203,7 @@ def _sections() -> Iterator[type[Section]]:
         section = waiting.pop()
         yield section
         for info in section.model_fields.values():
-            waiting += sections_in(info.annotation)
+            waiting += section_types(info.annotation)
 
 
 def _intro(section: type[Section]) -> str:

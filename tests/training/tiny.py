@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from studio.methods import RECIPES
-from studio.protocols.events import Event, Progressed
+from studio.protocols.events import Event, MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge, nest
@@ -139,7 +139,7 @@ def last_event(run: RunDir) -> Event:
 
 
 def metric_values(run: RunDir, metric: str) -> list[float]:
-    points = [event.metrics for event in events_of(run, Progressed)]
+    points = [event.metrics for event in events_of(run, MetricsLogged)]
     return [metrics[metric] for metrics in points if metric in metrics]
 
 

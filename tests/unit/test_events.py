@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.protocols.events import EventLog, Finished, Phase, Progressed, Started
+from studio.protocols.events import EventLog, Finished, MetricsLogged, PhaseChanged, Started
 
 
 @pytest.fixture
@@ -22,15 +22,15 @@ def test_events_come_back_numbered(log: EventLog) -> None:
 
 
 def test_numbering_goes_on_in_another_process(log: EventLog) -> None:
-    log.append(Phase(name="loading"))
-    EventLog(log.path).append(Phase(name="training"))
+    log.append(PhaseChanged(name="loading"))
+    EventLog(log.path).append(PhaseChanged(name="training"))
 
     events, _offset = log.read()
     assert [event.seq for event in events] == [1, 2]
 
 
 def test_half_a_line_waits(log: EventLog) -> None:
-    log.append(Phase(name="loading"))
+    log.append(PhaseChanged(name="loading"))
     with log.path.open("a") as file:
         file.write('{"kind": "pha')
     events, offset = log.read()
@@ -40,14 +40,14 @@ def test_half_a_line_waits(log: EventLog) -> None:
 
 
 def test_half_a_line_of_a_killed_writer_spoils_no_other(log: EventLog) -> None:
-    log.append(Phase(name="loading"))
-    log.append(Phase(name="training"))
+    log.append(PhaseChanged(name="loading"))
+    log.append(PhaseChanged(name="training"))
     whole = log.path.read_bytes()
 
     def after_a_kill(cut: int) -> list[tuple[int, str]]:
         log.path.write_bytes(whole[:cut])
-        EventLog(log.path).append(Phase(name="again"))
-        return [(e.seq, e.name) for e in log.read()[0] if isinstance(e, Phase)]
+        EventLog(log.path).append(PhaseChanged(name="again"))
+        return [(e.seq, e.name) for e in log.read()[0] if isinstance(e, PhaseChanged)]
 
     first = whole.index(b"\n") + 1
     assert {tuple(after_a_kill(cut)) for cut in range(first, len(whole) - 1)} == {
@@ -60,7 +60,7 @@ def test_half_a_line_of_a_killed_writer_spoils_no_other(log: EventLog) -> None:
 
 def test_a_garbage_line_is_passed_over(log: EventLog) -> None:
     log.path.write_text('\x00\x00 not json\n{"kind": "no such kind"}\n')
-    log.append(Phase(name="loading"))
+    log.append(PhaseChanged(name="loading"))
 
     events, _offset = log.read()
     assert [event.kind for event in events] == ["phase"]
@@ -68,17 +68,17 @@ def test_a_garbage_line_is_passed_over(log: EventLog) -> None:
 
 def test_nan_stays_nan(log: EventLog) -> None:
     numbers = {"loss": math.nan, "grad_norm": math.inf}
-    log.append(Progressed(step=1, epoch=0.1, tokens=8, seconds=1, metrics=numbers))
+    log.append(MetricsLogged(step=1, epoch=0.1, tokens=8, seconds=1, metrics=numbers))
 
     events, _offset = log.read()
-    assert isinstance(events[0], Progressed)
+    assert isinstance(events[0], MetricsLogged)
     assert math.isnan(events[0].metrics["loss"])
     assert events[0].metrics["grad_norm"] == math.inf
 
 
 def test_any_cut_of_the_file_reads_the_same(log: EventLog) -> None:
     for step in range(1, 6):
-        log.append(Phase(name=f"phase {step}"))
+        log.append(PhaseChanged(name=f"phase {step}"))
     whole = log.path.read_bytes()
 
     def read_in_two(cut: int) -> list[int]:

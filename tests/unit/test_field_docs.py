@@ -2,10 +2,10 @@
 
 from pydantic import BaseModel, Field
 
-from studio.schemas.field_docs import Described, texts
+from studio.schemas.field_docs import FieldDocs, field_descriptions
 
 
-class _Base(Described, BaseModel):
+class _Base(FieldDocs, BaseModel):
     first: int
     """Counted
     from one."""
@@ -21,7 +21,7 @@ class _Own(_Base):
 
 
 def test_the_text_under_a_field_is_found_and_inherited() -> None:
-    assert texts(_Own) == {
+    assert field_descriptions(_Own) == {
         "first": "Counted\nfrom one.",
         "second": "Told\nlater.",
         "third": "Not here.",

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from studio.network.internal_networks import INTERNAL_NETWORKS, InternalNetwork, internal_network
+from studio.network.internal_networks import (
+    INTERNAL_NETWORKS,
+    InternalNetwork,
+    find_internal_network,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "security.md"
 ROW = re.compile(r"^\| `([0-9a-f.:/]+)` \| (.+) \|$", re.MULTILINE)
@@ -41,18 +45,18 @@ PUBLIC = [
 def test_first_and_last_address_of_a_network_are_internal(row: InternalNetwork) -> None:
     edges = [str(row.network[0]), str(row.network[-1])]
 
-    assert [internal_network(edge) is not None for edge in edges] == [True, True]
+    assert [find_internal_network(edge) is not None for edge in edges] == [True, True]
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_is_not_internal(address: str) -> None:
-    assert internal_network(address) is None
+    assert find_internal_network(address) is None
 
 
 def test_everything_outside_global_unicast_is_internal() -> None:
     unicast = IPv6Network("2000::/3")
     first_of_each = [IPv6Address(prefix << 116) for prefix in range(2**12)]
-    public = [ip for ip in first_of_each if internal_network(str(ip)) is None]
+    public = [ip for ip in first_of_each if find_internal_network(str(ip)) is None]
 
     assert [ip for ip in public if ip not in unicast] == []
     assert len(public) == 2**9
@@ -73,7 +77,7 @@ def test_everything_outside_global_unicast_is_internal() -> None:
 def test_an_internal_address_inside_another_is_internal(
     write: Callable[[IPv4Address], str], address: str
 ) -> None:
-    assert internal_network(write(IPv4Address(address))) is not None
+    assert find_internal_network(write(IPv4Address(address))) is not None
 
 
 def test_the_document_shows_the_list() -> None:

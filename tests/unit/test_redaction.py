@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from studio import logs, redaction
-from studio.redaction import Stream, redacted, redacted_in
+from studio.redaction import RedactingStream, redact, redact_value
 from studio.services.runs import artifacts
 
 
 @pytest.fixture
 def secret() -> str:
-    redaction.hide(['a "very" secret/value'])
+    redaction.register_secrets(['a "very" secret/value'])
     return 'a "very" secret/value'
 
 
@@ -24,7 +24,7 @@ def secret() -> str:
 )
 def test_a_secret_is_hidden_however_it_is_written(secret: str, spelt: str) -> None:
     assert secret
-    assert redacted(f"it was {spelt}.") == "it was ***."
+    assert redact(f"it was {spelt}.") == "it was ***."
 
 
 @pytest.mark.parametrize(
@@ -38,25 +38,25 @@ def test_a_secret_is_hidden_however_it_is_written(secret: str, spelt: str) -> No
     ],
 )
 def test_what_looks_like_a_secret_is_hidden_whoever_told_it(told: str, expected: str) -> None:
-    assert redacted(told) == expected
+    assert redact(told) == expected
 
 
 def test_the_password_in_an_address_is_hidden_by_itself() -> None:
-    redaction.hide(["smtp://studio:hush%20hush%20now@mail.example.org"])
+    redaction.register_secrets(["smtp://studio:hush%20hush%20now@mail.example.org"])
 
-    assert redacted("refused: hush hush now") == "refused: ***"
+    assert redact("refused: hush hush now") == "refused: ***"
 
 
 def test_numbers_stay_numbers() -> None:
-    redaction.hide(["86420975"])
+    redaction.register_secrets(["86420975"])
 
-    assert redacted_in({"loss": 0.86420975, "said": ["86420975"]}) == {
+    assert redact_value({"loss": 0.86420975, "said": ["86420975"]}) == {
         "loss": 0.86420975,
         "said": ["***"],
     }
 
 
-@pytest.mark.parametrize("kind", [logs._Json("web"), logs._Readable()])
+@pytest.mark.parametrize("kind", [logs._JsonFormatter("web"), logs._TerminalFormatter()])
 def test_no_line_of_a_log_tells_it(secret: str, kind: logging.Formatter) -> None:
     record = logging.makeLogRecord(
         {"name": "x", "levelname": "INFO", "msg": f"got {secret}", "told": {"token": secret}}
@@ -80,6 +80,6 @@ def test_a_log_that_holds_it_is_shown_without_it(secret: str, tmp_path: Path) ->
 def test_a_process_that_is_told_one_prints_none(secret: str) -> None:
     inner = io.StringIO()
 
-    print(f"token={secret}", file=Stream(inner), flush=True)
+    print(f"token={secret}", file=RedactingStream(inner), flush=True)
 
     assert inner.getvalue() == "token=***\n"

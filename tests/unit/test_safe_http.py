@@ -71,7 +71,7 @@ def test_an_internal_address_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822"])
 def test_a_public_address_is_not_refused(address: str) -> None:
-    assert safe_http.refusal(address) == ""
+    assert safe_http.blocked_reason(address) == ""
 
 
 @pytest.mark.parametrize("port", [22, 25, 111, 445])
@@ -151,7 +151,7 @@ def test_nobody_there_is_told() -> None:
 def test_a_secret_in_an_address_is_not_shown() -> None:
     url = "https://me:secret@hooks.example.org:8443/services/T0/B0/secret?key=secret"
 
-    assert safe_http.host_of(url) == "https://hooks.example.org:8443/…"
+    assert safe_http.redact_url(url) == "https://hooks.example.org:8443/…"
 
 
 _PUBLIC = "93.184.216.34"
@@ -177,7 +177,7 @@ for host, port in ((public, 8000), ("127.0.0.1", 8001)):
     server = HTTPServer((host, port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
 try:
-    with safe_http.opened(f"http://{public}:8000/", {}, seconds=60, allow_internal=False):
+    with safe_http.open_url(f"http://{public}:8000/", {}, seconds=60, allow_internal=False):
         print("It was opened.")
 except InvalidError as error:
     print(error.message)

@@ -7,7 +7,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from studio.methods import RECIPES, AnyRecipe
-from studio.schemas.validation_errors import allowed_range, field_errors, is_list
+from studio.schemas.validation_errors import accepts_list, field_errors, range_message
 
 
 class Part(BaseModel):
@@ -147,11 +147,11 @@ def test_every_error_is_told_once_and_in_order() -> None:
     ],
 )
 def test_a_range_is_written_out(bounds: list[Any], expected: str) -> None:
-    assert allowed_range(bounds) == expected
+    assert range_message(bounds) == expected
 
 
 @pytest.mark.parametrize(
     ("kind", "expected"), [(list[int], True), (str | None, False), (list[str] | None, True)]
 )
 def test_a_list_may_be_given_several_times(kind: object, expected: bool) -> None:  # noqa: FBT001 -- a table of cases
-    assert is_list(kind) == expected
+    assert accepts_list(kind) == expected

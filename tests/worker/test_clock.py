@@ -13,10 +13,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session, SQLModel, select
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Attempt, Run, Worker
-from studio.processes.start_time import born
+from studio.processes.start_time import process_start_time
 from studio.services.estimates import run_progress
 from studio.services.operations import prometheus_metrics
 from studio.services.runs import attempts, runs
@@ -65,7 +65,7 @@ def test_a_run_goes_on_and_is_done_once(
 
     def seen(is_so: Callable[[Run], bool]) -> bool:
         loop.tick()
-        with reading(engine) as db:
+        with read_session(engine) as db:
             return is_so(runs.get(db, 1))
 
     wait_until(lambda: seen(lambda run: run.step == 1))
@@ -79,7 +79,7 @@ def test_a_run_goes_on_and_is_done_once(
         (settings.runs / "1" / f"go-{step}").touch()
     wait_until(lambda: seen(lambda run: run.status.is_final and not loop.followed))
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         run, made = runs.get(db, 1), attempts.of(db, 1)
         counted = prometheus_metrics.take(db)
     assert (run.status, [one.outcome for one in made]) == (RunStatus.SUCCEEDED, ["succeeded"])
@@ -98,5 +98,5 @@ def test_a_process_keeps_its_name_when_the_clock_is_set() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         after = time.clock_gettime(time.CLOCK_BOOTTIME)
         tick = 1 / os.sysconf("SC_CLK_TCK")
-        assert before - tick <= born(child.pid) <= after
+        assert before - tick <= process_start_time(child.pid) <= after
         child.kill()

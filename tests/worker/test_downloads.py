@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import WorkStatus
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import TaskStatus
 from studio.services.models import downloads, models, remote_code_trust
 from studio.services.queue import task_results
 from studio.services.tasks import tasks
@@ -70,10 +70,10 @@ def process_of(loop: Loop) -> subprocess.Popen[bytes]:
 def test_a_download_becomes_a_model_that_says_where_it_is_from(loop: Loop, repo: Repo) -> None:
     ask(loop, repo)
     made = wait_until_final(loop)
-    with reading(loop.engine) as db:
+    with read_session(loop.engine) as db:
         model = models.named(db, "tiny/one")
 
-    assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
+    assert (made.status, made.error_message) == (TaskStatus.SUCCEEDED, "")
     assert model is not None
     assert (model.kind, model.repo, model.revision, model.facts["parameters"]) == (
         "hub",
@@ -92,14 +92,14 @@ def test_a_download_that_is_killed_goes_on_where_it_was(
     wait_for_task(loop, lambda _chore: part(settings) == SIZE // 2)
     process_of(loop).send_signal(signal.SIGKILL)
     killed = wait_until_final(loop)
-    assert (killed.status, part(settings)) == (WorkStatus.FAILED, SIZE // 2)
+    assert (killed.status, part(settings)) == (TaskStatus.FAILED, SIZE // 2)
 
     hub.held.set()
     with unit_of_work(loop.engine) as db:
         tasks.again(tasks.get(db, 1))
     made = wait_until_final(loop)
 
-    assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
+    assert (made.status, made.error_message) == (TaskStatus.SUCCEEDED, "")
     assert [one.range for one in hub.fetched("model.safetensors")] == ["", f"bytes={SIZE // 2}-"]
 
 

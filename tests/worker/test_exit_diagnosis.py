@@ -10,7 +10,7 @@ import psutil
 import pytest
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.protocols.run_dir import JobSpec, RunDir
@@ -45,11 +45,11 @@ def played(engine: Engine, settings: Settings, launcher: Local, **changes: Any) 
 
     def is_over() -> bool:
         loop.tick()
-        with reading(engine) as db:
+        with read_session(engine) as db:
             return runs.get(db, run_id).status.is_final and not loop.followed
 
     wait_until(is_over)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         return runs.get(db, run_id)
 
 
@@ -71,7 +71,7 @@ def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Setting
     launcher = Local(command=acts("eat"), groups=GROUPS, memory_limit=LIMIT)
     run = played(engine, settings, launcher)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         (attempt,) = attempts.of(db, run.id or 0)
     assert (run.status, run.error_code, run.error_message, attempt.exit_code) == (
         RunStatus.FAILED,
@@ -126,11 +126,11 @@ def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Se
 
     def is_over() -> bool:
         loop.tick()
-        with reading(engine) as db:
+        with read_session(engine) as db:
             return runs.get(db, 1).status.is_final and not loop.followed
 
     wait_until(is_over)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         tried = [(one.number, one.from_step) for one in attempts.of(db, 1)]
     spec = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     assert (tried, spec.attempt, spec.resume) == ([(1, 0), (2, 0)], 2, False)
@@ -190,7 +190,7 @@ def test_a_run_goes_on_with_smaller_batches_where_it_may(
         recovery={"smaller_batches": True},
     )
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         told = [one.data for one in runs.happenings(db, run.id or 0) if one.kind == "shrunk"]
         ended = [one.outcome for one in attempts.of(db, run.id or 0)]
     assert [(one["from"], one["to"], one["accumulation"]) for one in told] == [

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import RunStatus, WorkStatus
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import RunStatus, TaskStatus
 from studio.db.tasks import Export
 from studio.protocols.run_dir import ExportDir, RunDir
 from studio.services.exports import exports
@@ -81,7 +81,7 @@ def until(loop: Loop, is_so: Callable[[Export | None], bool]) -> Export | None:
     pause = threading.Event()
     for _ in range(PATIENCE_SECONDS * 100):
         loop.tick()
-        with reading(loop.engine) as db:
+        with read_session(loop.engine) as db:
             export = db.get(Export, 1)
         if is_so(export):
             return export
@@ -104,7 +104,7 @@ def test_an_export_goes_from_the_queue_to_its_measures(
 ) -> None:
     made = settled(start("succeed"))
 
-    assert (made.status, made.measured["mean_relative_change"]) == (WorkStatus.SUCCEEDED, 0.0014)
+    assert (made.status, made.measured["mean_relative_change"]) == (TaskStatus.SUCCEEDED, 0.0014)
     assert math.isnan(made.measured["perplexity_after"])
     assert sorted(path.name for path in folder(settings, export).root.iterdir()) == [
         "events.jsonl",
@@ -119,7 +119,7 @@ def test_a_failure_is_told_as_the_exporter_words_it(start: Start) -> None:
     made = settled(start("fail"))
 
     assert (made.status, made.error_code, made.error_message) == (
-        WorkStatus.FAILED,
+        TaskStatus.FAILED,
         "disk_full",
         "The disk is full.",
     )
@@ -130,7 +130,7 @@ def test_a_process_that_dies_is_heard(start: Start) -> None:
     made = settled(start("die"))
 
     assert (made.status, made.error_message) == (
-        WorkStatus.FAILED,
+        TaskStatus.FAILED,
         "The export process was killed from outside (SIGKILL).",
     )
 
@@ -141,12 +141,12 @@ def test_training_goes_first(engine: Engine, start: Start) -> None:
         second = make_run(db).id or 0
     loop = start("succeed")
     loop.tick()
-    with reading(engine) as db:
-        assert task_lifecycle.waiting(db, Export)[0].status is WorkStatus.QUEUED
+    with read_session(engine) as db:
+        assert task_lifecycle.waiting(db, Export)[0].status is TaskStatus.QUEUED
         assert [run.id for run in runs.live(db)] == [second]
     settled(loop)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.get(db, second).status is RunStatus.SUCCEEDED
 
 
@@ -158,7 +158,7 @@ def test_a_run_waits_for_the_slot_of_an_export(engine: Engine, start: Start) -> 
         second = make_run(db).id or 0
     loop.tick()
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.get(db, second).status is RunStatus.QUEUED
 
 
@@ -184,10 +184,10 @@ def test_a_small_export_is_made_while_a_run_trains(
     second = begin_training(engine)
     loop = start("succeed", runner="wait")
     made = settled(loop)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         status = runs.get(db, second).status
 
-    assert (made.id, made.status, status) == (small, WorkStatus.SUCCEEDED, RunStatus.RUNNING)
+    assert (made.id, made.status, status) == (small, TaskStatus.SUCCEEDED, RunStatus.RUNNING)
 
 
 def test_an_export_without_memory_beside_training_waits_and_says_so(
@@ -200,13 +200,13 @@ def test_an_export_without_memory_beside_training_waits_and_says_so(
     loop.trades.exports.trade = replace(trade, free_memory=lambda: 10**6)
     for _ in range(3):
         loop.tick()
-    with reading(engine) as db:
+    with read_session(engine) as db:
         made, fits = (
             exports.get(db, 1, small),
             concurrent_exports.fits(db, exports.get(db, 1, small), SPARE, 0),
         )
 
-    assert (made.status, fits) == (WorkStatus.QUEUED, False)
+    assert (made.status, fits) == (TaskStatus.QUEUED, False)
 
 
 def test_a_run_waits_for_an_export_that_it_has_no_memory_beside(
@@ -217,7 +217,7 @@ def test_a_run_waits_for_an_export_that_it_has_no_memory_beside(
     second = begin_training(engine, total=10**15)
     for _ in range(3):
         loop.tick()
-    with reading(engine) as db:
+    with read_session(engine) as db:
         status = runs.get(db, second).status
         blocking = concurrent_exports.holding_up(db, loop.hardware)
     (folder(loop.settings, small).root / "go").touch()
@@ -225,7 +225,7 @@ def test_a_run_waits_for_an_export_that_it_has_no_memory_beside(
     loop.tick()
 
     assert (status, blocking and blocking.id) == (RunStatus.QUEUED, small)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.get(db, second).status.is_live
 
 
@@ -234,9 +234,9 @@ def test_a_small_export_leaves_the_slot_to_runs(engine: Engine, start: Start, sm
     until(loop, begun)
     second = begin_training(engine)
     loop.tick()
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.get(db, second).status.is_live
-        assert exports.get(db, 1, small).status is WorkStatus.RUNNING
+        assert exports.get(db, 1, small).status is TaskStatus.RUNNING
 
 
 def test_beside_a_gpu_a_small_export_takes_a_free_one_and_waits_for_none(
@@ -244,7 +244,7 @@ def test_beside_a_gpu_a_small_export_takes_a_free_one_and_waits_for_none(
 ) -> None:
     begin_training(engine)
     trade = Exporting(settings, MACHINES["t4"], lambda: 2**33)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         made = exports.get(db, 1, small)
         starts = [trade.may_start(db, made, on_device=on_device) for on_device in (True, False)]
         beside = trade.takes_slot(db, made)
@@ -265,7 +265,7 @@ def test_another_worker_adopts_what_is_being_made(
     (left.child or pytest.fail("It was our child.")).wait()
 
     made = settled(second)
-    assert (made.status, made.attempt) == (WorkStatus.SUCCEEDED, 1)
+    assert (made.status, made.attempt) == (TaskStatus.SUCCEEDED, 1)
 
 
 def test_what_died_with_its_worker_is_made_again(
@@ -279,7 +279,7 @@ def test_what_died_with_its_worker_is_made_again(
     (folder(settings, export).root / "files.partial").mkdir()
 
     made = settled(start("succeed"))
-    assert (made.status, made.attempt) == (WorkStatus.SUCCEEDED, 2)
+    assert (made.status, made.attempt) == (TaskStatus.SUCCEEDED, 2)
     assert not (folder(settings, export).root / "files.partial").exists()
 
 
@@ -294,9 +294,9 @@ def test_an_export_that_dies_again_and_again_fails(
         (left.child or pytest.fail("It was our child.")).wait()
     start("succeed")
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         made = exports.get(db, 1, export)
-    assert (made.status, made.error_code) == (WorkStatus.FAILED, "lost_worker")
+    assert (made.status, made.error_code) == (TaskStatus.FAILED, "lost_worker")
 
 
 def test_a_deleted_export_leaves_no_process_and_no_files(
@@ -320,6 +320,6 @@ def test_a_deleted_run_takes_its_exports_along(
     with unit_of_work(engine) as db:
         runs.delete(db, 1, settings.runs)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert db.get(Export, export) is None
     assert not (settings.runs / "1").exists()

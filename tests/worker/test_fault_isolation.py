@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import RunStatus, WorkStatus
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import RunStatus, TaskStatus
 from studio.db.tables import Run, Worker
-from studio.db.tasks import Chore, Export
+from studio.db.tasks import Export, Task
 from studio.protocols.run_dir import RunDir, WorkDir
 from studio.services.exports import exports
 from studio.services.runs import run_commands, runs
@@ -109,7 +109,7 @@ def submit(engine: Engine, *names: str) -> None:
 
 
 def run_of(loop: Loop, run_id: int) -> Run:
-    with reading(loop.engine) as db:
+    with read_session(loop.engine) as db:
         return runs.get(db, run_id)
 
 
@@ -291,13 +291,13 @@ def test_what_a_worker_cannot_do_is_reported_and_ceases(engine: Engine, start: S
     tick_until(loop, lambda: run_of(loop, 1).step == 1)
 
     def told() -> list[str]:
-        with reading(engine) as db:
+        with read_session(engine) as db:
             return workers.failing(db)
 
     tick_until(loop, lambda: told() == ["The worker cannot keep its launcher (RuntimeError)"])
     loop.launcher.fails_in = ""  # type: ignore[attr-defined] # of `Faulty`
     tick_until(loop, lambda: told() == [])
-    with reading(engine) as db:
+    with read_session(engine) as db:
         (worker,) = workers.heard_of(db)
     assert worker.failures >= 1
 
@@ -307,22 +307,22 @@ def test_a_task_with_broken_files_fails_and_the_other_goes_on(
     engine: Engine, start: Start, broken: Break, code: str
 ) -> None:
     with unit_of_work(engine) as db:
-        db.add_all([Chore(kind="stats", subject=f"dataset:{number}") for number in (1, 2, 3)])
+        db.add_all([Task(kind="stats", subject=f"dataset:{number}") for number in (1, 2, 3)])
     loop = start()
     tick_until(loop, lambda: all(task(loop, number).share for number in (1, 2)))
     watched = loop.trades.chores.followed[1].process
     broken(tasks.folder(loop.settings.chores, task(loop, 1)))
     tick_until(loop, lambda: task(loop, 1).status.is_final)
 
-    assert (task(loop, 1).status, task(loop, 1).error_code) == (WorkStatus.FAILED, code)
+    assert (task(loop, 1).status, task(loop, 1).error_code) == (TaskStatus.FAILED, code)
     assert not watched.is_alive
     tick_until(loop, lambda: task(loop, 3).share > 0)
     (tasks.folder(loop.settings.chores, task(loop, 2)).root / "go").touch()
-    tick_until(loop, lambda: task(loop, 2).status is WorkStatus.SUCCEEDED)
+    tick_until(loop, lambda: task(loop, 2).status is TaskStatus.SUCCEEDED)
 
 
-def task(loop: Loop, number: int) -> Chore:
-    with reading(loop.engine) as db:
+def task(loop: Loop, number: int) -> Task:
+    with read_session(loop.engine) as db:
         return tasks.get(db, number)
 
 
@@ -334,7 +334,7 @@ def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -
         exports.request(db, make_finished_run(db).id or 0, "bfloat16", None, loop.settings.runs)
 
     def export() -> Export:
-        with reading(engine) as db:
+        with read_session(engine) as db:
             return exports.get(db, 1, 1)
 
     tick_until(loop, lambda: export().share > 0)
@@ -346,11 +346,11 @@ def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -
 
 def test_a_task_of_no_known_kind_fails_and_the_next_starts(engine: Engine, start: Start) -> None:
     with unit_of_work(engine) as db:
-        db.add_all([Chore(kind=kind, subject="dataset:1") for kind in ("unheard of", "stats")])
+        db.add_all([Task(kind=kind, subject="dataset:1") for kind in ("unheard of", "stats")])
     loop = start()
     tick_until(loop, lambda: task(loop, 2).share > 0)
 
-    assert task(loop, 1).status is WorkStatus.FAILED
+    assert task(loop, 1).status is TaskStatus.FAILED
 
 
 def test_a_silent_worker_reports_nothing(engine: Engine) -> None:

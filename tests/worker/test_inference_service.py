@@ -12,15 +12,15 @@ from sqlmodel import select
 from transformers import AutoTokenizer
 
 from studio.db.column_types import now
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Worker
-from studio.db.tasks import Loaded
+from studio.db.tasks import LoadedModel
 from studio.errors import ConflictError, InvalidError, UnavailableError
 from studio.protocols import inference_service as line
 from studio.protocols import tokenizer_service as desk_line
-from studio.protocols.inference_service import Asked, End
-from studio.protocols.tokenizer_service import Asked as Row
-from studio.protocols.tokenizer_service import Prompt
+from studio.protocols.inference_service import GenerationEnd, GenerationRequest
+from studio.protocols.tokenizer_service import PromptTokens
+from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import inference_client, loaded_model, tokenizer_client
 from studio.services.operations.home import open_home
 from studio.services.queue.wait_reasons import Obstacle
@@ -64,8 +64,8 @@ def engine(home: Settings) -> Iterator[Engine]:
     engine.dispose()
 
 
-def told(engine: Engine) -> Loaded | None:
-    with reading(engine) as db:
+def told(engine: Engine) -> LoadedModel | None:
+    with read_session(engine) as db:
         return loaded_model.now(db)
 
 
@@ -73,7 +73,7 @@ def told(engine: Engine) -> Loaded | None:
 def speaking(home: Settings, room: Room, engine: Engine) -> Iterator[Speaker]:
     """Tend a desk and a speaker as a worker does, until the tests are through with them."""
     here, stop = Speaker(home), threading.Event()
-    shown = Post(desk_line.path(home.home), desk_line.MODULE)
+    shown = Post(desk_line.socket_path(home.home), desk_line.MODULE)
     here.tend(room.free, lambda: None, lambda: TAKEN)
     shown.tend()
 
@@ -98,60 +98,64 @@ def model() -> Path:
 
 
 @pytest.fixture(scope="module")
-def prompt(home: Settings, model: Path) -> Prompt:
+def prompt(home: Settings, model: Path) -> PromptTokens:
     return tokenizer_client.prompt(home, Row(kind="prompt", model=str(model), row=TURN))
 
 
 @pytest.fixture(scope="module")
-def question(model: Path, prompt: Prompt) -> Asked:
+def question(model: Path, prompt: PromptTokens) -> GenerationRequest:
     """Ask for the likeliest words, which are the same each time."""
-    return Asked(model=str(model), ids=prompt.ids, stops=prompt.stops, most=12, temperature=0)
+    return GenerationRequest(
+        model=str(model), ids=prompt.ids, stops=prompt.stops, most=12, temperature=0
+    )
 
 
-async def heard(home: Settings, asked: Asked) -> tuple[list[str], End]:
+async def heard(home: Settings, asked: GenerationRequest) -> tuple[list[str], GenerationEnd]:
     voice = await inference_client.ask(home, asked)
     try:
         *parts, end = [one async for one in voice.said()]
     finally:
         await voice.close()
-    assert isinstance(end, End)
+    assert isinstance(end, GenerationEnd)
     return [str(one) for one in parts], end
 
 
-def answer(home: Settings, asked: Asked) -> tuple[str, End]:
+def answer(home: Settings, asked: GenerationRequest) -> tuple[str, GenerationEnd]:
     parts, end = asyncio.run(heard(home, asked))
     return "".join(parts), end
 
 
-def test_an_answer_comes_bit_by_bit(home: Settings, question: Asked) -> None:
+def test_an_answer_comes_bit_by_bit(home: Settings, question: GenerationRequest) -> None:
     parts, end = asyncio.run(heard(home, question))
 
     assert len(parts) > 1
     assert end.tokens <= 12
 
 
-def test_the_likeliest_words_are_the_same_each_time(home: Settings, question: Asked) -> None:
+def test_the_likeliest_words_are_the_same_each_time(
+    home: Settings, question: GenerationRequest
+) -> None:
     assert answer(home, question) == answer(home, question)
 
 
-def test_a_seed_draws_the_same_words_again(home: Settings, question: Asked) -> None:
+def test_a_seed_draws_the_same_words_again(home: Settings, question: GenerationRequest) -> None:
     drawn = question.model_copy(update={"temperature": 1.0, "seed": 7})
 
     assert answer(home, drawn) == answer(home, drawn)
     assert answer(home, drawn) != answer(home, drawn.model_copy(update={"seed": 8}))
 
 
-def test_an_answer_is_cut_where_it_is_told_to(home: Settings, question: Asked) -> None:
+def test_an_answer_is_cut_where_it_is_told_to(home: Settings, question: GenerationRequest) -> None:
     text, _ = answer(home, question)
     short, end = answer(home, question.model_copy(update={"most": 2}))
 
     assert (end, text.startswith(short)) == (
-        End(reason="length", tokens=2, computed_in="float32"),
+        GenerationEnd(reason="length", tokens=2, computed_in="float32"),
         True,
     )
 
 
-def test_a_stop_ends_an_answer_and_is_not_said(home: Settings, question: Asked) -> None:
+def test_a_stop_ends_an_answer_and_is_not_said(home: Settings, question: GenerationRequest) -> None:
     text, _ = answer(home, question)
     mark = text[3:6]
 
@@ -160,17 +164,21 @@ def test_a_stop_ends_an_answer_and_is_not_said(home: Settings, question: Asked) 
     assert (found, end.reason) == (text[: text.index(mark)], "stop")
 
 
-def test_a_prompt_beyond_what_a_model_sees_is_refused(home: Settings, question: Asked) -> None:
+def test_a_prompt_beyond_what_a_model_sees_is_refused(
+    home: Settings, question: GenerationRequest
+) -> None:
     with pytest.raises(InvalidError, match="The prompt has 5,000 tokens; this model sees"):
         answer(home, question.model_copy(update={"ids": [5] * 5000}))
 
 
-def test_a_model_that_is_gone_is_an_error_in_words(home: Settings, question: Asked) -> None:
+def test_a_model_that_is_gone_is_an_error_in_words(
+    home: Settings, question: GenerationRequest
+) -> None:
     with pytest.raises(InvalidError, match="The base model's folder is gone"):
         answer(home, question.model_copy(update={"model": "/nowhere/at/all"}))
 
 
-def test_whoever_hangs_up_stops_the_answer(home: Settings, question: Asked) -> None:
+def test_whoever_hangs_up_stops_the_answer(home: Settings, question: GenerationRequest) -> None:
     async def leave() -> None:
         endless = question.model_copy(update={"most": None, "stops": [-1], "temperature": 1.0})
         voice = await inference_client.ask(home, endless)
@@ -182,7 +190,7 @@ def test_whoever_hangs_up_stops_the_answer(home: Settings, question: Asked) -> N
 
 
 def test_no_slot_is_told_at_once(
-    home: Settings, speaking: Speaker, room: Room, question: Asked
+    home: Settings, speaking: Speaker, room: Room, question: GenerationRequest
 ) -> None:
     answer(home, question)
     assert speaking.slots == 1
@@ -202,7 +210,7 @@ def test_no_slot_is_told_at_once(
 
 
 def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
-    home: Settings, engine: Engine, question: Asked
+    home: Settings, engine: Engine, question: GenerationRequest
 ) -> None:
     def has_answered() -> bool:
         row = told(engine)
@@ -212,7 +220,7 @@ def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
         answer(home, question.model_copy(update={"name": "ft:one"}))
         wait_until(has_answered)
         with unit_of_work(engine) as db:
-            stays = loaded_model.left(db.exec(select(Loaded)).one())
+            stays = loaded_model.left(db.exec(select(LoadedModel)).one())
             loaded_model.stop(db)
         wait_until(lambda: told(engine) is None)
         assert stays is not None
@@ -236,10 +244,10 @@ def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:
     assert known.decode(text.ids, skip_special_tokens=True) == "Once upon"
 
 
-def test_a_home_without_a_worker_says_so(tmp_path: Path, question: Asked) -> None:
+def test_a_home_without_a_worker_says_so(tmp_path: Path, question: GenerationRequest) -> None:
     with pytest.raises(UnavailableError, match="There is no worker to have a model answer"):
         answer(Settings(home=tmp_path), question)
 
 
 def test_only_its_owner_may_ask(home: Settings) -> None:
-    assert line.path(home.home).stat().st_mode & 0o777 == 0o600
+    assert line.socket_path(home.home).stat().st_mode & 0o777 == 0o600

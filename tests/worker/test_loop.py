@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.protocols import inference_service
-from studio.protocols.run_dir import DataFacts, JobSpec, RunDir
+from studio.protocols.run_dir import DatasetFacts, JobSpec, RunDir
 from studio.services.metrics import metrics
 from studio.services.queue import queue
 from studio.services.runs import artifacts, attempts, run_commands, runs
@@ -61,7 +61,7 @@ def until(loop: Loop, run_id: int, is_so: Callable[[Run], bool]) -> Run:
     pause = threading.Event()
     for _ in range(PATIENCE_SECONDS * 100):
         loop.tick()
-        with reading(loop.engine) as db:
+        with read_session(loop.engine) as db:
             run = runs.get(db, run_id)
         if is_so(run):
             return run
@@ -98,7 +98,7 @@ def test_a_launch_notes_what_the_manifest_needs(
     spec = JobSpec.model_validate_json((settings.runs / "1" / "job.json").read_text())
     assert (spec.attempt, spec.dataset) == (
         1,
-        DataFacts(
+        DatasetFacts(
             name="starter",
             sha256="0" * 64,
             rows_sha256="1" * 64,
@@ -112,7 +112,7 @@ def test_a_launch_notes_what_the_manifest_needs(
 def test_every_number_is_told_once(engine: Engine, start: Start) -> None:
     run = until(start("succeed"), submit(engine), ended)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         told = [(row.step, row.values["loss"]) for row in metrics.after(db, run.id or 0, 0)]
     assert told == [(1, 2.9), (2, 2.8), (3, 2.7), (4, 2.6), (5, 2.5)]
 
@@ -122,7 +122,7 @@ def test_runs_wait_while_one_trains(engine: Engine, start: Start) -> None:
     loop = start("wait")
     until(loop, first, lambda run: run.step == 1)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert [run.id for run in runs.live(db)] == [first]
         assert [run.id for run in queue.waiting(db)] == [second]
 
@@ -138,7 +138,7 @@ def test_a_run_is_given_the_slot_of_a_model_that_answers(
     assert loop.speaker.slots == 1
     number = submit(engine)
     loop.tick()
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.get(db, number).status is RunStatus.QUEUED
 
     loop._tend_speaker()
@@ -220,7 +220,7 @@ def test_another_worker_adopts_what_still_trains(
     gone(first.launcher, left)
 
     run = until(second, run_id, ended)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         steps = [row.step for row in metrics.after(db, run_id, 0)]
     assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 1, [1, 2, 3, 4, 5])
 
@@ -231,7 +231,7 @@ def test_a_run_without_a_process_goes_back_to_the_queue(engine: Engine, start: S
         queue.claim(db, "a worker that died", slots=1)
     start("wait")
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.get(db, run_id).status is RunStatus.QUEUED
 
 
@@ -282,7 +282,7 @@ def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) 
         run_commands.resume(db, run_id)
 
     run = until(loop, run_id, ended)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         steps = [row.step for row in metrics.after(db, run_id, 0)]
     assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 2, [1, 2, 3, 4, 5])
 
@@ -299,7 +299,7 @@ def test_a_run_resumed_at_once_waits_for_its_process_to_be_gone(
         run_commands.resume(db, run_id)
     until(loop, run_id, lambda run: run.attempt == 2)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert [one.outcome for one in attempts.of(db, run_id)] == ["paused", ""]
 
 
@@ -313,7 +313,7 @@ def test_a_worker_that_drains_leaves_its_runs_in_the_queue(
     told.set()
     loop.run(told)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         run = runs.get(db, run_id)
     assert (run.status, run.resumes, loop.followed) == (RunStatus.QUEUED, True, {})
 
@@ -344,7 +344,7 @@ def test_after_a_restart_of_the_machine_a_run_waits_again(engine: Engine, start:
     second = start("wait")
     second.tick(takes=False)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         run = runs.get(db, run_id)
     assert (run.status, run.resumes) == (RunStatus.QUEUED, True)
 

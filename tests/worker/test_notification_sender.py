@@ -14,8 +14,8 @@ import pytest
 from pydantic import SecretStr
 from sqlalchemy import Engine
 
-from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
-from studio.db.session import reading, unit_of_work
+from studio.db.outbox import Channel, Delivery, DeliveryAttempt, DeliveryStatus
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.protocols.events import Failed
 from studio.services.notifications import channels, deliveries
@@ -64,9 +64,9 @@ def send_done(engine: Engine, settings: Settings, name: str = "first try") -> da
     return now
 
 
-def outcome(engine: Engine) -> tuple[Delivery, list[Try]]:
+def outcome(engine: Engine) -> tuple[Delivery, list[DeliveryAttempt]]:
     """Return the only message there is, and its tries."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         [one] = deliveries.newest(db, limit=2)
         return one, deliveries.tries(db, [one])[one.id or 0]
 
@@ -159,7 +159,7 @@ def test_an_internal_address_is_not_asked(
 def test_without_a_channel_nothing_is_kept(engine: Engine, given: Set) -> None:
     send_done(engine, given())
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert deliveries.newest(db, limit=1) == []
 
 
@@ -237,7 +237,7 @@ def test_each_channel_is_tried_by_itself(
     hook.answers = [500]
     send_done(engine, given(webhook_url=hook.url, smtp_url=post.url, notify_email="a@example.org"))
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         told = {one.channel: one.status for one in deliveries.newest(db, limit=9)}
     assert told == {Channel.EMAIL: "delivered", Channel.WEBHOOK: "waiting"}
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from studio.protocols import tokenizer_service as line
-from studio.protocols.tokenizer_service import PACKED, Asked, Pack, Tokens, Window, window_of
+from studio.protocols.tokenizer_service import (
+    PACKING_WINDOW_ROWS,
+    PackedExample,
+    PackingWindow,
+    TokenizerRequest,
+    TokenPreview,
+    packing_window,
+)
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from tests.support import tokenizer_services
@@ -32,17 +39,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tokenizer_services.write_model(tmp_path_factory.mktemp("desk") / "model", template="")
 
 
-def asked(model: Path, path: Path, number: int, limit: int = LIMIT) -> Asked:
+def asked(model: Path, path: Path, number: int, limit: int = LIMIT) -> TokenizerRequest:
     """Ask of a text; a token is a letter, and one more ends it."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    first = window_of(number).start - 1
-    return Asked(
+    first = packing_window(number).start - 1
+    return TokenizerRequest(
         kind="tokens",
         model=str(model),
         row=json.loads(lines[number - 1]),
         number=number,
         max_length=limit,
-        window=Window(path=str(path), start=sum(map(len, lines[:first])), rows=len(lines)),
+        window=PackingWindow(path=str(path), start=sum(map(len, lines[:first])), rows=len(lines)),
     )
 
 
@@ -51,7 +58,7 @@ def written(path: Path, *texts: str) -> Path:
     return path
 
 
-def pack(found: Tokens) -> Pack:
+def pack(found: TokenPreview) -> PackedExample:
     assert found.pack is not None
     return found.pack
 
@@ -84,7 +91,7 @@ def test_rows_are_shown_no_longer_than_one_alone(
     found = tokenizer_client.tokens(home, asked(model, path, 1, 9000))
 
     told = [len(found.tokens), *(len(one.tokens) for one in pack(found).rows[1:])]
-    assert told == [900, 900, line.SHOWN_TOKENS - 1800, 0, 0]
+    assert told == [900, 900, line.MAX_PREVIEW_TOKENS - 1800, 0, 0]
 
 
 def test_a_row_that_is_alone_is_told_alone(home: Settings, model: Path, tmp_path: Path) -> None:
@@ -96,11 +103,11 @@ def test_a_row_that_is_alone_is_told_alone(home: Settings, model: Path, tmp_path
 
 
 def test_rows_of_another_window_are_strangers(home: Settings, model: Path, tmp_path: Path) -> None:
-    path = written(tmp_path / "rows", *["x"] * (PACKED + 2))
+    path = written(tmp_path / "rows", *["x"] * (PACKING_WINDOW_ROWS + 2))
 
-    found = pack(tokenizer_client.tokens(home, asked(model, path, PACKED + 1)))
+    found = pack(tokenizer_client.tokens(home, asked(model, path, PACKING_WINDOW_ROWS + 1)))
 
-    assert [one.number for one in found.rows] == [PACKED + 1, PACKED + 2]
+    assert [one.number for one in found.rows] == [PACKING_WINDOW_ROWS + 1, PACKING_WINDOW_ROWS + 2]
 
 
 def test_how_long_rows_are_is_found_out_once(home: Settings, model: Path, tmp_path: Path) -> None:

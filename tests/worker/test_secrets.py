@@ -12,8 +12,8 @@ from sqlalchemy import Engine
 
 from studio.db.outbox import Channel
 from studio.db.session import unit_of_work
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.protocols.run_dir import RunDir
 from studio.services.accounts import secrets
 from studio.services.notifications import deliveries
@@ -71,7 +71,7 @@ def told(pid: int | None) -> set[str]:
     return {name for name, value in found.items() if value in (STORED, TOLD)}
 
 
-def started(loop: Loop, engine: Engine, chore_id: int) -> Chore:
+def started(loop: Loop, engine: Engine, chore_id: int) -> Task:
     loop.tick()
     with unit_of_work(engine) as db:
         return tasks.get(db, chore_id)
@@ -123,7 +123,7 @@ def test_work_whose_secret_cannot_be_read_says_so_and_waits_for_nobody(
 
     chore = started(loop, engine, ask(engine, "download", code=False))
 
-    assert chore.status is WorkStatus.FAILED
+    assert chore.status is TaskStatus.FAILED
     assert "is missing" in chore.error_message
     assert "Put the file back" in chore.error_hint
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from studio.data_sources import S3, Folder, Sent, Source, Url
-from studio.db.session import reading, unit_of_work
-from studio.db.states import DatasetStatus, WorkStatus
+from studio.data_sources import LocalFileSource, S3Source, Source, UploadSource, UrlSource
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import DatasetStatus, TaskStatus
 from studio.db.tables import Dataset
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.services.accounts import secrets
 from studio.services.datasets import datasets, import_sources, uploads
 from studio.settings import Settings
@@ -43,22 +43,22 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
     stop_processes(loop)
 
 
-def bring(loop: Loop, source: Source, name: str = "") -> Chore:
+def bring(loop: Loop, source: Source, name: str = "") -> Task:
     """Have a file brought, and wait for what becomes of it."""
     with unit_of_work(loop.engine) as db:
         asked = import_sources.bring(db, loop.settings, source, name).id or 0
     return wait_until_final(loop, asked)
 
 
-def made(loop: Loop, chore: Chore) -> Dataset:
-    assert (chore.status, chore.error_message) == (WorkStatus.SUCCEEDED, "")
-    with reading(loop.engine) as db:
+def made(loop: Loop, chore: Task) -> Dataset:
+    assert (chore.status, chore.error_message) == (TaskStatus.SUCCEEDED, "")
+    with read_session(loop.engine) as db:
         return datasets.get(db, chore.result["dataset_id"])
 
 
 def test_a_file_of_an_open_folder_becomes_a_draft(loop: Loop) -> None:
     source = loop.settings.import_folders[0] / "rows.jsonl"
-    dataset = made(loop, bring(loop, Folder(path=str(source)), "from a folder"))
+    dataset = made(loop, bring(loop, LocalFileSource(path=str(source)), "from a folder"))
 
     told = (dataset.name, dataset.filename, dataset.status, dataset.source, dataset.bytes)
     expected = ("from a folder", "rows.jsonl", DatasetStatus.DRAFT, str(source), len(ROWS))
@@ -71,7 +71,7 @@ def test_a_file_from_an_address_is_gone_on_with_and_its_key_forgotten(
     loop: Loop, site: FileServer
 ) -> None:
     url = site.put("/rows.jsonl", ROWS, cuts=[10_000])
-    chore = bring(loop, Url(url=f"{url}?key=secret"))
+    chore = bring(loop, UrlSource(url=f"{url}?key=secret"))
     dataset = made(loop, chore)
 
     assert (dataset.source, dataset.bytes, chore.params) == (url, len(ROWS), {})
@@ -93,10 +93,10 @@ def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
         secrets.keep(db, loop.settings, "s3_key", "AKIAEXAMPLE", "ann")
         secrets.keep(db, loop.settings, "s3_secret", secret, "ann")
 
-    chore = bring(loop, S3(url="s3://bucket/rows.jsonl"))
+    chore = bring(loop, S3Source(url="s3://bucket/rows.jsonl"))
 
     assert chore.error_message == says
-    assert chore.status is (WorkStatus.FAILED if says else WorkStatus.SUCCEEDED)
+    assert chore.status is (TaskStatus.FAILED if says else TaskStatus.SUCCEEDED)
 
 
 def test_what_was_sent_in_parts_becomes_a_draft(loop: Loop) -> None:
@@ -105,26 +105,26 @@ def test_what_was_sent_in_parts_becomes_a_draft(loop: Loop) -> None:
     for start in (0, 9000):
         with uploads.writing(folder, sent.id, start) as writer:
             writer.write(ROWS[start : 9000 if not start else None])
-    dataset = made(loop, bring(loop, Sent(upload=sent.id)))
+    dataset = made(loop, bring(loop, UploadSource(upload=sent.id)))
 
     assert (dataset.name, dataset.source, dataset.bytes) == ("rows", "upload", len(ROWS))
 
 
 def test_a_name_that_was_taken_meanwhile_gets_a_number(loop: Loop, site: FileServer) -> None:
     names = [
-        made(loop, bring(loop, Url(url=site.put(path, ROWS)))).name
+        made(loop, bring(loop, UrlSource(url=site.put(path, ROWS)))).name
         for path in ("/a/rows.jsonl", "/b/rows.jsonl")
     ]
     assert names == ["rows", "rows 2"]
 
 
 def test_what_cannot_be_read_as_a_table_fails_in_words(loop: Loop, site: FileServer) -> None:
-    chore = bring(loop, Url(url=site.put("/empty.jsonl", b"")))
+    chore = bring(loop, UrlSource(url=site.put("/empty.jsonl", b"")))
 
-    assert (chore.status, chore.error_code) == (WorkStatus.FAILED, "invalid")
+    assert (chore.status, chore.error_code) == (TaskStatus.FAILED, "invalid")
 
 
 def test_a_file_that_is_not_there_fails_in_words(loop: Loop, site: FileServer) -> None:
-    chore = bring(loop, Url(url=f"{site.url}/missing"))
+    chore = bring(loop, UrlSource(url=f"{site.url}/missing"))
 
     assert chore.error_message == "What is asked for is not there (status 404)."

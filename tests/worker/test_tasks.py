@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.data_sources import Errand, Folder, Limits
-from studio.db.session import reading, unit_of_work
-from studio.db.states import RunStatus, WorkStatus
-from studio.db.tasks import Chore
+from studio.data_sources import FetchLimits, FetchRequest, LocalFileSource
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import RunStatus, TaskStatus
+from studio.db.tasks import Task
 from studio.errors import ConflictError
-from studio.protocols.tasks import KINDS, ChoreDir, Kind
+from studio.protocols.tasks import TASK_DEFINITIONS, TaskDefinition, TaskDir
 from studio.services.queue import concurrent_exports, task_results
 from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle, tasks
@@ -77,7 +77,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     """Listen to how chores end, in the place of who would make a data set of it."""
     told: list[tuple[str, object]] = []
 
-    def listen(_db: Session, chore: Chore, result: dict[str, object]) -> None:
+    def listen(_db: Session, chore: Task, result: dict[str, object]) -> None:
         told.append((chore.status.value, result.get("rows")))
 
     monkeypatch.setitem(task_results.ENDED, "fetch", listen)
@@ -86,19 +86,19 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
 
 def ask(engine: Engine, subject: str, source: Path) -> int:
     with unit_of_work(engine) as db:
-        errand = Errand(
-            source=Folder(path=str(source)),
+        errand = FetchRequest(
+            source=LocalFileSource(path=str(source)),
             home=source.parent / "home" / "datasets",
-            limits=Limits(bytes=10**7, row_bytes=1000),
+            limits=FetchLimits(bytes=10**7, row_bytes=1000),
         )
         return tasks.ask(db, "fetch", subject, errand.model_dump(mode="json")).id or 0
 
 
-def folder(settings: Settings, chore_id: int) -> ChoreDir:
-    return ChoreDir(settings.chores / str(chore_id))
+def folder(settings: Settings, chore_id: int) -> TaskDir:
+    return TaskDir(settings.chores / str(chore_id))
 
 
-def begun(chore: Chore) -> bool:
+def begun(chore: Task) -> bool:
     return chore.share > 0
 
 
@@ -115,7 +115,7 @@ def test_a_file_is_fetched_by_a_process_of_its_own(
 
     arrival = made.result.pop("arrival")
     assert (made.status, arrival["format"], made.result) == (
-        WorkStatus.SUCCEEDED,
+        TaskStatus.SUCCEEDED,
         "jsonl",
         {
             "file": "fetched",
@@ -134,7 +134,7 @@ def test_a_refusal_is_told_in_its_own_words(start: Start, source: Path) -> None:
     made = wait_until_final(start("real"))
 
     assert (made.status, made.error_code, made.error_message, made.error_hint) == (
-        WorkStatus.FAILED,
+        TaskStatus.FAILED,
         "invalid",
         "There is nothing of that name in the folders that may be read.",
         "The operator opens folders with STUDIO_IMPORT_FOLDERS.",
@@ -159,7 +159,7 @@ def test_however_it_ends_it_says_why(
 ) -> None:
     made = wait_until_final(start(part))
 
-    assert (made.status, made.error_message) == (WorkStatus.FAILED, says)
+    assert (made.status, made.error_message) == (TaskStatus.FAILED, says)
     assert heard == [("failed", None)]
 
 
@@ -178,14 +178,14 @@ def test_who_asked_is_told_of_the_result_once(
 def test_what_is_refused_at_its_end_has_failed(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_db: Session, _chore: Chore, result: dict[str, object]) -> None:
+    def refuse(_db: Session, _chore: Task, result: dict[str, object]) -> None:
         if result:
             raise ConflictError("The name is taken.", hint="Choose another.")
 
     monkeypatch.setitem(task_results.ENDED, "fetch", refuse)
     made = wait_until_final(start("succeed"))
 
-    assert (made.status, made.error_message) == (WorkStatus.FAILED, "The name is taken.")
+    assert (made.status, made.error_message) == (TaskStatus.FAILED, "The name is taken.")
 
 
 def test_another_worker_adopts_what_goes_on(settings: Settings, start: Start, chore: int) -> None:
@@ -197,7 +197,7 @@ def test_another_worker_adopts_what_goes_on(settings: Settings, start: Start, ch
     left.wait()
 
     made = wait_until_final(second)
-    assert (made.status, made.attempt) == (WorkStatus.SUCCEEDED, 1)
+    assert (made.status, made.attempt) == (TaskStatus.SUCCEEDED, 1)
 
 
 @pytest.mark.usefixtures("chore")
@@ -222,9 +222,9 @@ def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore
         left.wait()
     start("succeed")
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         made = tasks.get(db, chore)
-    assert (made.status, made.error_code) == (WorkStatus.FAILED, "lost_worker")
+    assert (made.status, made.error_code) == (TaskStatus.FAILED, "lost_worker")
 
 
 def test_one_that_is_cancelled_leaves_no_process_and_no_files(
@@ -238,7 +238,7 @@ def test_one_that_is_cancelled_leaves_no_process_and_no_files(
         task_results.cancel(db, chore)
 
     made = wait_until_final(loop)
-    assert (made.status, heard) == (WorkStatus.CANCELLED, [("cancelled", None)])
+    assert (made.status, heard) == (TaskStatus.CANCELLED, [("cancelled", None)])
     assert not process.is_alive
     wait_until(lambda: not psutil.pid_exists(its_own) or _is_dead(its_own), seconds=30)
     assert list(settings.chores.iterdir()) == []
@@ -256,7 +256,7 @@ def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
     second.tick()
     left.wait()
 
-    assert wait_until_final(second).status is WorkStatus.CANCELLED
+    assert wait_until_final(second).status is TaskStatus.CANCELLED
 
 
 def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, chore: int) -> None:
@@ -265,7 +265,7 @@ def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, ch
         tasks.again(tasks.get(db, chore))
 
     made = wait_until_final(start("succeed"))
-    assert (made.status, made.error_message) == (WorkStatus.SUCCEEDED, "")
+    assert (made.status, made.error_message) == (TaskStatus.SUCCEEDED, "")
 
 
 def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) -> None:
@@ -274,8 +274,8 @@ def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) 
     loop = start("wait")
     loop.tick()
 
-    with reading(engine) as db:
-        assert [one.subject for one in task_lifecycle.waiting(db, Chore)] == [
+    with read_session(engine) as db:
+        assert [one.subject for one in task_lifecycle.waiting(db, Task)] == [
             f"import:{concurrent_exports.TASKS}"
         ]
 
@@ -287,32 +287,36 @@ def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -
     loop = start("wait")
     loop.tick()
 
-    with reading(engine) as db:
-        assert (len(runs.live(db)), len(task_lifecycle.live(db, Chore))) == (1, 1)
+    with read_session(engine) as db:
+        assert (len(runs.live(db)), len(task_lifecycle.live(db, Task))) == (1, 1)
     wait_for_task(loop, lambda _one: not loop.followed)
 
 
 def test_one_for_the_device_waits_until_no_run_holds_it(
     engine: Engine, start: Start, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(KINDS, "fetch", Kind("", "Measuring", needs_device=True))
+    monkeypatch.setitem(
+        TASK_DEFINITIONS, "fetch", TaskDefinition("", "Measuring", needs_device=True)
+    )
     with unit_of_work(engine) as db:
         run = make_run(db).id or 0
     ask(engine, "import:1", source)
     loop = start("succeed")
     loop.tick()
-    with reading(engine) as db:
-        assert (len(runs.live(db)), len(task_lifecycle.waiting(db, Chore))) == (1, 1)
+    with read_session(engine) as db:
+        assert (len(runs.live(db)), len(task_lifecycle.waiting(db, Task))) == (1, 1)
     wait_until_final(loop)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.get(db, run).status is RunStatus.SUCCEEDED
 
 
 def test_a_run_waits_for_one_that_holds_the_device(
     engine: Engine, start: Start, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(KINDS, "fetch", Kind("", "Measuring", needs_device=True))
+    monkeypatch.setitem(
+        TASK_DEFINITIONS, "fetch", TaskDefinition("", "Measuring", needs_device=True)
+    )
     ask(engine, "import:1", source)
     loop = start("wait")
     wait_for_task(loop, begun)
@@ -320,7 +324,7 @@ def test_a_run_waits_for_one_that_holds_the_device(
         run = make_run(db).id or 0
     loop.tick()
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.get(db, run).status is RunStatus.QUEUED
 
 

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import select
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import WorkStatus
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import TaskStatus
 from studio.db.tables import DatasetVersion
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.intake.quality.length_stats import Stats
 from studio.services.datasets import datasets, token_stats, versions
 from studio.services.datasets.token_stats import Which
@@ -43,7 +43,7 @@ def model(engine: Engine, tmp_path: Path) -> Path:
     return tmp_path / "spoken"
 
 
-def counted(loop: Loop) -> Chore:
+def counted(loop: Loop) -> Task:
     """Have the tokens counted, and wait for what comes of it."""
     with unit_of_work(loop.engine) as db:
         asked = token_stats.ask(db, loop.settings, which(loop)).id or 0
@@ -51,7 +51,7 @@ def counted(loop: Loop) -> Chore:
 
 
 def which(loop: Loop) -> Which:
-    with reading(loop.engine) as db:
+    with read_session(loop.engine) as db:
         version = versions.current(db, datasets.get(db, 1))
         assert version is not None
         return token_stats.which(db, version, "spoken", "model")
@@ -59,7 +59,7 @@ def which(loop: Loop) -> Which:
 
 def known(loop: Loop) -> Stats | None:
     wanted = which(loop)
-    with reading(loop.engine) as db:
+    with read_session(loop.engine) as db:
         return token_stats.known(db, wanted)
 
 
@@ -68,7 +68,7 @@ def test_a_chore_counts_what_training_would_read(loop: Loop) -> None:
     chore = counted(loop)
 
     found = token_stats.told(chore)
-    assert (chore.status, chore.share) == (WorkStatus.SUCCEEDED, 1.0)
+    assert (chore.status, chore.share) == (TaskStatus.SUCCEEDED, 1.0)
     assert found is not None
     assert found == known(loop)
     assert (found.train.rows, found.train.tokens, found.train.learnt) == (40, 1701, 151)
@@ -89,8 +89,8 @@ def test_a_changed_tokenizer_takes_the_place_of_what_was_counted(loop: Loop, mod
     )
     second = counted(loop)
 
-    with reading(loop.engine) as db:
-        assert [chore.id for chore in db.exec(select(Chore))] == [second.id]
+    with read_session(loop.engine) as db:
+        assert [chore.id for chore in db.exec(select(Task))] == [second.id]
     assert first.id != second.id
 
 
@@ -98,7 +98,7 @@ def test_a_model_without_a_template_is_told_what_to_choose(loop: Loop, model: Pa
     tokenizer_services.write_model(model, template="")
     chore = counted(loop)
 
-    assert (chore.status, chore.error_code) == (WorkStatus.FAILED, "invalid")
+    assert (chore.status, chore.error_code) == (TaskStatus.FAILED, "invalid")
     assert chore.error_message.startswith("This model has no chat template")
     assert chore.error_hint == "Choose one for it: chatml or plain."
 
@@ -124,5 +124,5 @@ def test_what_was_counted_outlives_other_chores_but_not_its_rows(loop: Loop) -> 
         db.exec(select(DatasetVersion)).one().sha256 = "2" * 64
     loop.adopt(alone=True)
 
-    with reading(loop.engine) as db:
-        assert db.exec(select(Chore)).all() == []
+    with read_session(loop.engine) as db:
+        assert db.exec(select(Task)).all() == []

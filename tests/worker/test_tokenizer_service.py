@@ -12,7 +12,7 @@ import pytest
 
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.protocols import tokenizer_service as line
-from studio.protocols.tokenizer_service import Asked
+from studio.protocols.tokenizer_service import TokenizerRequest
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
 from studio.worker.socket_services.socket_activation import Post
@@ -47,11 +47,11 @@ def model(tmp_path: Path) -> Path:
     return tokenizer_services.write_model(tmp_path / "model")
 
 
-def asked(model: Path | str, row: dict[str, Any] = ROW, max_length: int = 1024) -> Asked:
-    return Asked(kind="tokens", model=str(model), row=row, max_length=max_length)
+def asked(model: Path | str, row: dict[str, Any] = ROW, max_length: int = 1024) -> TokenizerRequest:
+    return TokenizerRequest(kind="tokens", model=str(model), row=row, max_length=max_length)
 
 
-def learnt(home: Settings, question: Asked) -> str:
+def learnt(home: Settings, question: TokenizerRequest) -> str:
     return "".join(one.text for one in tokenizer_client.tokens(home, question).tokens if one.learnt)
 
 
@@ -129,7 +129,7 @@ def test_pieces_of_one_character_are_told_once(home: Settings, model: Path) -> N
 def test_a_very_long_row_is_counted_whole_and_told_in_part(home: Settings, model: Path) -> None:
     found = tokenizer_client.tokens(home, asked(model, {"text": "word " * 2000}, max_length=20_000))
 
-    assert (len(found.tokens), found.total) == (line.SHOWN_TOKENS, 10_001)
+    assert (len(found.tokens), found.total) == (line.MAX_PREVIEW_TOKENS, 10_001)
 
 
 def test_a_model_without_a_template_offers_ours(home: Settings, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_desk_that_was_killed_is_started_again(home: Settings, desked: Post, m
 
 
 def test_only_its_owner_may_ask(home: Settings) -> None:
-    assert line.path(home.home).stat().st_mode & 0o777 == 0o600
+    assert line.socket_path(home.home).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_desk_ends_with_its_worker(tmp_path: Path, model: Path) -> None:
@@ -290,12 +290,12 @@ def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> N
 
 def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
-    second = Post(line.path(settings.home), line.MODULE)
+    second = Post(line.socket_path(settings.home), line.MODULE)
     with tokenizer_services.run_tokenizer_service(settings):
         tokenizer_client.tokens(settings, asked(model))
         second.tend()
         assert second._listener is None
-    second = Post(line.path(settings.home), line.MODULE)
+    second = Post(line.socket_path(settings.home), line.MODULE)
     second.tend()
     assert second._listener is not None
     second.end()

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 from transformers.generation.streamers import BaseStreamer
 
 from studio.errors import InvalidError
-from studio.protocols.inference_service import Asked, End
+from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.training.evaluation.sample_answers import watched
 
 _UNFINISHED = "�"
@@ -99,12 +99,12 @@ class _Until(StoppingCriteria):  # type: ignore[misc] # upstream is untyped
 
 
 def write(
-    asked: Asked,
+    asked: GenerationRequest,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     say: Callable[[str], None],
     is_gone: Callable[[], bool],
-) -> End:
+) -> GenerationEnd:
     """Have a model write, and say what it writes as it comes; it stops once nobody listens."""
     text = Text(tokenizer, asked.stop, asked.is_turn)
     written: list[int] = []
@@ -131,14 +131,14 @@ def write(
     if rest := text.finish():
         say(rest)
     has_ended = text.has_stopped or written[-1] in asked.stops
-    return End(
+    return GenerationEnd(
         reason="stop" if has_ended else "length",
         tokens=len(written),
         computed_in=" and ".join(sorted(formats)),
     )
 
 
-def room(asked: Asked, config: object) -> int:
+def room(asked: GenerationRequest, config: object) -> int:
     """Return how many tokens an answer may have.
 
     Raises:
@@ -156,7 +156,7 @@ def room(asked: Asked, config: object) -> int:
     return min(left, asked.most or left)
 
 
-def _chosen(asked: Asked) -> dict[str, object]:
+def _chosen(asked: GenerationRequest) -> dict[str, object]:
     """Say how the next token is chosen; what a model's own settings say of it counts for nothing.
 
     What OpenAI's interface does not have is switched off, so that a temperature is one.

@@ -13,14 +13,14 @@ import socket
 import sys
 
 from studio.processes import parent_death
-from studio.processes.unix_sockets import is_gone
+from studio.processes.unix_sockets import is_hung_up
 
 _QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 """What keeps libraries from asking the hub, and from talking."""
 
 
 def main(listener: int, lifeline: int, idle_seconds: float) -> int:
-    parent_death.end_with_parent(lambda: is_gone(lifeline))
+    parent_death.kill_on_parent_death(lambda: is_hung_up(lifeline))
     os.environ.update(_QUIET)
 
     from studio.runner.inference.server import Speaker  # noqa: PLC0415 -- heavy import

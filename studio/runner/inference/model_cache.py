@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from studio.errors import InvalidError
-from studio.protocols.inference_service import Asked
+from studio.protocols.inference_service import GenerationRequest
 from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
 from studio.training.checkpoints import checksums, trainer_state
@@ -69,7 +69,9 @@ class Voices:
         self._base: Base | None = None
 
     @contextmanager
-    def of(self, asked: Asked) -> Iterator[tuple[PreTrainedModel, PreTrainedTokenizerBase]]:
+    def of(
+        self, asked: GenerationRequest
+    ) -> Iterator[tuple[PreTrainedModel, PreTrainedTokenizerBase]]:
         """Give a model that answers as it is asked to, and the tokenizer it was taught with."""
         base = self._found(asked)
         folder = asked.adapter or asked.model
@@ -84,7 +86,7 @@ class Voices:
         else:
             yield base.model, base.tokenizers[folder]
 
-    def _found(self, asked: Asked) -> Base:
+    def _found(self, asked: GenerationRequest) -> Base:
         weights = "" if asked.adapter else asked.weights
         key = asked.model, weights, _state(weights or asked.model), _beside(asked)
         base = self._base
@@ -97,7 +99,7 @@ class Voices:
         return base
 
 
-def _load(asked: Asked, weights: str) -> PreTrainedModel:
+def _load(asked: GenerationRequest, weights: str) -> PreTrainedModel:
     """Load a model as its file has it; without a GPU in float32, which processors are fastest in.
 
     A base that an adapter was trained beside rounded or quantised is made so again.
@@ -124,7 +126,7 @@ def _placed(model: PreTrainedModel) -> PreTrainedModel:
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def _beside(asked: Asked) -> tuple[str, str]:
+def _beside(asked: GenerationRequest) -> tuple[str, str]:
     is_changed = asked.base_dtype not in ("", "native", "float32")
     return (asked.precision, asked.base_dtype) if asked.adapter and is_changed else ("", "")
 

@@ -10,9 +10,14 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from studio.errors import StudioError
-from studio.processes.unix_sockets import hear, is_gone
-from studio.protocols.inference_service import REQUEST_BYTES, Asked, Doing, Said
-from studio.protocols.tokenizer_service import Failure
+from studio.processes.unix_sockets import is_hung_up, receive_all
+from studio.protocols.inference_service import (
+    MAX_REQUEST_BYTES,
+    GenerationChunk,
+    GenerationRequest,
+    InferenceStatus,
+)
+from studio.protocols.tokenizer_service import ServiceFailure
 from studio.runner.inference.generation import room, write
 from studio.runner.inference.model_cache import Voices
 from studio.training import exception_mapping
@@ -48,54 +53,54 @@ class Speaker:
     def _receive(self, line: socket.socket) -> None:
         line.settimeout(REQUEST_SECONDS)
         try:
-            asked = Asked.model_validate_json(hear(line, REQUEST_BYTES))
+            asked = GenerationRequest.model_validate_json(receive_all(line, MAX_REQUEST_BYTES))
         except (OSError, ValidationError):
             return  # No client of ours.
         line.settimeout(None)
-        if is_gone(line):
+        if is_hung_up(line):
             return  # It has waited too long, and left.
-        self._tell(Doing(name=asked.name, is_answering=True))
+        self._tell(InferenceStatus(name=asked.name, is_answering=True))
         computed_in = self._answer(line, asked)
-        self._tell(Doing(name=asked.name, is_answering=False, computed_in=computed_in))
+        self._tell(InferenceStatus(name=asked.name, is_answering=False, computed_in=computed_in))
 
-    def _answer(self, line: socket.socket, asked: Asked) -> str:
+    def _answer(self, line: socket.socket, asked: GenerationRequest) -> str:
         """Answer, and return the format that was computed in; nothing where it failed."""
         say, computed_in = _saying(line), ""
         try:
             with self.voices.of(asked) as (model, tokenizer):
                 most = room(asked, model.config.get_text_config())
-                say(Said(begun=True))
+                say(GenerationChunk(begun=True))
                 told = write(
                     asked.model_copy(update={"most": most}),
                     model,
                     tokenizer,
-                    lambda text: say(Said(text=text)),
-                    lambda: is_gone(line),
+                    lambda text: say(GenerationChunk(text=text)),
+                    lambda: is_hung_up(line),
                 )
             computed_in = told.computed_in
-            say(Said(end=told))
+            say(GenerationChunk(end=told))
         except Exception as error:  # whatever befell one answer, the next is another matter
-            say(Said(failure=_failure(error)))
+            say(GenerationChunk(failure=_failure(error)))
             if not isinstance(error, StudioError):
                 # What it stumbled over may lie about still: the next one begins anew.
                 raise
         return computed_in
 
-    def _tell(self, doing: Doing) -> None:
+    def _tell(self, doing: InferenceStatus) -> None:
         with suppress(OSError):  # A worker that is gone, or busy, need not know.
             os.write(self.lifeline, doing.line())
 
 
-def _saying(line: socket.socket) -> Callable[[Said], None]:
-    def say(said: Said) -> None:
+def _saying(line: socket.socket) -> Callable[[GenerationChunk], None]:
+    def say(said: GenerationChunk) -> None:
         with suppress(OSError):  # Whoever asked has gone; it is noticed before the next token.
             line.sendall(said.line())
 
     return say
 
 
-def _failure(error: Exception) -> Failure:
+def _failure(error: Exception) -> ServiceFailure:
     told = exception_mapping.explain(error)
     if isinstance(error, StudioError):
-        return Failure(code=told.code, message=told.message, hint=told.hint)
-    return Failure(code=told.code, message=told.message, hint=_HINTS.get(told.code, _LOG))
+        return ServiceFailure(code=told.code, message=told.message, hint=told.hint)
+    return ServiceFailure(code=told.code, message=told.message, hint=_HINTS.get(told.code, _LOG))

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from studio.data_sources import Limits
+from studio.data_sources import FetchLimits
 from studio.errors import TooLargeError
 from studio.runner.task_dispatch import Tell
 
@@ -16,7 +16,7 @@ AT_ONCE = 2**20
 class Writing:
     """How parts are written; `before` are the bytes of files that came earlier."""
 
-    limits: Limits
+    limits: FetchLimits
     tell: Tell
     total: int | None = None
     """Bytes of all that will come; None where nobody says."""

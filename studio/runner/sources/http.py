@@ -13,10 +13,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from studio.data_sources import Limits
+from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, UnavailableError
 from studio.network import safe_http
-from studio.network.safe_http import Answer
+from studio.network.safe_http import HttpResponse
 from studio.runner.sources.chunked_file import Writing
 from studio.runner.task_dispatch import Tell
 
@@ -29,7 +29,7 @@ _HEADERS = {"User-Agent": "mantissa-studio", "Accept": "*/*", "Accept-Encoding":
 @dataclass(frozen=True, slots=True)
 class Wish:
     url: str
-    limits: Limits
+    limits: FetchLimits
     allow_internal: bool = False
     pause: Callable[[float], None] = time.sleep
 
@@ -62,7 +62,7 @@ def _go_on(wish: Wish, part: Path, end: float, tell: Tell) -> tuple[str, str]:
     mark, have = part.with_suffix(".mark"), _size(part)
     known = json.loads(mark.read_text(encoding="utf-8")) if have and mark.exists() else ""
     more = {"Range": f"bytes={have}-", "If-Range": known} if known else {}
-    with safe_http.opened(
+    with safe_http.open_url(
         wish.url,
         _HEADERS | more,
         seconds=max(0.0, end - time.monotonic()),
@@ -77,7 +77,7 @@ def _go_on(wish: Wish, part: Path, end: float, tell: Tell) -> tuple[str, str]:
         return _filename(wish.url, answer), _shown(answer.url)
 
 
-def _refuse(answer: Answer, part: Path) -> None:
+def _refuse(answer: HttpResponse, part: Path) -> None:
     """Say what is wrong with an answer that brings no file."""
     if answer.status in (200, 206):
         if answer.headers.get_content_type() == "text/html":
@@ -101,7 +101,7 @@ def _refuse(answer: Answer, part: Path) -> None:
     )
 
 
-def _place(answer: Answer, have: int) -> tuple[int, int | None]:
+def _place(answer: HttpResponse, have: int) -> tuple[int, int | None]:
     """Return where in the file the answer begins, and how long the file is if that is known."""
     if answer.status == 200:  # noqa: PLR2004 -- all of it, whatever was asked for
         length = answer.headers.get("Content-Length", "")
@@ -113,7 +113,7 @@ def _place(answer: Answer, have: int) -> tuple[int, int | None]:
     return have, int(total) if total.isdecimal() else None
 
 
-def _validator(answer: Answer) -> str:
+def _validator(answer: HttpResponse) -> str:
     """Return what tells this file from another at the address, or nothing. Weak tags do not."""
     tag: str = answer.headers.get("ETag", "")
     if tag.startswith('"'):
@@ -122,7 +122,7 @@ def _validator(answer: Answer) -> str:
     return modified
 
 
-def _filename(asked: str, answer: Answer) -> str:
+def _filename(asked: str, answer: HttpResponse) -> str:
     """Return what the file is called: as the server says, else as one of the addresses ends."""
     places = (unquote(PurePosixPath(urlsplit(url).path).name) for url in (asked, answer.url))
     named = [name for name in (answer.headers.get_filename(), *places) if name]

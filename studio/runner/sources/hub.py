@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
-from studio.data_sources import Hub, Limits
+from studio.data_sources import FetchLimits, HubDatasetSource
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.intake.files.formats import ARCHIVE
-from studio.run_manifest import sha256
+from studio.run_manifest import file_sha256
 from studio.runner.sources import hub_archive
 from studio.runner.sources.chunked_file import Writing
 from studio.runner.task_dispatch import Tell
@@ -27,7 +27,7 @@ _CARDS = ("README.md", ".huggingface.yaml")
 
 
 def fetch(
-    source: Hub, limits: Limits, settings: Settings, folder: Path, tell: Tell
+    source: HubDatasetSource, limits: FetchLimits, settings: Settings, folder: Path, tell: Tell
 ) -> tuple[Path, str, dict[str, Any]]:
     """Fetch the split that was chosen; or train, and the one that is to measure it.
 
@@ -66,7 +66,7 @@ def fetch(
 class Repository:
     """A data set's repository, at the commit that its revision means now."""
 
-    source: Hub
+    source: HubDatasetSource
     settings: Settings
     folder: Path
     commit: str = ""
@@ -148,7 +148,7 @@ class Repository:
         for file in files:
             bar = _bar(writing, done)
             path = self._file(file, bar)
-            if file in self.sums and sha256(path) != self.sums[file]:
+            if file in self.sums and file_sha256(path) != self.sums[file]:
                 path.unlink()
                 raise UnavailableError(
                     f"{file} did not come as the hub has it.", hint="Try again: it is fetched anew."

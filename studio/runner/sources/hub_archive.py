@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
-from studio.data_sources import Limits
+from studio.data_sources import FetchLimits
 from studio.intake.files.archives import split_of
 from studio.intake.files.formats import ENDINGS, bare, ending, endings
 from studio.runner.sources.chunked_file import Writing
@@ -30,7 +30,7 @@ def beside(splits: Sequence[str], chosen: str) -> str:
 def together(
     builder: Any,  # noqa: ANN401 -- of datasets
     files: Mapping[str, Sequence[Path]],
-    limits: Limits,
+    limits: FetchLimits,
     folder: Path,
     tell: Tell,
 ) -> Path:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from studio.data_sources import Limits
+from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, NotFoundError, UnavailableError
 from studio.runner.sources.chunked_file import AT_ONCE, Writing
 from studio.runner.task_dispatch import Tell
@@ -12,7 +12,7 @@ from studio.settings import Settings
 
 
 def fetch(
-    url: str, limits: Limits, settings: Settings, folder: Path, tell: Tell
+    url: str, limits: FetchLimits, settings: Settings, folder: Path, tell: Tell
 ) -> tuple[Path, str, dict[str, Any]]:
     """Fetch a file. Return where it is, its name, and which version of it it is.
 

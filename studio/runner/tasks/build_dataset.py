@@ -9,13 +9,13 @@ from studio.errors import StudioError
 from studio.intake.conversion.detection_result import ARRIVAL, arrival
 from studio.intake.conversion.job import CONVERTED, READ, READING, Reading
 from studio.intake.files.limits import Limits
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner.reading_limits import limited
 from studio.runner.sources.chunked_file import safe
 from studio.runner.task_dispatch import Tell
 
 
-def build(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def build(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Do the reading in `params["reading"]`. Return where its rows are, and what they are.
 
     With `params["look"]`, return what the first rows show; without `params["write"]`, only that.

@@ -6,9 +6,9 @@ from typing import Any
 
 from studio.errors import TrainingError
 from studio.methods import RECIPES
-from studio.protocols.events import Event, Failed, Finished, Progressed, Started
+from studio.protocols.events import Event, Failed, Finished, MetricsLogged, Started
 from studio.protocols.run_dir import RunDir
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge
 from studio.runner.execution import execute
@@ -19,7 +19,7 @@ WARM_UP, STEPS = 3, 5
 """Steps that are left out, for the machine warms up, and steps that count."""
 
 
-def calibrate(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def calibrate(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Train a recipe's first steps. Return what they told; nothing is kept of the model.
 
     Raises:
@@ -61,7 +61,9 @@ _SHORT: dict[str, Any] = {
 def _told(said: list[Event]) -> dict[str, Any]:
     (started,) = (one for one in said if isinstance(one, Started))
     (finished,) = (one for one in said if isinstance(one, Finished))
-    steps = [one for one in said if isinstance(one, Progressed) and "step_seconds" in one.metrics]
+    steps = [
+        one for one in said if isinstance(one, MetricsLogged) and "step_seconds" in one.metrics
+    ]
     warm = steps[WARM_UP - 1]
     seconds = [one.metrics["step_seconds"] for one in steps[WARM_UP:]]
     whole = (finished.at - said[0].at).total_seconds()

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from studio.errors import InvalidError, TrainingError
 from studio.intake.quality.length_stats import STATS, Counting, Stats
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner import sandbox
 from studio.runner.task_dispatch import Tell
 from studio.runner.tokenizer.main import HEAVY
@@ -18,7 +18,7 @@ not end."""
 _MEMORY = 4 * 2**30
 
 
-def count(_folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def count(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Go over all rows. Return `studio.intake.quality.length_stats.Stats` as JSON.
 
     Raises:

@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict
 
 from studio.errors import DiskFullError, InvalidError, UnavailableError
 from studio.methods import model_compatibility
-from studio.network.hub_client import Found, Hub, HubFile
-from studio.protocols.tasks import ChoreDir
+from studio.network.hub_client import Hub, HubFile, HubModel
+from studio.protocols.tasks import TaskDir
 from studio.settings import Settings
 from studio.weights import download_filter, hub_origin, model_code, model_facts, model_metadata
 from studio.weights.hub_origin import Origin
@@ -46,7 +46,7 @@ class Wish(BaseModel):
     """Whether to fetch the code that the model brings, for a model that is here already."""
 
 
-def download(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def download(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Fetch a model, or its code. Return where it is, and what is known of where it is from.
 
     Raises:
@@ -123,7 +123,7 @@ class Fetch:
     """Fetches files of one commit into a folder, telling how far it is with all of them."""
 
     hub: Hub
-    found: Found
+    found: HubModel
     commit: str
     stage: Path
     tell: Tell

@@ -5,12 +5,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from studio.data_sources import S3, Errand, Fetched, Folder, Hub, Limits, Sent, Url, inside
+from studio.data_sources import (
+    FetchLimits,
+    FetchRequest,
+    FetchResult,
+    HubDatasetSource,
+    LocalFileSource,
+    S3Source,
+    UploadSource,
+    UrlSource,
+    resolve_inside,
+)
 from studio.errors import InvalidError, NotFoundError, TooLargeError
 from studio.intake.conversion.converter import Source as File
 from studio.intake.conversion.detection_result import ARRIVAL, arrival
 from studio.intake.files import limits
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner.reading_limits import limited
 from studio.runner.sources import http, hub, s3
 from studio.runner.sources.chunked_file import AT_ONCE, amount, safe
@@ -18,21 +28,21 @@ from studio.runner.task_dispatch import Tell
 from studio.settings import Settings
 
 
-def fetch(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
-    """Bring what an `Errand` names into the chore's folder. Return a `Fetched`.
+def fetch(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+    """Bring what an `FetchRequest` names into the chore's folder. Return a `FetchResult`.
 
     Raises:
         StudioError: it cannot be had, or is more than may be kept; in words.
 
     """
-    errand, settings = Errand.model_validate(params), Settings()
+    errand, settings = FetchRequest.model_validate(params), Settings()
     file, filename, facts = _fetched(errand, settings, folder, tell)
     allowed = limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes)
     tell("looking at the first rows", 0.9)
     with limited(allowed, file.stat().st_size) as held:
         found = arrival(File(path=file, filename=filename), held)
     safe(file)
-    fetched = Fetched(
+    fetched = FetchResult(
         file=file.relative_to(folder.files).as_posix(),
         filename=filename,
         bytes=file.stat().st_size,
@@ -44,25 +54,25 @@ def fetch(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any
 
 
 def _fetched(
-    errand: Errand, settings: Settings, folder: ChoreDir, tell: Tell
+    errand: FetchRequest, settings: Settings, folder: TaskDir, tell: Tell
 ) -> tuple[Path, str, dict[str, Any]]:
     """Bring the file. Return where it is, what it was called, and what is known of it."""
     match errand.source:
-        case Folder(path=path):
-            source = inside(settings.import_folders, path)
+        case LocalFileSource(path=path):
+            source = resolve_inside(settings.import_folders, path)
             return copied(source, folder.files, errand.limits, tell), source.name, {}
-        case Sent(upload=upload):
+        case UploadSource(upload=upload):
             return _sent(settings.uploads / upload, folder.files)
-        case Url(url=url):
+        case UrlSource(url=url):
             wish = http.Wish(url, errand.limits, allow_internal=settings.allow_internal_addresses)
             return http.fetch(wish, folder.files, tell)
-        case Hub() as source:
+        case HubDatasetSource() as source:
             return hub.fetch(source, errand.limits, settings, folder.files, tell)
-        case S3(url=url):
+        case S3Source(url=url):
             return s3.fetch(url, errand.limits, settings, folder.files, tell)
 
 
-def copied(source: Path, folder: Path, limits: Limits, tell: Tell) -> Path:
+def copied(source: Path, folder: Path, limits: FetchLimits, tell: Tell) -> Path:
     """Copy a file of this machine."""
     if not source.is_file():
         raise InvalidError(f"{source.name} is no file.", hint="Choose a file.", param="path")

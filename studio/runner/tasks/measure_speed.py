@@ -3,12 +3,12 @@
 from typing import Any
 
 from studio.hardware import detect
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner.task_dispatch import Tell
 from studio.training.precision.matmul_speed import measure
 
 
-def probe(_folder: ChoreDir, _params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def probe(_folder: TaskDir, _params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Return the seconds of one layer's products by format."""
     tell("multiplying in each number format", None)
     return {"seconds": measure(detect().device)}

@@ -16,7 +16,7 @@ from transformers.utils import logging as upstream_logging
 from studio.errors import InvalidError
 from studio.methods import RECIPES, AnyRecipe
 from studio.protocols.run_dir import RunDir
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner.task_dispatch import Tell
 from studio.training.data.tokenisation import Examples
 from studio.training.job import Job
@@ -31,7 +31,7 @@ _HANGS_ON_NUMBERS = (
 )
 
 
-def measure(folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def measure(folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Return the bytes that a recipe's fullest step holds by part, and what decided them.
 
     Raises:

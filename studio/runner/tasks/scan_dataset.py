@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from studio.intake.quality import finding_store
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner.task_dispatch import Tell
 
 
-def look(_folder: ChoreDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
+def look(_folder: TaskDir, params: dict[str, Any], tell: Tell) -> dict[str, Any]:
     """Note in the version's folder, `params["rows"]`, what is suspicious there, and return it."""
     found = finding_store.look(
         Path(params["rows"]), lambda share: tell("looking through the rows", share)

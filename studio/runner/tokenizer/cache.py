@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
-from studio.protocols.tokenizer_service import Asked, Sizes
+from studio.protocols.tokenizer_service import RowLengths, TokenizerRequest
 from studio.training.models import tokenizers
 
 KEPT = 4
@@ -32,7 +32,7 @@ _State = tuple[tuple[str, int, int], ...]
 class _Kept:
     state: _State
     tokenizer: PreTrainedTokenizerBase
-    sizes: OrderedDict[Hashable, Sizes] = field(default_factory=OrderedDict)
+    sizes: OrderedDict[Hashable, RowLengths] = field(default_factory=OrderedDict)
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class Shelf:
         self._kept[model] = known
         return known.tokenizer
 
-    def sizes(self, asked: Asked) -> Sizes | None:
+    def sizes(self, asked: TokenizerRequest) -> RowLengths | None:
         """Return those of the rows that a row may be packed with, if they have been told."""
         return self._kept[asked.model].sizes.get(_window(asked))
 
-    def remember(self, asked: Asked, sizes: Sizes) -> None:
+    def remember(self, asked: TokenizerRequest, sizes: RowLengths) -> None:
         """Keep what a child has told of a tokenizer that is here."""
         known = self._kept[asked.model].sizes
         known[_window(asked)] = sizes
@@ -89,7 +89,7 @@ def load(model: str, code: str = "") -> PreTrainedTokenizerBase:
         raise _missing(model) from error
 
 
-def _window(asked: Asked) -> Hashable:
+def _window(asked: TokenizerRequest) -> Hashable:
     """Name rows by all that decides how long they are; the file of a version never changes."""
     return asked.chat_template, asked.window
 

@@ -13,7 +13,7 @@ import socket
 import sys
 
 from studio.processes import parent_death
-from studio.processes.unix_sockets import is_gone
+from studio.processes.unix_sockets import is_hung_up
 
 HEAVY = ("torch", "torchao", "bitsandbytes", "peft", "accelerate", "datasets", "pandas")
 """Packages that tokenizers can do without, and which would cost seconds and a lot of memory."""
@@ -28,7 +28,7 @@ _QUIET = {
 
 
 def main(listener: int, lifeline: int) -> int:
-    parent_death.end_with_parent(lambda: is_gone(lifeline))
+    parent_death.kill_on_parent_death(lambda: is_hung_up(lifeline))
     for name in HEAVY:
         sys.modules[name] = None  # type: ignore[assignment] # Python's word for absent
     os.environ.update(_QUIET)

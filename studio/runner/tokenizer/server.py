@@ -12,15 +12,15 @@ from pydantic import ValidationError
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import StudioError, TooLargeError
-from studio.processes.unix_sockets import hear, is_gone
+from studio.processes.unix_sockets import is_hung_up, receive_all
 from studio.protocols.tokenizer_service import (
-    ANSWER_BYTES,
-    REQUEST_BYTES,
-    Answer,
-    Asked,
-    Failure,
-    Kind,
-    Sizes,
+    MAX_REQUEST_BYTES,
+    MAX_RESPONSE_BYTES,
+    RequestKind,
+    RowLengths,
+    ServiceFailure,
+    TokenizerRequest,
+    TokenizerResponse,
 )
 from studio.runner.sandbox import CHILDREN, LOADING, PACKING, SHOWING, Child, fork
 from studio.runner.tokenizer.cache import Shelf, load
@@ -73,11 +73,11 @@ class Desk:
         line, _ = self.listener.accept()
         line.settimeout(REQUEST_SECONDS)
         try:
-            asked = Asked.model_validate_json(hear(line, REQUEST_BYTES))
+            asked = TokenizerRequest.model_validate_json(receive_all(line, MAX_REQUEST_BYTES))
         except (OSError, ValidationError):
             line.close()  # No client of ours.
             return
-        if is_gone(line):
+        if is_hung_up(line):
             line.close()  # It has waited too long, and left.
             return
         tokenizer = self.shelf.find(asked.model)
@@ -101,7 +101,7 @@ class Desk:
     def _hear(self, child: Child) -> None:
         part = os.read(child.pipe, 2**16)
         child.said += part
-        if len(child.said) > ANSWER_BYTES:
+        if len(child.said) > MAX_RESPONSE_BYTES:
             child.kill()
         if not part or child.was_killed:
             self._bury(child)
@@ -119,10 +119,13 @@ class Desk:
         self._selector.unregister(child.pipe)
         failure = child.finish()
         *notes, answer = bytes(child.said).split(b"\n")
-        _send(child.line, Answer(failure=failure).model_dump_json().encode() if failure else answer)
+        _send(
+            child.line,
+            TokenizerResponse(failure=failure).model_dump_json().encode() if failure else answer,
+        )
         self._learn(child.asked, notes)
 
-    def _learn(self, asked: Asked | None, notes: Sequence[bytes]) -> None:
+    def _learn(self, asked: TokenizerRequest | None, notes: Sequence[bytes]) -> None:
         """Remember what a child has found out, for those that come after it."""
         if asked is None or (self.shelf.find(asked.model) is None and notes[:1] != [b""]):
             return
@@ -130,10 +133,10 @@ class Desk:
             self.shelf.keep(asked.model)
         for told in filter(None, notes):
             with suppress(ValidationError):
-                self.shelf.remember(asked, Sizes.model_validate_json(told))
+                self.shelf.remember(asked, RowLengths.model_validate_json(told))
 
 
-def _load_and_answer(asked: Asked) -> Iterator[bytes]:
+def _load_and_answer(asked: TokenizerRequest) -> Iterator[bytes]:
     try:
         tokenizer = load(asked.model)
     except StudioError as error:
@@ -145,7 +148,7 @@ def _load_and_answer(asked: Asked) -> Iterator[bytes]:
 
 
 def _answer(
-    asked: Asked, tokenizer: PreTrainedTokenizerBase, sizes: Sizes | None
+    asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None
 ) -> Iterator[bytes]:
     """Answer in a child: nothing that is changed here stays."""
     try:
@@ -157,21 +160,28 @@ def _answer(
         yield _failed(error)
         return
     said = answer.model_dump_json().encode()
-    if len(said) > ANSWER_BYTES:
+    if len(said) > MAX_RESPONSE_BYTES:
         said = _failed(TooLargeError("This row is too long to be shown."))
     yield said
 
 
-_ANSWERS: dict[Kind, Callable[[Asked, PreTrainedTokenizerBase, Sizes | None], Answer]] = {
-    "tokens": lambda asked, it, sizes: Answer(tokens=token_preview.tokens(asked, it, sizes)),
-    "templates": lambda asked, it, _sizes: Answer(templates=token_preview.choices(asked, it)),
-    "prompt": lambda asked, it, _sizes: Answer(prompt=prompt_tokens.of(asked, it)),
+_ANSWERS: dict[
+    RequestKind,
+    Callable[[TokenizerRequest, PreTrainedTokenizerBase, RowLengths | None], TokenizerResponse],
+] = {
+    "tokens": lambda asked, it, sizes: TokenizerResponse(
+        tokens=token_preview.tokens(asked, it, sizes)
+    ),
+    "templates": lambda asked, it, _sizes: TokenizerResponse(
+        templates=token_preview.choices(asked, it)
+    ),
+    "prompt": lambda asked, it, _sizes: TokenizerResponse(prompt=prompt_tokens.of(asked, it)),
 }
 
 
 def _failed(error: StudioError) -> bytes:
-    told = Failure(code=error.code, message=error.message, hint=error.hint)
-    return Answer(failure=told).model_dump_json().encode()
+    told = ServiceFailure(code=error.code, message=error.message, hint=error.hint)
+    return TokenizerResponse(failure=told).model_dump_json().encode()
 
 
 def _send(line: socket.socket, said: bytes) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from sqlmodel import Session, col, delete, func, select
 
-from studio.db.accounts import Account, Role, Scope, Ticket
-from studio.errors import ConflictError, InvalidError, NotFoundError, UnknownPersonError
+from studio.db.accounts import Account, OneTimeLink, Role, Scope
+from studio.errors import ConflictError, InvalidError, NotFoundError, UnauthorizedError
 from studio.services.accounts import login_sessions, owners, passwords
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,79}", re.ASCII)
@@ -82,7 +82,7 @@ def require(account: Account | None, password: str) -> Account:
 
     """
     if not passwords.fits(password, account.password if account else "") or account is None:
-        raise UnknownPersonError(
+        raise UnauthorizedError(
             "Name and password do not go together.",
             hint="Forgotten? An administrator can give you a link to choose a new one.",
         )
@@ -110,7 +110,7 @@ def remove(db: Session, account: Account) -> None:
     """
     _leave_one(db, account)
     owners.free(db, account.id or 0)
-    db.exec(delete(Ticket).where(col(Ticket.account_id) == account.id))
+    db.exec(delete(OneTimeLink).where(col(OneTimeLink.account_id) == account.id))
     db.delete(account)
     db.flush()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 from sqlmodel import Session, col, delete, select
 
-from studio.db.accounts import Scope, Token
+from studio.db.accounts import ApiToken, Scope
 from studio.db.column_types import now
 from studio.db.session import unit_of_work
 from studio.errors import InvalidError, NotFoundError
@@ -40,7 +40,7 @@ class Wish:
 
 def make(
     db: Session, wish: Wish, account_id: int | None, most: Scope = Scope.ADMIN
-) -> tuple[Token, str]:
+) -> tuple[ApiToken, str]:
     """Make a token. Return it with what a program has to show, which nobody can tell again.
 
     Raises:
@@ -55,7 +55,7 @@ def make(
     if not most.covers(wish.scope):
         raise InvalidError("A token may do no more than you.", param="scope")
     expires = now() + timedelta(days=days) if days is not None else None
-    token = Token(name=name, scope=wish.scope, expires_at=expires, account_id=account_id)
+    token = ApiToken(name=name, scope=wish.scope, expires_at=expires, account_id=account_id)
     db.add(token)
     db.flush()
     secret = f"sft_{token.id}_{secrets.token_urlsafe(32)}"
@@ -64,24 +64,24 @@ def make(
     return token, secret
 
 
-def find(db: Session, secret: str) -> Token | None:
+def find(db: Session, secret: str) -> ApiToken | None:
     """Return the token that a program shows, if it is one and still lasts."""
     read = FORM.fullmatch(secret)
-    token = db.get(Token, int(read[1])) if read else None
+    token = db.get(ApiToken, int(read[1])) if read else None
     if token is None or not hmac.compare_digest(token.sha256, digest(secret)):
         return None
     return token if token.expires_at is None or token.expires_at > now() else None
 
 
 def use(db: Session, token_id: int) -> None:
-    token = db.get(Token, token_id)
+    token = db.get(ApiToken, token_id)
     if token is not None:
         token.used_at = now()
 
 
-def of(db: Session, account_id: int | None) -> Sequence[Token]:
-    mine = col(Token.account_id) == account_id
-    return db.exec(select(Token).where(mine).order_by(col(Token.id).desc())).all()
+def of(db: Session, account_id: int | None) -> Sequence[ApiToken]:
+    mine = col(ApiToken.account_id) == account_id
+    return db.exec(select(ApiToken).where(mine).order_by(col(ApiToken.id).desc())).all()
 
 
 def revoke(db: Session, token_id: int, account_id: int | None) -> None:
@@ -91,7 +91,7 @@ def revoke(db: Session, token_id: int, account_id: int | None) -> None:
         NotFoundError: it has none by this number.
 
     """
-    token = db.get(Token, token_id)
+    token = db.get(ApiToken, token_id)
     if token is None or token.account_id != account_id:
         raise NotFoundError("There is no such token.", hint="It may be revoked already.")
     db.delete(token)
@@ -102,7 +102,9 @@ def keep_local(engine: Engine, file: Path) -> None:
     with unit_of_work(engine) as db:
         if file.exists() and find(db, file.read_text("ascii", "replace").strip()):
             return
-        db.exec(delete(Token).where(col(Token.account_id).is_(None), col(Token.name) == LOCAL))
+        db.exec(
+            delete(ApiToken).where(col(ApiToken.account_id).is_(None), col(ApiToken.name) == LOCAL)
+        )
         _token, secret = make(db, Wish(LOCAL, Scope.ADMIN, None), None)
     with usable(file.parent):
         file.unlink(missing_ok=True)

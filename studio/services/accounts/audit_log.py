@@ -5,26 +5,28 @@ from datetime import timedelta
 
 from sqlmodel import Session, col, delete, select
 
-from studio.db.accounts import Deed
+from studio.db.accounts import AuditEntry
 from studio.db.column_types import now
 
 MOST = 1_000_000
 """However much happens, the log does not fill the disk."""
 
 
-def note(db: Session, deed: Deed) -> None:
+def note(db: Session, deed: AuditEntry) -> None:
     db.add(deed)
 
 
-def newest(db: Session, limit: int, before: int | None = None, who: str = "") -> Sequence[Deed]:
-    chosen = select(Deed).order_by(col(Deed.id).desc()).limit(limit)
+def newest(
+    db: Session, limit: int, before: int | None = None, who: str = ""
+) -> Sequence[AuditEntry]:
+    chosen = select(AuditEntry).order_by(col(AuditEntry.id).desc()).limit(limit)
     if before:
-        chosen = chosen.where(col(Deed.id) < before)
-    return db.exec(chosen.where(Deed.who == who) if who else chosen).all()
+        chosen = chosen.where(col(AuditEntry.id) < before)
+    return db.exec(chosen.where(AuditEntry.who == who) if who else chosen).all()
 
 
 def forget(db: Session, days: int) -> None:
     """Drop what is older than some days, and what is too much."""
-    db.exec(delete(Deed).where(col(Deed.at) < now() - timedelta(days=days)))
-    last = db.exec(select(Deed.id).order_by(col(Deed.id).desc())).first()
-    db.exec(delete(Deed).where(col(Deed.id) <= (last or 0) - MOST))
+    db.exec(delete(AuditEntry).where(col(AuditEntry.at) < now() - timedelta(days=days)))
+    last = db.exec(select(AuditEntry.id).order_by(col(AuditEntry.id).desc())).first()
+    db.exec(delete(AuditEntry).where(col(AuditEntry.id) <= (last or 0) - MOST))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, delete
 
-from studio.db.idempotency_keys import Receipt
+from studio.db.idempotency_keys import IdempotencyKey
 from studio.errors import ConflictError, InvalidError
 
 KEPT = timedelta(days=1)
@@ -29,17 +29,17 @@ def name(key: str, account_id: int | None) -> str:
 
 def forget(db: Session, key: str) -> None:
     """Forget a key: what is sent next under it is wanted anew."""
-    db.exec(delete(Receipt).where(col(Receipt.key) == key))
+    db.exec(delete(IdempotencyKey).where(col(IdempotencyKey.key) == key))
 
 
-def recall(db: Session, key: str, sha256: str) -> Receipt | None:
+def recall(db: Session, key: str, sha256: str) -> IdempotencyKey | None:
     """Return what was answered under this key, if it was used.
 
     Raises:
         InvalidError: the key was used for something else.
 
     """
-    known = db.get(Receipt, key)
+    known = db.get(IdempotencyKey, key)
     if known is None or known.created_at < _oldest():
         return None
     if known.sha256 != sha256:
@@ -51,14 +51,14 @@ def recall(db: Session, key: str, sha256: str) -> Receipt | None:
     return known
 
 
-def keep(db: Session, receipt: Receipt) -> None:
+def keep(db: Session, receipt: IdempotencyKey) -> None:
     """Keep an answer together with what it tells of.
 
     Raises:
         ConflictError: another request with the key was faster; nothing of this one may stay.
 
     """
-    db.exec(delete(Receipt).where(col(Receipt.created_at) < _oldest()))
+    db.exec(delete(IdempotencyKey).where(col(IdempotencyKey.created_at) < _oldest()))
     db.add(receipt)
     try:
         db.flush()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from sqlalchemy import ColumnElement
 from sqlmodel import Session, col, delete, select
 
-from studio.db.accounts import SignIn
+from studio.db.accounts import LoginSession
 from studio.db.column_types import now
 from studio.errors import NotFoundError
 from studio.services.accounts.one_time_links import digest
@@ -22,28 +22,32 @@ NOTED = timedelta(minutes=1)
 
 def begin(db: Session, account_id: int | None, address: str = "", agent: str = "") -> str:
     """Let a browser in. Return what its cookie has to say."""
-    db.exec(delete(SignIn).where(_is_over()))
+    db.exec(delete(LoginSession).where(_is_over()))
     secret = secrets.token_urlsafe(32)
-    db.add(SignIn(sha256=digest(secret), account_id=account_id, address=address, agent=agent[:200]))
+    db.add(
+        LoginSession(
+            sha256=digest(secret), account_id=account_id, address=address, agent=agent[:200]
+        )
+    )
     return secret
 
 
-def find(db: Session, secret: str) -> SignIn | None:
-    found = db.exec(select(SignIn).where(SignIn.sha256 == digest(secret))).first()
+def find(db: Session, secret: str) -> LoginSession | None:
+    found = db.exec(select(LoginSession).where(LoginSession.sha256 == digest(secret))).first()
     return found if found is not None and not _has_ended(found) else None
 
 
 def see(db: Session, sign_in_id: int) -> None:
-    found = db.get(SignIn, sign_in_id)
+    found = db.get(LoginSession, sign_in_id)
     if found is not None:
         found.seen_at = now()
 
 
-def of(db: Session, account_id: int | None) -> Sequence[SignIn]:
+def of(db: Session, account_id: int | None) -> Sequence[LoginSession]:
     """Return whoever is in for an account, the last seen first."""
-    newest = col(SignIn.seen_at).desc()
-    mine = col(SignIn.account_id) == account_id
-    return db.exec(select(SignIn).where(mine, ~_is_over()).order_by(newest)).all()
+    newest = col(LoginSession.seen_at).desc()
+    mine = col(LoginSession.account_id) == account_id
+    return db.exec(select(LoginSession).where(mine, ~_is_over()).order_by(newest)).all()
 
 
 def end(db: Session, sign_in_id: int, account_id: int | None) -> None:
@@ -53,7 +57,7 @@ def end(db: Session, sign_in_id: int, account_id: int | None) -> None:
         NotFoundError: it has none by this number.
 
     """
-    found = db.get(SignIn, sign_in_id)
+    found = db.get(LoginSession, sign_in_id)
     if found is None or found.account_id != account_id:
         raise NotFoundError("There is no such browser.", hint="It may be signed out already.")
     db.delete(found)
@@ -61,13 +65,15 @@ def end(db: Session, sign_in_id: int, account_id: int | None) -> None:
 
 def end_others(db: Session, account_id: int | None, but: int | None = None) -> None:
     """Show all of an account's browsers out, but for one."""
-    mine = col(SignIn.account_id) == account_id
-    db.exec(delete(SignIn).where(mine, col(SignIn.id) != (but or 0)))
+    mine = col(LoginSession.account_id) == account_id
+    db.exec(delete(LoginSession).where(mine, col(LoginSession.id) != (but or 0)))
 
 
-def _has_ended(found: SignIn) -> bool:
+def _has_ended(found: LoginSession) -> bool:
     return found.seen_at < now() - IDLE or found.began_at < now() - ABSOLUTE
 
 
 def _is_over() -> ColumnElement[bool]:
-    return (col(SignIn.seen_at) < now() - IDLE) | (col(SignIn.began_at) < now() - ABSOLUTE)
+    return (col(LoginSession.seen_at) < now() - IDLE) | (
+        col(LoginSession.began_at) < now() - ABSOLUTE
+    )

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from studio.errors import InvalidError, UnavailableError, UnknownPersonError
+from studio.errors import InvalidError, UnauthorizedError, UnavailableError
 from studio.network import safe_http
 from studio.services.accounts.one_time_links import digest
-from studio.settings import LOOPBACK, Settings
+from studio.settings import LOOPBACK_HOSTS, Settings
 
 ALGORITHMS = ("RS256", "ES256")
 SECONDS = 15.0
@@ -91,7 +91,7 @@ class Pending:
             or self.clock() - begun.at > PATIENCE_SECONDS
             or not secrets.compare_digest(begun.browser, digest(browser))
         ):
-            raise UnknownPersonError(
+            raise UnauthorizedError(
                 "This answer of the sign-in service belongs to no visit that goes on here.",
                 hint=f"It was used already, took too long, or is another browser's. {_AGAIN}",
             )
@@ -144,7 +144,7 @@ def visitor(settings: Settings, back: str, code: str, begun: Begun) -> Visitor:
     body, headers = _asked(settings, about, back, code, begun)
     told = _fetched(settings, _named(about, "token_endpoint"), headers, body)
     if "error" in told or not isinstance(told.get("id_token"), str):
-        raise UnknownPersonError(
+        raise UnauthorizedError(
             f"{host(settings)} did not confirm who you are: {_words(told)}.", hint=_AGAIN
         )
     keys = _fetched(settings, _named(about, "jwks_uri"))
@@ -170,7 +170,7 @@ def _believed(settings: Settings, token: str, keys: dict[str, Any], begun: Begun
         claims = CodeIDToken(read.claims, read.header, wanted, about)
         claims.validate(leeway=LEEWAY_SECONDS)
     except (JoseError, ValueError, TypeError, KeyError) as error:
-        raise UnknownPersonError(
+        raise UnauthorizedError(
             f"What {host(settings)} says of you is not to be believed: {error}.".replace("..", "."),
             hint=f"{_AGAIN} If it happens again, tell the studio's administrator.",
         ) from error
@@ -211,7 +211,7 @@ def _asked(
 
 def _discovered(settings: Settings) -> dict[str, Any]:
     issuer = settings.oidc_issuer
-    if urlsplit(issuer).scheme != "https" and host(settings) not in LOOPBACK:
+    if urlsplit(issuer).scheme != "https" and host(settings) not in LOOPBACK_HOSTS:
         raise InvalidError(
             f"{issuer} could be spoken for by anybody on the way.",
             hint="STUDIO_OIDC_ISSUER begins with https://",
@@ -243,7 +243,7 @@ def _fetched(
     may = is_its_own or settings.allow_internal_addresses
     about = {"Accept": "application/json", "User-Agent": "mantissa-studio"} | (headers or {})
     content = b""
-    with safe_http.opened(url, about, seconds=SECONDS, allow_internal=may, body=body) as answer:
+    with safe_http.open_url(url, about, seconds=SECONDS, allow_internal=may, body=body) as answer:
         for piece in answer.pieces():
             content += piece
             if len(content) > LARGEST:
@@ -254,7 +254,7 @@ def _fetched(
         told = None
     if not isinstance(told, dict):
         raise UnavailableError(
-            f"{safe_http.host_of(url)} answered {answer.status}, and nothing that can be read.",
+            f"{safe_http.redact_url(url)} answered {answer.status}, and nothing that can be read.",
             hint="Is STUDIO_OIDC_ISSUER right?",
         )
     return told

@@ -6,20 +6,20 @@ from datetime import timedelta
 
 from sqlmodel import Session, col, delete
 
-from studio.db.accounts import Account, Purpose, Ticket
+from studio.db.accounts import Account, LinkPurpose, OneTimeLink
 from studio.db.column_types import now
-from studio.errors import UnknownPersonError
+from studio.errors import UnauthorizedError
 
 LASTS = timedelta(hours=24)
 
 
-def issue(db: Session, purpose: Purpose, account_id: int | None = None) -> str:
+def issue(db: Session, purpose: LinkPurpose, account_id: int | None = None) -> str:
     """Make a link's secret. An earlier one to the same person's password works no more."""
-    db.exec(delete(Ticket).where(col(Ticket.expires_at) < now()))
+    db.exec(delete(OneTimeLink).where(col(OneTimeLink.expires_at) < now()))
     if account_id is not None:
-        db.exec(delete(Ticket).where(col(Ticket.account_id) == account_id))
+        db.exec(delete(OneTimeLink).where(col(OneTimeLink.account_id) == account_id))
     secret = secrets.token_urlsafe(32)
-    ticket = Ticket(
+    ticket = OneTimeLink(
         sha256=digest(secret), purpose=purpose, account_id=account_id, expires_at=now() + LASTS
     )
     db.add(ticket)
@@ -27,23 +27,23 @@ def issue(db: Session, purpose: Purpose, account_id: int | None = None) -> str:
     return secret
 
 
-def look(db: Session, secret: str) -> Ticket:
+def look(db: Session, secret: str) -> OneTimeLink:
     """Return what a link is for, and let it be used later.
 
     Raises:
         UnknownPersonError: it was used, is too old, or never was one.
 
     """
-    ticket = db.get(Ticket, digest(secret))
+    ticket = db.get(OneTimeLink, digest(secret))
     if ticket is None or ticket.expires_at < now():
-        raise UnknownPersonError(
+        raise UnauthorizedError(
             "This link was used already, or is older than a day.",
             hint="Links work once. Ask for a new one.",
         )
     return ticket
 
 
-def use(db: Session, secret: str) -> Ticket:
+def use(db: Session, secret: str) -> OneTimeLink:
     """Return what a link is for; it works no more.
 
     Raises:
@@ -56,7 +56,7 @@ def use(db: Session, secret: str) -> Ticket:
     return ticket
 
 
-def holder(db: Session, ticket: Ticket) -> Account | None:
+def holder(db: Session, ticket: OneTimeLink) -> Account | None:
     return db.get(Account, ticket.account_id) if ticket.account_id is not None else None
 
 

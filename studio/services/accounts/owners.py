@@ -5,16 +5,16 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Table
 from sqlmodel import Session, SQLModel, col, select, update
 
-from studio.db.owners import actor
-from studio.db.summaries import Comparison, SavedView
+from studio.db.owners import current_actor
+from studio.db.summaries import SavedComparison, SavedView
 from studio.db.sweeps import Sweep
 from studio.db.tables import Dataset, Experiment, Model, Run, Study
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import ForbiddenError
 
 NOUNS: dict[str, type[SQLModel]] = {
-    "chores": Chore,
-    "comparisons": Comparison,
+    "chores": Task,
+    "comparisons": SavedComparison,
     "datasets": Dataset,
     "experiments": Experiment,
     "models": Model,
@@ -35,7 +35,7 @@ def require(db: Session, noun: str, ids: Sequence[int]) -> None:
         ForbiddenError: one of them is another's.
 
     """
-    acting = actor()
+    acting = current_actor()
     if not acting.is_limited or not ids:
         return
     table: Table = NOUNS[noun].__table__  # type: ignore[attr-defined] # SQLModel does not tell
@@ -48,7 +48,7 @@ def require(db: Session, noun: str, ids: Sequence[int]) -> None:
 
 def may_change(owner_id: int | None) -> bool:
     """Whether who acts may change what somebody owns."""
-    acting = actor()
+    acting = current_actor()
     return not acting.is_limited or owner_id in (None, acting.account_id)
 
 

@@ -22,7 +22,7 @@ from sqlmodel import Session, select
 from studio import redaction
 from studio.db.column_types import now
 from studio.db.secrets import Secret
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
 from studio.services.storage import locks
 from studio.settings import SECRETS, Settings
@@ -79,7 +79,7 @@ def keep(db: Session, settings: Settings, name: str, value: str, who: str) -> No
             hint="Copy it again, without what stands around it.",
             param="value",
         )
-    redaction.hide([value])
+    redaction.register_secrets([value])
     locked = _maker(db, settings, name).encrypt(f"{name}\n{value}".encode()).decode()
     db.merge(Secret(name=name, locked=locked, set_by=who, set_at=now()))
 
@@ -118,14 +118,14 @@ def laid_under(db: Session, settings: Settings) -> Settings:
             found[row.name] = SecretStr(_value(settings, row))
         except UnavailableError as error:
             log.warning("secret_unreadable", extra={"secret": row.name, "reason": error.message})
-    redaction.hide([settings.value(name) for name in SECRETS])
-    redaction.hide([settings.secret_key.get_secret_value()])
+    redaction.register_secrets([settings.value(name) for name in SECRETS])
+    redaction.register_secrets([settings.secret_key.get_secret_value()])
     return settings.model_copy(update=found) if found else settings
 
 
 def hide(engine: Engine, settings: Settings) -> None:
     """Keep out of all that this process writes and shows whatever is secret by now."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         laid_under(db, settings)
 
 
@@ -182,7 +182,7 @@ def _value(settings: Settings, row: Secret) -> str:
             f"{TITLES[row.name]}: it was locked with another key than this studio has now.",
             hint="Put that key back (secret_key, or STUDIO_SECRET_KEY), or set this secret again.",
         )
-    redaction.hide([value])
+    redaction.register_secrets([value])
     return value
 
 

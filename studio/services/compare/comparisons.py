@@ -6,21 +6,21 @@ from urllib.parse import parse_qs
 from sqlmodel import Session, col, select
 
 from studio.db.column_types import now
-from studio.db.summaries import Comparison
+from studio.db.summaries import SavedComparison
 from studio.errors import InvalidError, NotFoundError
 
 MOST_NAME, MOST_TEXT, MOST_QUERY = 200, 20_000, 8_000
 """Characters."""
 
 
-def save(db: Session, name: str, text: str, query: str) -> Comparison:
+def save(db: Session, name: str, text: str, query: str) -> SavedComparison:
     """Keep a comparison under a new number.
 
     Raises:
         InvalidError: it has no name, no runs, or is too long.
 
     """
-    made = Comparison(name=_name(name), text=_text(text), query=_query(query))
+    made = SavedComparison(name=_name(name), text=_text(text), query=_query(query))
     db.add(made)
     db.flush()
     return made
@@ -33,7 +33,7 @@ def change(
     name: str | None = None,
     text: str | None = None,
     query: str | None = None,
-) -> Comparison:
+) -> SavedComparison:
     """Change what is given, and leave the rest.
 
     Raises:
@@ -49,8 +49,8 @@ def change(
     return found
 
 
-def get(db: Session, number: int) -> Comparison:
-    found = db.get(Comparison, number)
+def get(db: Session, number: int) -> SavedComparison:
+    found = db.get(SavedComparison, number)
     if found is None:
         raise NotFoundError(
             f"There is no saved comparison {number}.", hint="It may have been deleted."
@@ -58,10 +58,10 @@ def get(db: Session, number: int) -> Comparison:
     return found
 
 
-def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[Comparison]:
-    query = select(Comparison).order_by(col(Comparison.id).desc()).limit(limit)
+def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[SavedComparison]:
+    query = select(SavedComparison).order_by(col(SavedComparison.id).desc()).limit(limit)
     if before is not None:
-        query = query.where(col(Comparison.id) < before)
+        query = query.where(col(SavedComparison.id) < before)
     return db.exec(query).all()
 
 

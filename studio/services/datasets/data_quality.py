@@ -7,9 +7,9 @@ from typing import Any, Literal
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.db.tables import DatasetVersion
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
@@ -52,19 +52,19 @@ class Noted:
     link: str
 
 
-def ask(db: Session, folder: Path, version: DatasetVersion) -> Chore:
+def ask(db: Session, folder: Path, version: DatasetVersion) -> Task:
     """Have the rows of an older version looked through; a chore that does so already is it."""
     train, _validation = versions.files(folder, version)
     params = {"rows": str(train.parent), "version": version.id}
     return tasks.ask(db, KIND, _subject(version), params)
 
 
-def of(db: Session, version: DatasetVersion) -> Chore | None:
+def of(db: Session, version: DatasetVersion) -> Task | None:
     """Return the newest chore that looks through a version, or has done so."""
     return next((one for one in tasks.of(db, _subject(version)) if one.kind == KIND), None)
 
 
-def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
+def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
     version = db.get(DatasetVersion, chore.params["version"])
     if result and version is not None:
         version.findings = result["findings"]
@@ -92,7 +92,7 @@ def leave_rows_out(
         InvalidError: nothing would be left of it.
 
     """
-    with reading(engine) as db:
+    with read_session(engine) as db:
         mapping = versions.mapping_of(db, dataset_id)
     return dataset_builds.again(engine, folder, dataset_id, _less(mapping, numbers), limits)
 
@@ -108,7 +108,7 @@ def leave_out(
         NotFoundError: there is no such finding.
 
     """
-    with reading(engine) as db:
+    with read_session(engine) as db:
         version = versions.current(db, datasets.get(db, dataset_id))
     if version is None or wanted.version not in {None, version.number}:
         raise ConflictError(

@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Engine
 from sqlmodel import Session, func, select
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import DatasetStatus
 from studio.db.tables import Dataset, DatasetVersion
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import ConflictError
 from studio.intake.column_roles import check
 from studio.intake.conversion.child_check import check_in_child
@@ -43,7 +43,7 @@ class Built:
     """None while a chore reads the file."""
     is_new: bool = True
     """Whether no version had just these rows before."""
-    chore: Chore | None = None
+    chore: Task | None = None
 
 
 def bring(db: Session, folder: Path, upload: Upload) -> Dataset:
@@ -97,7 +97,7 @@ def again(engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limit
         NotFoundError: there is no such data set.
 
     """
-    with reading(engine) as db:
+    with read_session(engine) as db:
         dataset = datasets.get(db, dataset_id)
         job = _again(db, folder, dataset, mapping, limits)
     home = folder / str(dataset_id)
@@ -144,12 +144,12 @@ def _is_large(upload: Upload) -> bool:
     )
 
 
-def of(db: Session, dataset_id: int) -> Chore | None:
+def of(db: Session, dataset_id: int) -> Task | None:
     """Return the newest chore that reads, or has read, the file of a data set."""
     return next((one for one in tasks.of(db, _subject(dataset_id)) if one.kind == KIND), None)
 
 
-def ask(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Chore:
+def ask(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Task:
     """Have a chore read the file of a data set in another way, however small it is.
 
     Raises:
@@ -162,7 +162,7 @@ def ask(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Li
     return _ask(db, dataset, folder / str(dataset_id), job)
 
 
-def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
+def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
     """Take what a chore has seen in a file and made of it, or note that it has failed."""
     home = Path(chore.params["home"])
     dataset = db.get(Dataset, int(home.name))
@@ -217,7 +217,7 @@ def _ask_again(engine: Engine, home: Path, job: Reading) -> Built:
 
 def _ask(
     db: Session, dataset: Dataset, home: Path, job: Reading, work: dict[str, bool] | None = None
-) -> Chore:
+) -> Task:
     """Have a chore do a reading; `work` says whether it looks at the file, and writes its rows."""
     # A chore that waits would be handed back as it is, and read the file in its own way.
     before = of(db, dataset.id or 0)

@@ -14,26 +14,26 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from studio.data_sources import (
-    NAME,
-    OBJECT,
-    S3,
-    Errand,
-    Fetched,
-    Folder,
-    Hub,
-    Limits,
-    Sent,
+    REPO_ID,
+    S3_URL,
+    FetchLimits,
+    FetchRequest,
+    FetchResult,
+    HubDatasetSource,
+    LocalFileSource,
+    S3Source,
     Source,
-    Url,
-    inside,
+    UploadSource,
+    UrlSource,
+    resolve_inside,
 )
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, UnavailableError
 from studio.intake.conversion.detection_result import ARRIVAL
 from studio.intake.files import limits
 from studio.network import safe_http
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.services.datasets import dataset_builds, datasets, uploads
 from studio.services.datasets.pending_datasets import Upload
 from studio.services.datasets.uploads import Parts
@@ -89,7 +89,7 @@ def offers(settings: Settings) -> list[Offer]:
     ]
 
 
-def bring(db: Session, settings: Settings, source: Source, name: str = "") -> Chore:
+def bring(db: Session, settings: Settings, source: Source, name: str = "") -> Task:
     """Have a file fetched, and made a data set that waits for a person to say how to read it.
 
     Raises:
@@ -105,24 +105,24 @@ def bring(db: Session, settings: Settings, source: Source, name: str = "") -> Ch
     _check(settings, source)
     if name:
         name = datasets.free(db, datasets.clean_name(name))
-    errand = Errand(
+    errand = FetchRequest(
         source=source,
         about=_about(settings, source),
         name=name,
         home=settings.datasets,
-        limits=Limits(bytes=settings.upload_limit_bytes, row_bytes=settings.line_limit_bytes),
+        limits=FetchLimits(bytes=settings.upload_limit_bytes, row_bytes=settings.line_limit_bytes),
     )
     params = errand.model_dump(mode="json")
     known = hashlib.sha256(source.model_dump_json().encode()).hexdigest()[:12]
     return tasks.ask(db, KIND, f"import:{known}", params)
 
 
-def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
+def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
     """Make a data set of what was fetched: a draft."""
     if not result:
         return
-    errand, fetched = Errand.model_validate(chore.params), Fetched.model_validate(result)
-    folder = ChoreDir(errand.home.parent / "chores" / str(chore.id))
+    errand, fetched = FetchRequest.model_validate(chore.params), FetchResult.model_validate(result)
+    folder = TaskDir(errand.home.parent / "chores" / str(chore.id))
     filename = datasets.clean_filename(fetched.filename)
     upload = Upload(
         path=folder.files / fetched.file,
@@ -140,11 +140,11 @@ def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
     chore.params = {}
 
 
-def unfinished(db: Session) -> Sequence[Chore]:
+def unfinished(db: Session) -> Sequence[Task]:
     """Return what is being fetched, newest first."""
-    states = (WorkStatus.QUEUED, WorkStatus.RUNNING)
-    query = select(Chore).where(Chore.kind == KIND, col(Chore.status).in_(states))
-    return db.exec(query.order_by(col(Chore.id).desc())).all()
+    states = (TaskStatus.QUEUED, TaskStatus.RUNNING)
+    query = select(Task).where(Task.kind == KIND, col(Task.status).in_(states))
+    return db.exec(query.order_by(col(Task.id).desc())).all()
 
 
 def browse(settings: Settings, path: str = "") -> list[Entry]:
@@ -156,7 +156,7 @@ def browse(settings: Settings, path: str = "") -> list[Entry]:
     """
     if not path:
         return [Entry(str(one), str(one)) for one in settings.import_folders if one.is_dir()]
-    folder = inside(settings.import_folders, path)
+    folder = resolve_inside(settings.import_folders, path)
     if not folder.is_dir():
         raise InvalidError(f"{folder.name} is no folder.", param="path")
     found = (_entry(settings, one) for one in sorted(folder.iterdir())[:SHOWN])
@@ -165,7 +165,7 @@ def browse(settings: Settings, path: str = "") -> list[Entry]:
 
 def above(settings: Settings, path: str) -> str:
     """Return the folder that a folder is in, as far as that may be read; else nothing."""
-    folder = inside(settings.import_folders, path)
+    folder = resolve_inside(settings.import_folders, path)
     opened = {one.resolve() for one in settings.import_folders}
     return "" if folder in opened else str(folder.parent)
 
@@ -175,7 +175,7 @@ def _entry(settings: Settings, one: Path) -> Entry | None:
     if one.name.startswith("."):
         return None
     try:
-        real = inside(settings.import_folders, str(one))
+        real = resolve_inside(settings.import_folders, str(one))
         return Entry(one.name, str(one), None if real.is_dir() else real.stat().st_size)
     except (InvalidError, OSError):
         return None
@@ -183,21 +183,21 @@ def _entry(settings: Settings, one: Path) -> Entry | None:
 
 def _check(settings: Settings, source: Source) -> None:
     match source:
-        case Folder(path=path):
-            if not inside(settings.import_folders, path).is_file():
+        case LocalFileSource(path=path):
+            if not resolve_inside(settings.import_folders, path).is_file():
                 raise InvalidError("This is no file.", hint="Choose a file in it.", param="path")
-        case Url(url=url):
-            safe_http.check(url)
-        case Hub(id=name):
-            _check_spelling(name, NAME, "owner/name", "id")
-        case S3(url=url):
-            _check_spelling(url, OBJECT, "s3://bucket/key", "url")
-        case Sent(upload=upload):
+        case UrlSource(url=url):
+            safe_http.validate_url(url)
+        case HubDatasetSource(id=name):
+            _check_spelling(name, REPO_ID, "owner/name", "id")
+        case S3Source(url=url):
+            _check_spelling(url, S3_URL, "s3://bucket/key", "url")
+        case UploadSource(upload=upload):
             _check_whole(uploads.get(settings.uploads, upload))
 
 
 def _about(settings: Settings, source: Source) -> str:
-    if isinstance(source, Sent):
+    if isinstance(source, UploadSource):
         return uploads.get(settings.uploads, source.upload).filename
     return source.shown
 
@@ -220,6 +220,6 @@ def _free(db: Session, name: str) -> str:
     return datasets.free(db, name, is_chosen=False) if name else ""
 
 
-def _words(source: Source, fetched: Fetched) -> str:
+def _words(source: Source, fetched: FetchResult) -> str:
     commit = fetched.facts.get("commit")
     return f"{source.shown}@{commit}" if commit else source.shown

@@ -17,7 +17,7 @@ from studio.intake.detection.row_shapes import Detected
 from studio.intake.files.formats import endings, stem
 from studio.intake.files.limits import Limits
 from studio.intake.mapping import DETECT, FileOptions, Mapping
-from studio.run_manifest import sha256
+from studio.run_manifest import file_sha256
 from studio.services.datasets import datasets
 from studio.services.storage import atomic_dirs
 
@@ -84,7 +84,7 @@ def described(upload: Upload) -> Dataset:
         filename=filename,
         format=found.format,
         bytes=upload.path.stat().st_size,
-        sha256=upload.sha256 or sha256(upload.path),
+        sha256=upload.sha256 or file_sha256(upload.path),
         detected=found.detected,
         source=upload.source,
     )

@@ -9,7 +9,7 @@ from studio.db.tables import Dataset, DatasetVersion
 from studio.intake.conversion.converter import rows_hash
 from studio.intake.mapping import Mapping
 from studio.intake.quality import finding_store
-from studio.run_manifest import sha256
+from studio.run_manifest import file_sha256
 from studio.services.storage import atomic_dirs
 from studio.starter import instruction_rows
 
@@ -31,7 +31,7 @@ def add(db: Session, folder: Path) -> Dataset:
             filename=train.name,
             format="jsonl",
             bytes=train.stat().st_size,
-            sha256=sha256(train),
+            sha256=file_sha256(train),
             source=NAME,
             version=1,
         )

@@ -10,7 +10,12 @@ from sqlmodel import Session
 from studio.db.tables import Dataset, DatasetVersion
 from studio.errors import NotFoundError
 from studio.intake.rows import line_index
-from studio.protocols.tokenizer_service import Asked, Source, Window, window_of
+from studio.protocols.tokenizer_service import (
+    PackingWindow,
+    TemplateSource,
+    TokenizerRequest,
+    packing_window,
+)
 from studio.services.datasets import versions
 from studio.services.datasets.versions import Part
 from studio.services.models import models
@@ -102,15 +107,15 @@ def row(folder: Path, where: Place) -> dict[str, Any]:
 
 
 def question(
-    db: Session, model: str, row: dict[str, Any], *, max_length: int, chat_template: Source
-) -> Asked:
+    db: Session, model: str, row: dict[str, Any], *, max_length: int, chat_template: TemplateSource
+) -> TokenizerRequest:
     """Return what to ask the desk of a row, for a model by the name that recipes use.
 
     Raises:
         InvalidError: there is no such model.
 
     """
-    return Asked(
+    return TokenizerRequest(
         kind="tokens",
         model=models.require(db, model),
         row=row,
@@ -119,14 +124,16 @@ def question(
     )
 
 
-def packed(asked: Asked, folder: Path, where: Place, share: float, seed: int) -> Asked:
+def packed(
+    asked: TokenizerRequest, folder: Path, where: Place, share: float, seed: int
+) -> TokenizerRequest:
     """Ask with which rows a row shares its example, too; rows to measure by do not."""
     if where.part != "train":
         return asked
     path, validation = versions.files(folder, where.version)
-    window = Window(
+    window = PackingWindow(
         path=str(path),
-        start=line_index.start(path, window_of(where.number).start),
+        start=line_index.start(path, packing_window(where.number).start),
         rows=where.rows,
         judged=where.version.kind == "judged",
         share=0.0 if validation else share,

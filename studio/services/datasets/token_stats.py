@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sqlmodel import Session, select
 
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.db.tables import DatasetVersion
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import STATS, Counting, Cut, Stats, Tally
@@ -77,10 +77,10 @@ def which(db: Session, version: DatasetVersion, model: str, chat_template: str) 
     )
 
 
-def ask(db: Session, settings: Settings, wanted: Which) -> Chore:
+def ask(db: Session, settings: Settings, wanted: Which) -> Task:
     """Have the tokens counted; where they are counted already, or are being, that is the answer."""
     chore = of(db, wanted)
-    if chore is not None and chore.status not in {WorkStatus.FAILED, WorkStatus.CANCELLED}:
+    if chore is not None and chore.status not in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
         return chore
     for past in tasks.of(db, wanted.subject):
         if past.status.is_final and past.pid is None:
@@ -102,7 +102,7 @@ def ask(db: Session, settings: Settings, wanted: Which) -> Chore:
     return tasks.ask(db, KIND, wanted.subject, asked.model_dump(mode="json"))
 
 
-def of(db: Session, wanted: Which) -> Chore | None:
+def of(db: Session, wanted: Which) -> Task | None:
     """Return the newest chore that counts, or has counted, just this."""
     state = wanted.state
     found = (one for one in tasks.of(db, wanted.subject) if one.params["state"] == state)
@@ -115,7 +115,7 @@ def known(db: Session, wanted: Which) -> Stats | None:
     return told(chore) if chore else None
 
 
-def told(chore: Chore) -> Stats | None:
+def told(chore: Task) -> Stats | None:
     """Return what a chore has counted, if it has ended well."""
     return STATS.validate_python(chore.result) if chore.result else None
 
@@ -132,7 +132,7 @@ def of_recipe(db: Session, recipe: AnyRecipe) -> Stats | None:
 def tidy(db: Session) -> None:
     """Forget what was counted of rows that no version has any more."""
     there = set(db.exec(select(DatasetVersion.sha256)))
-    for chore in db.exec(select(Chore).where(Chore.kind == KIND)):
+    for chore in db.exec(select(Task).where(Task.kind == KIND)):
         if chore.status.is_final and chore.params["rows"] not in there:
             db.delete(chore)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from sqlmodel import Session, col, select
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.protocols.run_dir import JobSpec
@@ -19,7 +19,7 @@ from studio.settings import Settings
 KIND = "calibrate"
 
 
-def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Chore:
+def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
     """Queue a calibration of a recipe; one that waits or runs already is it.
 
     Raises:
@@ -45,7 +45,7 @@ def subject(recipe: AnyRecipe) -> str:
     return f"recipe:{hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]}"
 
 
-def of(db: Session, recipe: AnyRecipe) -> Chore | None:
+def of(db: Session, recipe: AnyRecipe) -> Task | None:
     """Return the newest calibration of this very recipe."""
     found = (one for one in tasks.of(db, subject(recipe)) if one.kind == KIND)
     return next(found, None)
@@ -53,8 +53,8 @@ def of(db: Session, recipe: AnyRecipe) -> Chore | None:
 
 def precedents(db: Session) -> Iterator[Precedent]:
     """Yield what calibrations have shown on this machine, the newest first."""
-    done = select(Chore).where(Chore.kind == KIND, Chore.status == WorkStatus.SUCCEEDED)
-    for chore in db.exec(done.order_by(col(Chore.id).desc())):
+    done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
+    for chore in db.exec(done.order_by(col(Task.id).desc())):
         told = chore.result
         if told["resolved"].get("device_name") != detect().trainer_name:
             continue

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
@@ -42,7 +42,7 @@ def refusal(recipe: AnyRecipe) -> str:
     return ""
 
 
-def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Chore:
+def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
     """Queue a dry run of a recipe. One that waits, runs or has been done already is it.
 
     Raises:
@@ -83,8 +83,8 @@ def estimate(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Estimate | No
 
 def readings(db: Session) -> Iterator[Reading]:
     """Yield what dry runs have found in the data they read, the newest first."""
-    done = select(Chore).where(Chore.kind == KIND, Chore.status == WorkStatus.SUCCEEDED)
-    for chore in db.exec(done.order_by(col(Chore.id).desc())):
+    done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
+    for chore in db.exec(done.order_by(col(Task.id).desc())):
         recipe = RECIPES.validate_python(chore.params["recipe"], strict=False)
         yield Reading(recipe=recipe, told=chore.result)
 
@@ -95,9 +95,9 @@ def subject(db: Session, recipe: AnyRecipe) -> str:
     return f"step:{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
-def _done(db: Session, recipe: AnyRecipe) -> Chore | None:
+def _done(db: Session, recipe: AnyRecipe) -> Task | None:
     found = tasks.of(db, subject(db, recipe))
-    return next((one for one in found if one.status is WorkStatus.SUCCEEDED), None)
+    return next((one for one in found if one.status is TaskStatus.SUCCEEDED), None)
 
 
 def _facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.adapters import FullFineTune
-from studio.recipe.constraints import conflict
+from studio.recipe.constraints import find_conflict
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates import estimates
@@ -51,7 +51,7 @@ def of(db: Session, recipe: AnyRecipe, by: Known) -> Fitting:
     learnt, hardware = estimates.missed(db, recipe, facts, by), workers.machine(db)
 
     def fits(changed: AnyRecipe) -> bool:
-        if conflict(changed) or refusals(changed, facts, hardware):
+        if find_conflict(changed) or refusals(changed, facts, hardware):
             return False
         need = estimates.needed(changed, facts, by, learnt)
         return need is not None and need.verdict == "fits"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from studio.db.tables import Run
-from studio.protocols.events import Event, Phase, Started
+from studio.protocols.events import Event, PhaseChanged, Started
 
 BEFORE_TRAINING = {"training": "auditing the numbers"}
 """Until the first step begins, a trainer that trains has its numbers audited."""
@@ -50,7 +50,9 @@ def beginning(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
     moments = [("Waiting in the queue", run.created_at), ("Starting its process", run.claimed_at)]
     for event in said:
         # An earlier attempt's words are in the same file.
-        if run.claimed_at <= event.at < run.first_step_at and isinstance(event, Phase | Started):
+        if run.claimed_at <= event.at < run.first_step_at and isinstance(
+            event, PhaseChanged | Started
+        ):
             name = "first step" if isinstance(event, Started) else event.name
             moments.append((BEFORE_TRAINING.get(name, name).capitalize(), event.at))
     ends = [at for _, at in moments[1:]] + [run.first_step_at]

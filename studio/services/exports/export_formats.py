@@ -9,8 +9,8 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.errors import InvalidError
-from studio.recipe.exports import Kind, kinds
-from studio.recipe.float_formats import FORMATS, DType
+from studio.recipe.exports import ExportKind, export_kinds
+from studio.recipe.float_formats import FLOAT_FORMATS, DType
 from studio.services.precision import recommendation
 from studio.services.precision.number_formats import BYTES
 from studio.weights import family_limits
@@ -25,7 +25,7 @@ _SMALLEST_WHOLE = 2**-14
 class Choice:
     """One way to export a run's model."""
 
-    kind: Kind
+    kind: ExportKind
     dtype: DType
     bytes: int
     """About how large it will be; 0 where the run did not tell its size."""
@@ -39,7 +39,7 @@ class Choice:
 def choices(db: Session, run: Run, artifacts: Path) -> Iterator[Choice]:
     """List what can be made of a run's model, the exact format of each kind first."""
     facts = known(db, run, artifacts)
-    for kind in kinds(run.recipe.adapter):
+    for kind in export_kinds(run.recipe.adapter):
         for dtype in get_args(DType):
             yield Choice(
                 kind=kind,
@@ -61,7 +61,7 @@ def known(db: Session, run: Run, artifacts: Path) -> ModelFacts:
         return ModelFacts()
 
 
-def weights(run: Run, kind: Kind) -> int:
+def weights(run: Run, kind: ExportKind) -> int:
     """Return how many weights there will be, as far as the run has counted them; else 0."""
     trained = int(run.resolved.get("trainable_parameters", 0))
     if kind == "adapter":
@@ -71,7 +71,7 @@ def weights(run: Run, kind: Kind) -> int:
     return max(0, counted - trained) if kind.startswith("merged") else counted
 
 
-def refusal(kind: Kind, dtype: DType, facts: ModelFacts) -> str:
+def refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     """Say why a format cannot hold the weights, or nothing where it can as far as is known."""
     spread = facts.spread
     if kind == "adapter" or dtype != "float16" or not spread.over_float16:
@@ -82,7 +82,7 @@ def refusal(kind: Kind, dtype: DType, facts: ModelFacts) -> str:
     )
 
 
-def _cost(run: Run, kind: Kind, dtype: DType, facts: ModelFacts) -> str:
+def _cost(run: Run, kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     if kind != "merged_original":
         return cost(dtype, _stored(run, kind, facts))
     return "Differs from what was trained in most weights; by how much is measured."
@@ -92,7 +92,7 @@ def cost(dtype: DType, stored: str) -> str:
     """Say what a format does to weights that are now in another."""
     if dtype in {stored, "float32"}:
         return "No weight changes."
-    kept = FORMATS[dtype]
+    kept = FLOAT_FORMATS[dtype]
     most = f"A weight changes by up to {100 * kept.step / 2:.2g} %"
     if dtype == "float16":
         return (
@@ -102,12 +102,12 @@ def cost(dtype: DType, stored: str) -> str:
     return f"{most}; the range is that of float32, so none overflows."
 
 
-def _stored(run: Run, kind: Kind, facts: ModelFacts) -> str:
+def _stored(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
     """Return the format the weights are in now; an adapter folded in makes them float32."""
     return (facts.native or str(run.resolved.get("weights", ""))) if kind == "full" else "float32"
 
 
-def _caution(kind: Kind, dtype: DType, facts: ModelFacts) -> str:
+def _caution(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     trouble = family_limits.FLOAT16.get(facts.family)
     if kind == "adapter" or dtype != "float16" or trouble is None:
         return ""

@@ -10,13 +10,13 @@ from pathlib import Path
 from sqlmodel import Session, col, select
 from sqlmodel import delete as remove
 
-from studio.db.states import RunStatus, WorkStatus
+from studio.db.states import RunStatus, TaskStatus
 from studio.db.tables import Model
 from studio.db.tasks import Export
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
 from studio.protocols.events import Event
 from studio.protocols.run_dir import RunDir
-from studio.recipe.exports import Kind, kinds
+from studio.recipe.exports import ExportKind, export_kinds
 from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats
 from studio.services.models import models
@@ -29,7 +29,9 @@ WORD = "export"
 """What its process is called in a sentence."""
 
 
-def request(db: Session, run_id: int, dtype: DType, kind: Kind | None, run_folders: Path) -> Export:
+def request(
+    db: Session, run_id: int, dtype: DType, kind: ExportKind | None, run_folders: Path
+) -> Export:
     """Queue an export of a run's model; without a kind, of the most useful one.
 
     Raises:
@@ -45,7 +47,7 @@ def request(db: Session, run_id: int, dtype: DType, kind: Kind | None, run_folde
             f"Run {run_id} is {run.status} and has no model to export.",
             hint="Only a run that has succeeded can be exported.",
         )
-    possible = kinds(run.recipe.adapter)
+    possible = export_kinds(run.recipe.adapter)
     chosen = kind or possible[0]
     if chosen not in possible:
         raise InvalidError(
@@ -95,7 +97,7 @@ def offer(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
 
     """
     found = get(db, run_id, export_id)
-    if found.status is not WorkStatus.SUCCEEDED or found.kind == "adapter":
+    if found.status is not TaskStatus.SUCCEEDED or found.kind == "adapter":
         raise ConflictError(
             f"Export {export_id} is no whole model.",
             hint="Only a finished export of a whole model can be a base.",
@@ -124,16 +126,16 @@ def follow(export: Export, events: Iterable[Event], offset: int) -> None:
         export.measured = finished.metrics
 
 
-def _refuse_twice(db: Session, run_id: int, dtype: DType, kind: Kind) -> None:
+def _refuse_twice(db: Session, run_id: int, dtype: DType, kind: ExportKind) -> None:
     for one in of_run(db, run_id):
-        if (one.dtype, one.kind) == (dtype, kind) and one.status is not WorkStatus.FAILED:
+        if (one.dtype, one.kind) == (dtype, kind) and one.status is not TaskStatus.FAILED:
             raise ConflictError(
                 f"Run {run_id} has an export in {dtype} ({kind}) already: export {one.id}.",
                 hint="Fetch that one, or delete it first.",
             )
 
 
-def _refuse_without_room(weights: int, dtype: DType, kind: Kind, folder: Path) -> None:
+def _refuse_without_room(weights: int, dtype: DType, kind: ExportKind, folder: Path) -> None:
     # An adapter is folded in as float32 before it is rounded, and that is written down; into the
     # base as it was saved, beside the same folded into the base that it was trained beside.
     wide = {"merged": 1, "merged_original": 2}.get(kind, 0)

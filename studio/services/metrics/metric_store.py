@@ -6,7 +6,7 @@ from typing import Any
 from sqlmodel import Session, col, insert, select, update
 
 from studio.db.tables import Metric, Run
-from studio.protocols.events import Progressed
+from studio.protocols.events import MetricsLogged
 from studio.services.metrics import metric_summaries
 
 
@@ -30,7 +30,7 @@ def keep(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
     metric_summaries.add(db, run.id or 0, numbers)
 
 
-def rows(run: Run, event: Progressed) -> Iterable[dict[str, Any]]:
+def rows(run: Run, event: MetricsLogged) -> Iterable[dict[str, Any]]:
     place = {
         "run_id": run.id,
         "step": event.step,

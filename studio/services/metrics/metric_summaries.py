@@ -14,8 +14,8 @@ from sqlalchemy import Engine, union_all
 from sqlmodel import Session, col, delete, exists, select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from studio.db.loose_index_scan import each
-from studio.db.session import reading, unit_of_work
+from studio.db.loose_index_scan import distinct_values
+from studio.db.session import read_session, unit_of_work
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run
 
@@ -83,12 +83,12 @@ def newest(db: Session, run_id: int) -> dict[str, float]:
 
 def keys(db: Session) -> list[str]:
     """Return the metrics that any run has told."""
-    return [key for key in db.scalars(each(col(MetricSummary.key))) if key is not None]
+    return [key for key in db.scalars(distinct_values(col(MetricSummary.key))) if key is not None]
 
 
 def catch_up(engine: Engine) -> None:
     """Sum up the runs of a home from before there were summaries."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         missing = db.exec(_unsummed()).all()
     for run_id in missing:
         with unit_of_work(engine) as db:

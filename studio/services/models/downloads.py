@@ -7,18 +7,18 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.db.tables import Model
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, StudioError
-from studio.network.hub_client import Found, Hub
+from studio.network.hub_client import Hub, HubModel
 from studio.services.models import models, remote_code_trust
 from studio.services.tasks import tasks
 from studio.settings import Settings
 from studio.weights import download_filter, safetensors_headers
 
 KIND = "download"
-_SHOWN = frozenset({WorkStatus.QUEUED, WorkStatus.RUNNING, WorkStatus.FAILED})
+_SHOWN = frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED})
 SHOWN = 20
 """How many models a search shows."""
 ASKED = 2
@@ -29,7 +29,7 @@ ASKED = 2
 class Offer:
     """A model on the hub, as a search shows it."""
 
-    found: Found
+    found: HubModel
     bytes: int | None
     """Of its weights; None where the hub does not know them."""
     parameters: int | None
@@ -49,12 +49,12 @@ def hub(settings: Settings) -> Hub:
 class Searched:
     """What came of a search."""
 
-    found: list[Found]
+    found: list[HubModel]
     trouble: StudioError | None = None
     """Why there is no answer, if there is none."""
 
 
-def search(settings: Settings, words: str) -> list[Found]:
+def search(settings: Settings, words: str) -> list[HubModel]:
     """Ask the hub for models.
 
     Raises:
@@ -72,13 +72,13 @@ def try_search(settings: Settings, words: str) -> Searched:
         return Searched(found=[], trouble=error)
 
 
-def offers(db: Session, found: Sequence[Found]) -> list[Offer]:
+def offers(db: Session, found: Sequence[HubModel]) -> list[Offer]:
     """Say of each model on the hub whether it can be used, how large it is, and if it is here."""
     here = {one.repo: one for one in reversed(models.newest(db)) if one.repo}
     return [_offer(one, here.get(one.id)) for one in found]
 
 
-def look(settings: Settings, repo: str, revision: str) -> Found:
+def look(settings: Settings, repo: str, revision: str) -> HubModel:
     """Ask the hub what a model consists of, and refuse what could not be used.
 
     Raises:
@@ -88,7 +88,7 @@ def look(settings: Settings, repo: str, revision: str) -> Found:
     return look_at(hub(settings), repo, revision)
 
 
-def look_at(asked: Hub, repo: str, revision: str = "") -> Found:
+def look_at(asked: Hub, repo: str, revision: str = "") -> HubModel:
     """Do what `look` does, of a hub that was chosen before."""
     found = asked.look(repo, revision)
     download_filter.refuse_hub(found.id, found.names)
@@ -100,7 +100,7 @@ def look_at(asked: Hub, repo: str, revision: str = "") -> Found:
     return found
 
 
-def ask(db: Session, found: Found, name: str = "") -> Chore:
+def ask(db: Session, found: HubModel, name: str = "") -> Task:
     """Queue the download of a model at the commit that was found.
 
     Raises:
@@ -120,23 +120,23 @@ def ask(db: Session, found: Found, name: str = "") -> Chore:
     return _ask(db, found.id, found.commit, called)
 
 
-def ask_code(db: Session, model: Model) -> Chore | None:
+def ask_code(db: Session, model: Model) -> Task | None:
     """Queue the download of the code that was allowed, where it is not here."""
     if not model.repo or not remote_code_trust.of(model).lacking:
         return None
     return _ask(db, model.repo, model.revision, model.name, code=True)
 
 
-def shown(db: Session) -> Sequence[Chore]:
+def shown(db: Session) -> Sequence[Task]:
     """Return the downloads that go on, wait or have failed, newest first."""
-    query = select(Chore).where(Chore.kind == KIND).order_by(col(Chore.id).desc())
-    last: dict[str, Chore] = {}
+    query = select(Task).where(Task.kind == KIND).order_by(col(Task.id).desc())
+    last: dict[str, Task] = {}
     for chore in db.exec(query):
         last.setdefault(chore.subject, chore)
     return [one for one in last.values() if one.status in _SHOWN]
 
 
-def code_of(db: Session, model: Model) -> Chore | None:
+def code_of(db: Session, model: Model) -> Task | None:
     """Return the newest download of a model's code."""
     if not model.repo:
         return None
@@ -144,7 +144,7 @@ def code_of(db: Session, model: Model) -> Chore | None:
     return next((one for one in found if one.params["code"]), None)
 
 
-def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
+def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
     """Take a model that was fetched among the others, or its code."""
     if not result:
         return
@@ -163,17 +163,17 @@ def ended(db: Session, chore: Chore, result: dict[str, Any]) -> None:
     model.repo, model.revision = result["repo"], wish["commit"]
 
 
-def size_of(found: Found) -> int:
+def size_of(found: HubModel) -> int:
     """Return the bytes that will be fetched."""
     wanted = set(download_filter.chosen(found.names))
     return sum(one.size for one in found.files if one.name in wanted)
 
 
-def _ask(db: Session, repo: str, commit: str, name: str, *, code: bool = False) -> Chore:
+def _ask(db: Session, repo: str, commit: str, name: str, *, code: bool = False) -> Task:
     params = {"repo": repo, "commit": commit, "name": name, "code": code}
     subject = _subject(repo, commit)
     last = next((one for one in tasks.of(db, subject) if one.kind == KIND), None)
-    if last is not None and last.status is WorkStatus.FAILED and last.params == params:
+    if last is not None and last.status is TaskStatus.FAILED and last.params == params:
         # Tried again, it goes on with what has come; begun anew, it would not.
         tasks.again(last)
         return last
@@ -191,7 +191,7 @@ def _is_taken(db: Session, name: str) -> bool:
     )
 
 
-def _offer(found: Found, here: Model | None) -> Offer:
+def _offer(found: HubModel, here: Model | None) -> Offer:
     known = [
         (safetensors_headers.BITS.get(code, ("", 0))[1], count)
         for code, count in found.parameters.items()

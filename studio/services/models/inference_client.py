@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
 from studio.processes import unix_sockets
 from studio.protocols import inference_service
-from studio.protocols.inference_service import Asked, End, Said
-from studio.protocols.tokenizer_service import Failure
+from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
+from studio.protocols.tokenizer_service import ServiceFailure
 from studio.services.models.tokenizer_client import CLASSES
 from studio.settings import Settings
 
@@ -31,7 +31,7 @@ class Line:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def said(self) -> AsyncIterator[str | End]:
+    async def said(self) -> AsyncIterator[str | GenerationEnd]:
         """Yield what it says, and last of all how it ended.
 
         Raises:
@@ -51,7 +51,7 @@ class Line:
             await self.writer.wait_closed()
 
 
-async def ask(settings: Settings, asked: Asked) -> Line:
+async def ask(settings: Settings, asked: GenerationRequest) -> Line:
     """Return a line on which a model has begun to answer.
 
     Raises:
@@ -60,7 +60,7 @@ async def ask(settings: Settings, asked: Asked) -> Line:
 
     """
     wish = asked.model_dump_json().encode()
-    if len(wish) > inference_service.REQUEST_BYTES:
+    if len(wish) > inference_service.MAX_REQUEST_BYTES:
         raise TooLargeError("This is too long for any model.", param="messages")
     line = await _connect(settings)
     try:
@@ -81,9 +81,9 @@ async def ask(settings: Settings, asked: Asked) -> Line:
 
 async def _connect(settings: Settings) -> Line:
     try:
-        with unix_sockets.address(inference_service.path(settings.home)) as where:
+        with unix_sockets.socket_address(inference_service.socket_path(settings.home)) as where:
             reader, writer = await asyncio.open_unix_connection(
-                where, limit=inference_service.LINE_BYTES
+                where, limit=inference_service.MAX_LINE_BYTES
             )
     except OSError as error:
         raise UnavailableError(
@@ -92,9 +92,9 @@ async def _connect(settings: Settings) -> Line:
     return Line(reader, writer)
 
 
-async def _hear(reader: asyncio.StreamReader) -> Said:
+async def _hear(reader: asyncio.StreamReader) -> GenerationChunk:
     try:
-        heard = Said.model_validate_json(await reader.readline())
+        heard = GenerationChunk.model_validate_json(await reader.readline())
     except (OSError, ValidationError) as error:
         raise UnavailableError(
             "The model broke off.",
@@ -105,7 +105,7 @@ async def _hear(reader: asyncio.StreamReader) -> Said:
     return heard
 
 
-def _error(failure: Failure) -> StudioError:
+def _error(failure: ServiceFailure) -> StudioError:
     error = _CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
     error.code = failure.code
     return error

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlmodel import Session, col, delete, select
 
 from studio.db.tables import Worker
-from studio.db.tasks import Loaded
+from studio.db.tasks import LoadedModel
 from studio.errors import ConflictError
 from studio.services.workers import workers
 
@@ -13,20 +13,20 @@ SLOTS = 1
 """How many slots it takes that runs could have; it leaves when one waits for them."""
 
 
-def now(db: Session) -> Loaded | None:
+def now(db: Session) -> LoadedModel | None:
     """Return what is loaded, if a worker that was heard of lately tells so."""
     names = [worker.name for worker in workers.heard_of(db)]
-    return db.exec(select(Loaded).where(col(Loaded.worker).in_(names))).first()
+    return db.exec(select(LoadedModel).where(col(LoadedModel.worker).in_(names))).first()
 
 
-def left(row: Loaded) -> timedelta | None:
+def left(row: LoadedModel) -> timedelta | None:
     """Return how long it stays unless it is asked; None while it answers, or is to leave."""
     if row.leaves_at is None or row.is_leaving:
         return None
     return max(row.leaves_at - datetime.now(UTC), timedelta())
 
 
-def stop(db: Session) -> Loaded:
+def stop(db: Session) -> LoadedModel:
     """Have it leave once the answer at hand is whole.
 
     Raises:
@@ -42,9 +42,9 @@ def stop(db: Session) -> Loaded:
     return row
 
 
-def tell(db: Session, told: Loaded) -> None:
+def tell(db: Session, told: LoadedModel) -> None:
     """Write down what a worker tells of it; who asked it to leave is not forgotten."""
-    row = db.get(Loaded, told.worker)
+    row = db.get(LoadedModel, told.worker)
     if row is None:
         db.add(told)
         return
@@ -54,11 +54,11 @@ def tell(db: Session, told: Loaded) -> None:
 
 
 def is_to_leave(db: Session, worker: str) -> bool:
-    row = db.get(Loaded, worker)
+    row = db.get(LoadedModel, worker)
     return row is not None and row.is_leaving
 
 
 def forget(db: Session, worker: str) -> None:
     """Say that it is gone; what vanished workers have left goes along."""
-    gone = col(Loaded.worker).not_in(select(Worker.name))
-    db.exec(delete(Loaded).where(gone | (col(Loaded.worker) == worker)))
+    gone = col(LoadedModel.worker).not_in(select(Worker.name))
+    db.exec(delete(LoadedModel).where(gone | (col(LoadedModel.worker) == worker)))

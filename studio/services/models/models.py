@@ -59,7 +59,7 @@ def require(db: Session, name: str) -> str:
         read_facts(folder)
         remote_code_trust.require_none(folder)
         return str(folder)
-    if hub_client.NAME.fullmatch(name):
+    if hub_client.REPO_ID.fullmatch(name):
         return name
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.3) or sorted(known)[:3]
     raise InvalidError(

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from studio.db.owners import actor
+from studio.db.owners import current_actor
 from studio.db.tables import Model
 from studio.errors import ConflictError, InvalidError
 from studio.weights import hub_origin, model_code
@@ -63,7 +63,12 @@ def give(db: Session, model: Model, agreed: str) -> None:
             param="revision",
         )
     at = datetime.now(UTC).isoformat()
-    model.consent = {"revision": agreed, "sha256": _hash(wanted), "by": actor().name, "at": at}
+    model.consent = {
+        "revision": agreed,
+        "sha256": _hash(wanted),
+        "by": current_actor().name,
+        "at": at,
+    }
     db.add(model)
 
 

@@ -8,7 +8,14 @@ from pydantic import ValidationError
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
 from studio.processes import unix_sockets
 from studio.protocols import tokenizer_service
-from studio.protocols.tokenizer_service import Answer, Asked, Failure, Prompt, Templates, Tokens
+from studio.protocols.tokenizer_service import (
+    PromptTokens,
+    ServiceFailure,
+    TemplatePreviews,
+    TokenizerRequest,
+    TokenizerResponse,
+    TokenPreview,
+)
 from studio.settings import Settings
 
 TIMEOUT_SECONDS = 15.0
@@ -24,7 +31,7 @@ CLASSES: dict[str, type[StudioError]] = {
 """Of failures by their code; all others mean that the input is at fault."""
 
 
-def tokens(settings: Settings, asked: Asked) -> Tokens:
+def tokens(settings: Settings, asked: TokenizerRequest) -> TokenPreview:
     """Return a row as a model will see it.
 
     Raises:
@@ -37,7 +44,7 @@ def tokens(settings: Settings, asked: Asked) -> Tokens:
     return answer.tokens
 
 
-def templates(settings: Settings, asked: Asked) -> Templates:
+def templates(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews:
     """Return what each chat template makes of a row.
 
     Raises:
@@ -50,7 +57,7 @@ def templates(settings: Settings, asked: Asked) -> Templates:
     return answer.templates
 
 
-def prompt(settings: Settings, asked: Asked) -> Prompt:
+def prompt(settings: Settings, asked: TokenizerRequest) -> PromptTokens:
     """Return the tokens that a model is to go on with: those of a conversation, or of a text.
 
     Raises:
@@ -63,7 +70,7 @@ def prompt(settings: Settings, asked: Asked) -> Prompt:
     return answer.prompt
 
 
-def ask(settings: Settings, asked: Asked) -> Answer:
+def ask(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
     """Ask one question of the desk.
 
     Raises:
@@ -81,9 +88,9 @@ def ask(settings: Settings, asked: Asked) -> Answer:
     return answer
 
 
-def _answer(settings: Settings, asked: Asked) -> Answer:
+def _answer(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
     said = asked.model_dump_json().encode()
-    if len(said) > tokenizer_service.REQUEST_BYTES:
+    if len(said) > tokenizer_service.MAX_REQUEST_BYTES:
         raise TooLargeError("This row is too long to be shown.")
     try:
         line = tokenizer_service.connect(settings.home, TIMEOUT_SECONDS)
@@ -96,8 +103,8 @@ def _answer(settings: Settings, asked: Asked) -> Answer:
         with line:
             line.sendall(said)
             line.shutdown(socket.SHUT_WR)
-            return Answer.model_validate_json(
-                unix_sockets.hear(line, tokenizer_service.ANSWER_BYTES)
+            return TokenizerResponse.model_validate_json(
+                unix_sockets.receive_all(line, tokenizer_service.MAX_RESPONSE_BYTES)
             )
     except (OSError, ValidationError) as error:
         raise UnavailableError(
@@ -106,7 +113,7 @@ def _answer(settings: Settings, asked: Asked) -> Answer:
         ) from error
 
 
-def _error(failure: Failure) -> StudioError:
+def _error(failure: ServiceFailure) -> StudioError:
     error = CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
     error.code = failure.code
     return error

@@ -64,7 +64,7 @@ def _webhook(settings: Settings) -> Way:
         channel=Channel.WEBHOOK,
         title="Webhook",
         is_on=bool(url),
-        goes_to=safe_http.host_of(url) if url else "",
+        goes_to=safe_http.redact_url(url) if url else "",
         note=" ".join(notes),
         how="STUDIO_WEBHOOK_URL and STUDIO_WEBHOOK_SECRET",
     )

@@ -14,8 +14,8 @@ from typing import Any
 
 from sqlmodel import Session, col, delete, func, select, update
 
-from studio.db.column_types import METRICS
-from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
+from studio.db.column_types import METRICS_ADAPTER
+from studio.db.outbox import Channel, Delivery, DeliveryAttempt, DeliveryStatus
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import NotFoundError
@@ -84,7 +84,7 @@ def due(db: Session, now: datetime) -> int | None:
     return db.exec(query.order_by(col(Delivery.due_at), col(Delivery.id)).limit(1)).first()
 
 
-def begin(db: Session, delivery_id: int, now: datetime) -> tuple[Delivery, Try] | None:
+def begin(db: Session, delivery_id: int, now: datetime) -> tuple[Delivery, DeliveryAttempt] | None:
     """Take a message that is due, and write down that it is tried. None if another has it."""
     taken = db.exec(
         update(Delivery)
@@ -98,14 +98,14 @@ def begin(db: Session, delivery_id: int, now: datetime) -> tuple[Delivery, Try] 
     ).first()
     if taken is None:
         return None
-    made = db.exec(select(func.count()).where(Try.delivery_id == delivery_id)).one()
-    one = Try(delivery_id=delivery_id, number=made + 1, began_at=now)
+    made = db.exec(select(func.count()).where(DeliveryAttempt.delivery_id == delivery_id)).one()
+    one = DeliveryAttempt(delivery_id=delivery_id, number=made + 1, began_at=now)
     db.add(one)
     db.flush()
     return db.get_one(Delivery, delivery_id), one
 
 
-def settle(db: Session, tried: Try, answer: Answer, now: datetime) -> Delivery:
+def settle(db: Session, tried: DeliveryAttempt, answer: Answer, now: datetime) -> Delivery:
     """Write down what came back, and when to try again if it must be."""
     one = db.merge(tried)
     one.ended_at, one.words = now, answer.words
@@ -133,10 +133,14 @@ def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[De
     return db.exec(query).all()
 
 
-def tries(db: Session, found: Sequence[Delivery]) -> dict[int, list[Try]]:
+def tries(db: Session, found: Sequence[Delivery]) -> dict[int, list[DeliveryAttempt]]:
     """Return the tries at some deliveries, by the delivery's id, oldest first."""
-    made: dict[int, list[Try]] = {one.id or 0: [] for one in found}
-    query = select(Try).where(col(Try.delivery_id).in_(made)).order_by(col(Try.number))
+    made: dict[int, list[DeliveryAttempt]] = {one.id or 0: [] for one in found}
+    query = (
+        select(DeliveryAttempt)
+        .where(col(DeliveryAttempt.delivery_id).in_(made))
+        .order_by(col(DeliveryAttempt.number))
+    )
     for one in db.exec(query):
         made[one.delivery_id].append(one)
     return made
@@ -165,7 +169,7 @@ def _brief(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
         "attempt": run.attempt,
         "step": run.step,
         "total_steps": run.total_steps,
-        "metrics": json.loads(METRICS.dump_json(run.metrics)),
+        "metrics": json.loads(METRICS_ADAPTER.dump_json(run.metrics)),
         "error": _error(told) if run.status is RunStatus.FAILED else None,
     }
 

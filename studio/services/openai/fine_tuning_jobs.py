@@ -13,9 +13,9 @@ from typing import Any
 from sqlmodel import Session, col, select
 
 from studio.db.openai import OpenAIJob
-from studio.db.states import DatasetStatus, RunStatus, WorkStatus
+from studio.db.states import DatasetStatus, RunStatus, TaskStatus
 from studio.db.tables import Dataset, DatasetVersion, Run
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import InvalidError, NotFoundError, StudioError
 from studio.intake.conversion.job import READING
 from studio.intake.files.limits import Limits
@@ -145,7 +145,7 @@ def recommended_rate(db: Session, recipe: AnyRecipe) -> float:
     return rate
 
 
-def files_read(db: Session, folder: Path, chore: Chore) -> None:
+def files_read(db: Session, folder: Path, chore: Task) -> None:
     """Go on with the jobs that waited for a file which a chore has read, or could not."""
     read = READING.validate_python(chore.params["reading"])
     dataset_id = int(Path(chore.params["home"]).name)
@@ -158,7 +158,7 @@ def files_read(db: Session, folder: Path, chore: Chore) -> None:
         if run.status is not RunStatus.QUEUED:
             continue
         try:
-            if chore.status is not WorkStatus.SUCCEEDED:
+            if chore.status is not TaskStatus.SUCCEEDED:
                 raise InvalidError(chore.error_message or _CALLED_OFF, hint=chore.error_hint)
             _go_on(db, folder, job, read.limits, read.mapping)
         except StudioError as error:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from sqlmodel import Session, col, select
 
 from studio.db.states import RunStatus
-from studio.db.tables import Happening, Metric, Run
+from studio.db.tables import Metric, Run, RunEvent
 from studio.errors import InvalidError
 from studio.services.openai.file_objects import NAMES
 from studio.services.runs import run_events
@@ -71,7 +71,7 @@ def checkpoints(db: Session, run: Run, folder: Path) -> list[Saved]:
 def _mark(db: Session, run: Run, after: str) -> tuple[datetime, str]:
     found = _ID.fullmatch(after)
     kind, number = (found[1], int(found[2])) if found else ("", 0)
-    if kind == "h" and (happening := db.get(Happening, number)):
+    if kind == "h" and (happening := db.get(RunEvent, number)):
         return _order(_happening(run, happening))
     if kind == "s" and (rows := _of_step(db, run, number)):
         return _order(_numbers(run, number, rows))
@@ -86,12 +86,12 @@ def _order(event: Befell) -> tuple[datetime, str]:
 
 def _happenings(
     db: Session, run: Run, mark: tuple[datetime, str] | None, limit: int
-) -> Sequence[Happening]:
-    query = select(Happening).where(Happening.run_id == run.id)
+) -> Sequence[RunEvent]:
+    query = select(RunEvent).where(RunEvent.run_id == run.id)
     if mark:
-        query = query.where(col(Happening.at) <= mark[0])
+        query = query.where(col(RunEvent.at) <= mark[0])
     # One more than asked for: the mark itself may be among them.
-    return db.exec(query.order_by(col(Happening.id).desc()).limit(limit + 1)).all()
+    return db.exec(query.order_by(col(RunEvent.id).desc()).limit(limit + 1)).all()
 
 
 def _steps(
@@ -110,7 +110,7 @@ def _of_step(db: Session, run: Run, step: int) -> list[Metric]:
     return list(db.exec(query.where(col(Metric.key).in_(NAMES)).order_by(col(Metric.id))))
 
 
-def _happening(run: Run, one: Happening) -> Befell:
+def _happening(run: Run, one: RunEvent) -> Befell:
     return Befell(
         id=f"ftevent-{run.id}-h{one.id}",
         at=one.at,

@@ -18,7 +18,7 @@ from sqlmodel import select
 
 import studio
 from studio.db import migrate, snapshot
-from studio.db.session import connect, reading
+from studio.db.session import open_engine, read_session
 from studio.db.tables import Dataset, Run
 from studio.errors import ConflictError, DiskFullError, InvalidError, NotFoundError
 from studio.services.operations import backup_format
@@ -77,7 +77,7 @@ def make(settings: Settings, to: Path, choice: Choice, watch: Watch) -> Manifest
     to = to.expanduser().absolute()
     _check(settings, to, choice)
     share = locks.Share(settings.home)
-    engine = connect(settings.database)
+    engine = open_engine(settings.database)
     try:
         with _beside(to) as stage:
             manifest = _write(engine, settings.home, stage, choice, watch)
@@ -126,7 +126,7 @@ def _beside(to: Path) -> Iterator[Path]:
 
 def _write(engine: Engine, home: Path, stage: Path, choice: Choice, watch: Watch) -> Manifest:
     database = stage / f".{DATABASE}"
-    snapshot.take(engine, database)
+    snapshot.create(engine, database)
     with backup_format.writing(stage, packed=choice.packed) as opened:
         files = {DATABASE: _copy(database, DATABASE, opened, watch)}
         for path in _files(home, choice):
@@ -137,7 +137,7 @@ def _write(engine: Engine, home: Path, stage: Path, choice: Choice, watch: Watch
         _require_unchanged(engine, database)
         manifest = Manifest(
             studio=studio.__version__,
-            revision=migrate.current(engine) or "",
+            revision=migrate.current_version(engine) or "",
             made_at=datetime.now(UTC),
             left_out=choice.left_out,
             files=files,
@@ -180,7 +180,7 @@ def _below(path: Path, choice: Choice) -> Iterator[Path]:
 
 def _require_unchanged(engine: Engine, database: Path) -> None:
     """Refuse a backup of rows whose files may have been deleted while they were copied."""
-    copy = connect(database)
+    copy = open_engine(database)
     try:
         gone = _rows(copy) - _rows(engine)
     finally:
@@ -192,6 +192,6 @@ def _require_unchanged(engine: Engine, database: Path) -> None:
 
 
 def _rows(engine: Engine) -> set[str]:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         kept = {"Run": db.exec(select(Run.id)).all(), "Data set": db.exec(select(Dataset.id)).all()}
     return {f"{noun} {number}" for noun, numbers in kept.items() for number in numbers}

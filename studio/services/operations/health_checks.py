@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from studio.db.session import FIXED, driver
+from studio.db.session import FIRST_SAFE_SQLITE, sqlite_driver
 from studio.settings import Settings
 
 ROOMY_BYTES = 5 * 10**9
@@ -39,7 +39,7 @@ class Finding:
 
 def of_home(settings: Settings) -> Iterator[Finding]:
     """Look at the database's engine, and at the folder that it lies in."""
-    yield sqlite(driver().sqlite_version_info)
+    yield sqlite(sqlite_driver().sqlite_version_info)
     mounts = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True)}
     yield file_system(settings.home, mounts)
     yield room(settings.home, shutil.disk_usage(_there(settings.home)).free)
@@ -49,7 +49,7 @@ def of_home(settings: Settings) -> Iterator[Finding]:
 
 def sqlite(version: tuple[int, ...]) -> Finding:
     text = f"SQLite {'.'.join(map(str, version))}"
-    if version < FIXED:
+    if version < FIRST_SAFE_SQLITE:
         return Finding(
             good=False,
             text=f"{text} can lose a database when two processes write at the same instant; "

@@ -13,10 +13,10 @@ from sqlalchemy import Engine, event
 from sqlmodel import select
 
 from studio.db import migrate
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.db.tables import Model
 from studio.errors import UnavailableError
-from studio.hardware import POLITE, detect
+from studio.hardware import OPENMP_ENVIRONMENT, detect
 from studio.services.datasets import datasets, starter_dataset
 from studio.services.metrics import metric_summaries
 from studio.services.models import models
@@ -47,7 +47,7 @@ def open_home(settings: Settings) -> Engine:
 
     """
     share = Share(settings.home)
-    engine = connect(settings.database)
+    engine = open_engine(settings.database)
     event.listen(engine, "engine_disposed", lambda _engine: share.close())
     try:
         _make_usable(engine, settings, share)
@@ -119,7 +119,7 @@ def _build(folder: Path, report: Say) -> None:
     last_lines: deque[str] = deque(["no reason given"], maxlen=1)
     with subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
         [*BUILDER, str(folder)],
-        env=POLITE | without_secrets(os.environ),
+        env=OPENMP_ENVIRONMENT | without_secrets(os.environ),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlmodel import select
 from sqlmodel.sql.expression import SelectOfScalar
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.tables import DatasetVersion
 from studio.intake.conversion.converter import rows_hash
 from studio.services.datasets import pending_datasets
@@ -21,13 +21,13 @@ _PARTS = ("train.jsonl", "validation.jsonl")
 
 def is_old(engine: Engine) -> bool:
     """Whether there are versions whose files have not been moved yet."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         return db.exec(_unmoved()).first() is not None
 
 
 def renew(engine: Engine, folder: Path) -> None:
     """Move the files of each such version, and note the hash of its rows."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         found = db.exec(_unmoved()).all()
     for version in found:
         home = folder / str(version.dataset_id)

@@ -9,7 +9,7 @@ from sqlmodel import Session, col, func, select
 from studio.db.duration_sql import seconds_between
 from studio.db.outbox import Delivery, DeliveryStatus
 from studio.db.states import LIVE, RunStatus
-from studio.db.tables import Happening, Run, Worker
+from studio.db.tables import Run, RunEvent, Worker
 from studio.services.estimates import run_progress
 from studio.services.runs import runs
 from studio.services.workers import workers
@@ -100,7 +100,7 @@ def _durations(db: Session) -> tuple[tuple[int, ...], int, float]:
 
 
 def _alarms(db: Session) -> dict[str, int]:
-    code = col(Happening.data)["code"].as_string()
-    query = select(code, func.count()).where(Happening.kind == runs.ALARM)
+    code = col(RunEvent.data)["code"].as_string()
+    query = select(code, func.count()).where(RunEvent.kind == runs.ALARM)
     commonest = query.group_by(code).order_by(func.count().desc()).limit(ALARM_CODES)
     return dict(db.exec(commonest).all())

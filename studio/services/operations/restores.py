@@ -18,7 +18,7 @@ from pathlib import Path
 from sqlalchemy import column, delete, inspect, table, update
 
 from studio.db import migrate, snapshot
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.db.states import LIVE, RunStatus
 from studio.errors import ConflictError, DiskFullError, InvalidError
 from studio.services.operations.backup_format import DATABASE, Manifest, Source, Watch, copied
@@ -42,7 +42,7 @@ def restore(source: Source, home: Path, *, force: bool, watch: Watch) -> None:
         UnavailableError: the folder cannot be written, or a newer studio made the backup.
 
     """
-    migrate.require_known(source.manifest.revision)
+    migrate.reject_newer_version(source.manifest.revision)
     share = locks.Share(home)
     try:
         with share.alone():
@@ -167,15 +167,15 @@ def _forget_processes(database: Path) -> None:
 
     What was training when the backup was made is paused: it goes on when a person says so.
     """
-    snapshot.check(database)
-    engine = connect(database)
+    snapshot.verify(database)
+    engine = open_engine(database)
     try:
-        revision = migrate.current(engine)
+        revision = migrate.current_version(engine)
         if revision is None:
             raise InvalidError(
                 "The database in the backup is empty.", hint="Try another copy of the backup."
             )
-        migrate.require_known(revision)
+        migrate.reject_newer_version(revision)
         with unit_of_work(engine) as db:
             connection = db.connection()
             known = {one["name"] for one in inspect(connection).get_columns("run")}

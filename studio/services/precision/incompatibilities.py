@@ -11,7 +11,7 @@ from typing import Any
 from studio.hardware import Hardware
 from studio.methods import METHODS, RECIPES, AnyRecipe, model_compatibility
 from studio.recipe.adapters import Lora
-from studio.recipe.constraints import conflict
+from studio.recipe.constraints import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision.number_formats import BYTES, formats, held
@@ -76,7 +76,7 @@ def of_precision(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> li
 
 
 def _wrong(case: _Case) -> Iterator[str]:
-    clash = conflict(case.recipe)
+    clash = find_conflict(case.recipe)
     if clash is not None:
         yield clash.message
     for rule in _RULES:

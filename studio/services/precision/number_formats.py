@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from studio.methods import AnyRecipe
-from studio.recipe.adapters import Lora, keeps_own_formats
+from studio.recipe.adapters import Lora, keeps_saved_dtypes
 from studio.recipe.float_formats import DType
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.weights.cast_error import Cast
@@ -101,7 +101,7 @@ def held(recipe: AnyRecipe, facts: ModelFacts) -> DType:
 
 
 def keeps_own(recipe: AnyRecipe) -> bool:
-    return keeps_own_formats(recipe.adapter, PRECISIONS[recipe.precision])
+    return keeps_saved_dtypes(recipe.adapter, PRECISIONS[recipe.precision])
 
 
 def formats(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from sqlmodel import Session
 
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.db.tables import Run
-from studio.db.tasks import Chore, Export
+from studio.db.tasks import Export, Task
 from studio.services.models import loaded_model
 from studio.services.queue import concurrent_exports, wait_reasons
 from studio.services.queue.wait_reasons import Wait
@@ -20,7 +20,7 @@ from studio.services.workers import workers
 class Other:
     """An export or a chore, as a list of both shows it."""
 
-    work: Export | Chore
+    work: Export | Task
     title: str
     about: str
     """What it is for, in words."""
@@ -41,9 +41,9 @@ def listed(db: Session) -> Sequence[Other]:
     """Return what goes on, then what waits, each in its order."""
     found = [
         *(_export(db, one) for one in task_lifecycle.unfinished(db, Export)),
-        *(_chore(db, one) for one in task_lifecycle.unfinished(db, Chore)),
+        *(_chore(db, one) for one in task_lifecycle.unfinished(db, Task)),
     ]
-    return sorted(found, key=lambda other: other.work.status is WorkStatus.QUEUED)
+    return sorted(found, key=lambda other: other.work.status is TaskStatus.QUEUED)
 
 
 def slots_used(db: Session) -> int:
@@ -58,19 +58,19 @@ def _export(db: Session, export: Export) -> Other:
         work=export,
         title="Export",
         about=f"of {run.name if run else 'run'} #{export.run_id}, {export.kind} in {export.dtype}",
-        takes_slot=export.status is WorkStatus.RUNNING
+        takes_slot=export.status is TaskStatus.RUNNING
         and concurrent_exports.takes_slot(db, export, workers.machine(db)),
         wait=wait_reasons.of_work(db, export),
         owner_id=run.owner_id if run else None,
     )
 
 
-def _chore(db: Session, chore: Chore) -> Other:
+def _chore(db: Session, chore: Task) -> Other:
     return Other(
         work=chore,
         title=tasks.title(chore),
         about=tasks.about(chore),
-        takes_slot=chore.status is WorkStatus.RUNNING and tasks.needs_device(chore),
+        takes_slot=chore.status is TaskStatus.RUNNING and tasks.needs_device(chore),
         wait=wait_reasons.of_work(db, chore),
         owner_id=chore.owner_id,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlmodel import Session, select
 
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.db.tables import Run
 from studio.db.tasks import Export
 from studio.hardware import Hardware
@@ -91,7 +91,7 @@ def run_bytes(run: Run, hardware: Hardware) -> int | None:
 
 def beside(db: Session, hardware: Hardware) -> list[Export]:
     """Return the exports that are being made without a slot."""
-    going = db.exec(select(Export).where(Export.status == WorkStatus.RUNNING)).all()
+    going = db.exec(select(Export).where(Export.status == TaskStatus.RUNNING)).all()
     return [export for export in going if not takes_slot(db, export, hardware)]
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from sqlmodel import Session, col, func, select
 
 from studio.db.states import RunStatus
-from studio.db.tables import Happening, Run
+from studio.db.tables import Run, RunEvent
 from studio.services.estimates import run_progress
 from studio.services.queue import queue
 from studio.services.queue.wait_reasons import SOON, Obstacle, Wait, slots_are_taken, worker_is_away
@@ -82,10 +82,10 @@ def _own_reason(run: Run, slots: int) -> str:
 def _queued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
     """Return when runs that have begun before were put into the queue again."""
     again = [run.id for run in waiting if run.attempt]
-    query = select(Happening.run_id, func.max(Happening.at)).where(
-        col(Happening.run_id).in_(again), Happening.kind == RunStatus.QUEUED.value
+    query = select(RunEvent.run_id, func.max(RunEvent.at)).where(
+        col(RunEvent.run_id).in_(again), RunEvent.kind == RunStatus.QUEUED.value
     )
-    return dict(db.exec(query.group_by(col(Happening.run_id))).all())
+    return dict(db.exec(query.group_by(col(RunEvent.run_id))).all())
 
 
 def _free_at(live: Sequence[Run], slots: int) -> list[float]:

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from sqlmodel import Session
 
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.db.tables import Run
-from studio.db.tasks import Chore, Export, Work
+from studio.db.tasks import Export, Task, TaskBase
 from studio.hardware import free_memory
 from studio.services.estimates import run_progress
 from studio.services.models import loaded_model
@@ -18,7 +18,7 @@ from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle, tasks
 from studio.services.workers import worker_process, workers
 
-W = TypeVar("W", bound=Work)
+W = TypeVar("W", bound=TaskBase)
 
 SOON = "starts in a moment"
 
@@ -70,16 +70,16 @@ def slots_are_taken(db: Session) -> Obstacle | None:
     return Obstacle("waits for the model that answers to leave")
 
 
-def of_work(db: Session, one: Export | Chore) -> Wait | None:
+def of_work(db: Session, one: Export | Task) -> Wait | None:
     """Say why an export or a task waits; None for one that does not."""
-    if one.status is not WorkStatus.QUEUED:
+    if one.status is not TaskStatus.QUEUED:
         return None
     obstacle = worker_is_away(db)
     if obstacle is None and isinstance(one, Export):
         is_small = concurrent_exports.is_small(db, one, workers.machine(db))
         obstacle = _beside(db, one) if is_small else _after_training(db)
     elif obstacle is None:
-        assert isinstance(one, Chore)  # noqa: S101 -- there is no other work
+        assert isinstance(one, Task)  # noqa: S101 -- there is no other work
         obstacle = _after_training(db) if tasks.needs_device(one) else _among_tasks(db)
     obstacle = obstacle or Obstacle(SOON)
     return Wait(reason=obstacle.reason, since=one.created_at, seconds=obstacle.seconds)
@@ -94,7 +94,7 @@ def _until_end(live: Sequence[Run]) -> Obstacle:
     return Obstacle(f"waits for run {live[0].id} to end", seconds)
 
 
-def _until_work_ends(one: Work) -> Obstacle:
+def _until_work_ends(one: TaskBase) -> Obstacle:
     if isinstance(one, Export):
         return Obstacle(f"waits for export {one.id} to end")
     return Obstacle(f"waits for task {one.id} to end")
@@ -128,19 +128,19 @@ def _beside(db: Session, export: Export) -> Obstacle | None:
 
 
 def _among_tasks(db: Session) -> Obstacle | None:
-    going = [one for one in _running(db, Chore) if not tasks.needs_device(one)]
+    going = [one for one in _running(db, Task) if not tasks.needs_device(one)]
     return _until_work_ends(going[0]) if len(going) >= concurrent_exports.TASKS else None
 
 
-def _slot_taker(db: Session) -> Work | None:
+def _slot_taker(db: Session) -> TaskBase | None:
     """Return the export or task that has a slot which a run could have."""
     hardware = workers.machine(db)
     exports = [
         one for one in _running(db, Export) if concurrent_exports.takes_slot(db, one, hardware)
     ]
-    running_tasks = [one for one in _running(db, Chore) if tasks.needs_device(one)]
+    running_tasks = [one for one in _running(db, Task) if tasks.needs_device(one)]
     return next(iter([*exports, *running_tasks]), None)
 
 
 def _running(db: Session, table: type[W]) -> list[W]:
-    return [one for one in task_lifecycle.unfinished(db, table) if one.status is WorkStatus.RUNNING]
+    return [one for one in task_lifecycle.unfinished(db, table) if one.status is TaskStatus.RUNNING]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from studio.errors import NotFoundError
-from studio.redaction import redacted
+from studio.redaction import redact
 
 TAIL_BYTES = 256 * 1024
 """How far back the last lines of a log are looked for, and the most that one answer holds."""
@@ -74,4 +74,4 @@ def log_part(log: Path, after: int | None, limit: int) -> LogPart:
 def shown(line: bytes) -> str:
     """Show a line as terminals do: of overwritten text the last, no control codes, no secrets."""
     shown = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
-    return redacted("".join(sign for sign in shown if sign.isprintable() or sign == "\t"))
+    return redact("".join(sign for sign in shown if sign.isprintable() or sign == "\t"))

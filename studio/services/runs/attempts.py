@@ -12,17 +12,17 @@ from typing import Any
 
 from sqlmodel import Session, col, func, select, update
 
-from studio.db.states import LIVE, Ask, RunStatus
+from studio.db.states import LIVE, RunCommand, RunStatus
 from studio.db.tables import Attempt, Run, Sample
 from studio.protocols.events import (
-    Alarmed,
+    AlarmRaised,
     Checkpointed,
     Event,
     Failed,
     Finished,
+    MetricsLogged,
     Paused,
-    Phase,
-    Progressed,
+    PhaseChanged,
     Resumed,
     Sampled,
     Started,
@@ -108,7 +108,7 @@ def follow(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
     told: list[dict[str, Any]] = []
     for event in events:
         _apply(db, run, event)
-        if isinstance(event, Progressed):
+        if isinstance(event, MetricsLogged):
             told.extend(metric_store.rows(run, event))
         elif isinstance(event, Started | Resumed | Finished | Stopped):
             metric_store.keep(db, run, told)
@@ -156,7 +156,7 @@ def of(db: Session, run_id: int) -> Sequence[Attempt]:
     return db.exec(query.order_by(col(Attempt.number))).all()
 
 
-_AFTER = {Ask.PAUSE: RunStatus.PAUSED, Ask.DRAIN: RunStatus.QUEUED}
+_AFTER = {RunCommand.PAUSE: RunStatus.PAUSED, RunCommand.DRAIN: RunStatus.QUEUED}
 """Where a run goes that leaves because it was asked to; else it is cancelled."""
 
 
@@ -190,16 +190,16 @@ def _close(db: Session, run: Run, outcome: str, exit_code: int | None) -> None:
 
 def _apply(db: Session, run: Run, event: Event) -> None:
     match event:
-        case Phase(name=name):
+        case PhaseChanged(name=name):
             run.phase = name
         case Started():
             _start(db, run, event)
-        case Progressed():
+        case MetricsLogged():
             run.step, run.epoch, run.tokens = event.step, event.epoch, event.tokens
             run.metrics = run.metrics | event.metrics
             run.first_step_at = run.first_step_at or (event.at if event.step else None)
             run.phase = ""
-        case Sampled() | Alarmed():
+        case Sampled() | AlarmRaised():
             _keep(db, run, event)
         case Checkpointed(step=step):
             run.checkpoint_step = step
@@ -244,9 +244,9 @@ def _leave(
     states.move(db, run, to, {} if step is None else {"step": step})
 
 
-def _keep(db: Session, run: Run, event: Sampled | Alarmed) -> None:
+def _keep(db: Session, run: Run, event: Sampled | AlarmRaised) -> None:
     told = event.model_dump(exclude={"seq", "at", "kind"})
-    if isinstance(event, Alarmed):
+    if isinstance(event, AlarmRaised):
         # What could not be saved speaks against no number format.
         states.note(db, run, event.code if event.code in _SAVING else runs.ALARM, told)
         return

@@ -7,8 +7,8 @@ from sqlmodel import Session, col, select
 
 from studio import failure_codes
 from studio.db.states import RunStatus
-from studio.db.tables import Attempt, Happening, Run
-from studio.failure_codes import Kind
+from studio.db.tables import Attempt, Run, RunEvent
+from studio.failure_codes import FailureCode
 from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
 from studio.services.runs import artifacts, fixes
@@ -20,7 +20,7 @@ LAST_LINES = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    kind: Kind
+    kind: FailureCode
     message: str
     """The cause, in one sentence."""
     hint: str
@@ -47,17 +47,17 @@ def of(db: Session, run: Run) -> Explanation | None:
     """Return why a run has failed, or None if it has not."""
     if not run.error_code:
         return None
-    found = select(Happening).where(
-        Happening.run_id == run.id, Happening.kind == RunStatus.FAILED.value
+    found = select(RunEvent).where(
+        RunEvent.run_id == run.id, RunEvent.kind == RunStatus.FAILED.value
     )
-    newest = db.exec(found.order_by(col(Happening.id).desc()).limit(1)).first()
+    newest = db.exec(found.order_by(col(RunEvent.id).desc()).limit(1)).first()
     told = newest.data if newest else {}
     attempt = told.get("attempt", run.attempt)
     tries = select(Attempt).where(Attempt.run_id == run.id, Attempt.number == attempt)
     made = db.exec(tries).first()
     code = made.exit_code if made else None
     return Explanation(
-        kind=failure_codes.kind(run.error_code),
+        kind=failure_codes.failure_code(run.error_code),
         message=run.error_message,
         hint=run.error_hint,
         phase=told.get("phase", ""),

@@ -4,7 +4,7 @@ from sqlmodel import Session
 
 from studio import run_manifest
 from studio.db.tables import Run
-from studio.protocols.run_dir import DataFacts, JobSpec, RunDir
+from studio.protocols.run_dir import DatasetFacts, JobSpec, RunDir
 from studio.run_manifest import Manifest
 from studio.services.datasets import datasets, versions
 
@@ -19,7 +19,7 @@ def of(db: Session, run: Run, folder: RunDir) -> str:
 def known(db: Session, run: Run, folder: RunDir) -> Manifest:
     """Tell what is known of a run that has not written its own."""
     recipe = run.recipe.model_dump(mode="json")
-    return run_manifest.of(_spec(db, run, folder), recipe, run.resolved, run.metrics)
+    return run_manifest.build_manifest(_spec(db, run, folder), recipe, run.resolved, run.metrics)
 
 
 def _spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
@@ -38,13 +38,13 @@ def _spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
     )
 
 
-def facts_of(db: Session, run: Run) -> DataFacts | None:
+def facts_of(db: Session, run: Run) -> DatasetFacts | None:
     """Return what tells the rows of a run from all others, unless they are gone."""
     found = versions.of_run(db, run)
     if found is None:
         return None
     dataset = datasets.get(db, found.dataset_id)
-    return DataFacts(
+    return DatasetFacts(
         name=dataset.name,
         sha256=dataset.sha256,
         version=found.number,

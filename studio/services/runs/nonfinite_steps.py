@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqlmodel import Session, col, select
 
-from studio.db.tables import Happening, Metric
+from studio.db.tables import Metric, RunEvent
 from studio.services.runs import artifacts, runs
 
 AROUND = 12
@@ -38,7 +38,7 @@ class Breakage:
     """What was not finite: `nan`, `inf` or `-inf`, by metric."""
     steps: Sequence[int]
     """All steps that had such a number, the first of them."""
-    alarms: Sequence[Happening]
+    alarms: Sequence[RunEvent]
     """The run's alarms that name a module, or were raised at this step."""
     lines: Sequence[Line]
 

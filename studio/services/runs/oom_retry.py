@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
 from studio.db.states import RunStatus
-from studio.db.tables import Happening, Run
+from studio.db.tables import Run, RunEvent
 from studio.methods import RECIPES, AnyRecipe
 from studio.protocols.events import Failed
 from studio.recipe.dotted_keys import merge
@@ -71,8 +71,8 @@ def shrink(db: Session, run: Run) -> None:
 
 def told(db: Session, run_id: int) -> list[dict[str, Any]]:
     """Return how often the run was shrunk, oldest first: attempt, from, to, accumulation."""
-    query = select(Happening).where(Happening.run_id == run_id, Happening.kind == SHRUNK)
-    return [one.data for one in db.exec(query.order_by(col(Happening.id)))]
+    query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.kind == SHRUNK)
+    return [one.data for one in db.exec(query.order_by(col(RunEvent.id)))]
 
 
 def _changed(run: Run) -> AnyRecipe | None:

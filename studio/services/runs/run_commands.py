@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from sqlmodel import Session, col, delete
 
-from studio.db.states import Ask, RunStatus
+from studio.db.states import RunCommand, RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run, Sample
 from studio.errors import ConflictError
@@ -22,23 +22,23 @@ def cancel(db: Session, run_id: int) -> Run:
     if run.status in (RunStatus.QUEUED, RunStatus.PAUSED):
         states.move(db, run, RunStatus.CANCELLED)
         return run
-    return _ask(db, run, Ask.CANCEL)
+    return _ask(db, run, RunCommand.CANCEL)
 
 
 def keep(db: Session, run_id: int) -> Run:
     """Ask a run to stop, and to save what it has learnt as its result."""
-    return _ask(db, runs.get(db, run_id), Ask.KEEP)
+    return _ask(db, runs.get(db, run_id), RunCommand.KEEP)
 
 
 def pause(db: Session, run_id: int) -> Run:
     """Ask a run to write a checkpoint and leave its slot."""
-    return _ask(db, runs.get(db, run_id), Ask.PAUSE)
+    return _ask(db, runs.get(db, run_id), RunCommand.PAUSE)
 
 
 def drain(db: Session, run_id: int) -> None:
     """Ask a run to write a checkpoint and wait in the queue: its worker is leaving."""
     with suppress(ConflictError):
-        _ask(db, runs.get(db, run_id), Ask.DRAIN)
+        _ask(db, runs.get(db, run_id), RunCommand.DRAIN)
 
 
 def resume(db: Session, run_id: int) -> Run:
@@ -89,13 +89,13 @@ def restart(db: Session, run_id: int) -> Run:
     return run
 
 
-_STRENGTH = (Ask.DRAIN, Ask.PAUSE, Ask.KEEP, Ask.CANCEL)
+_STRENGTH = (RunCommand.DRAIN, RunCommand.PAUSE, RunCommand.KEEP, RunCommand.CANCEL)
 """What was asked may be asked for more strongly, until it is done."""
 
 
-def _ask(db: Session, run: Run, ask: Ask) -> Run:
+def _ask(db: Session, run: Run, ask: RunCommand) -> Run:
     if run.status is RunStatus.STOPPING:
-        asked = run.asked or Ask.CANCEL
+        asked = run.asked or RunCommand.CANCEL
         if _STRENGTH.index(ask) <= _STRENGTH.index(asked):
             raise ConflictError(f"Run {run.id} is already stopping.")
     elif not states.move(db, run, RunStatus.STOPPING, {"asked": ask.value}):

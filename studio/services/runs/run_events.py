@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 
-from studio.db.tables import Happening
-from studio.schemas.field_docs import Described
+from studio.db.tables import RunEvent
+from studio.schemas.field_docs import FieldDocs
 
 
-class _Told(Described, BaseModel):
+class _Told(FieldDocs, BaseModel):
     """Facts of a happening. Older studios told fewer of them, so each may be missing."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
@@ -210,7 +210,7 @@ Happened = Annotated[Known | Other, Field(union_mode="left_to_right")]
 _HAPPENED: TypeAdapter[Known | Other] = TypeAdapter(Happened)
 
 
-def told(row: Happening) -> Known | Other:
+def told(row: RunEvent) -> Known | Other:
     return _HAPPENED.validate_python(row, from_attributes=True)
 
 

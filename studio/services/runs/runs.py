@@ -13,18 +13,18 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 from sqlmodel import delete as remove
 
-from studio.db.owners import whose
+from studio.db.owners import current_owner_id
 from studio.db.states import LIVE, RunStatus
 from studio.db.summaries import MetricSummary
-from studio.db.tables import Attempt, Experiment, Happening, Metric, Model, Run, Sample
+from studio.db.tables import Attempt, Experiment, Metric, Model, Run, RunEvent, Sample
 from studio.db.tasks import Export
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.hardware import Hardware
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.constraints import Conflict, conflict
+from studio.recipe.constraints import Conflict, find_conflict
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import AUTO
-from studio.recipe.ranges import unusable
+from studio.recipe.ranges import unusable_values
 from studio.schemas.validation_errors import field_errors
 from studio.services import experiments
 from studio.services.accounts import owners
@@ -77,7 +77,7 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
         precision_reason=resolved.reason,
         estimate=estimates.keep(db, recipe),
         dataset_version_id=versions.require(db, recipe.dataset).id,
-        owner_id=whose() or experiment.owner_id,
+        owner_id=current_owner_id() or experiment.owner_id,
     )
     db.add(run)
     db.flush()
@@ -143,9 +143,9 @@ def judge(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
     def look(asked: AnyRecipe) -> Iterator[Conflict | Refusal]:
         recipe, model = recommendation.resolve(db, asked).recipe, facts(asked.base_model)
         known(recipe.dataset)
-        if found := conflict(recipe):
+        if found := find_conflict(recipe):
             yield found
-        yield from unusable(recipe)
+        yield from unusable_values(recipe)
         yield from incompatibilities.refusals(recipe, model, hardware)
         shared = (recipe.method, recipe.base_model, recipe.dataset, recipe.data)
         if shared not in told:
@@ -235,38 +235,36 @@ def delete(db: Session, run_id: int, folder: Path) -> None:
     run = get(db, run_id)
     if run.status is RunStatus.QUEUED or run.status.is_live:
         raise ConflictError(f"Run {run_id} is {run.status}.", hint="Cancel it first.")
-    for table in (Metric, MetricSummary, Sample, Happening, Model, Export, Attempt):
+    for table in (Metric, MetricSummary, Sample, RunEvent, Model, Export, Attempt):
         db.exec(remove(table).where(col(table.run_id) == run_id))
     db.delete(run)
     shutil.rmtree(folder / str(run_id), ignore_errors=True)
 
 
-def happenings(
-    db: Session, run_id: int, *, after: int = 0, limit: int = 200
-) -> Sequence[Happening]:
-    query = select(Happening).where(Happening.run_id == run_id, col(Happening.id) > after)
-    return db.exec(query.order_by(col(Happening.id)).limit(limit)).all()
+def happenings(db: Session, run_id: int, *, after: int = 0, limit: int = 200) -> Sequence[RunEvent]:
+    query = select(RunEvent).where(RunEvent.run_id == run_id, col(RunEvent.id) > after)
+    return db.exec(query.order_by(col(RunEvent.id)).limit(limit)).all()
 
 
-def newest_happenings(db: Session, run_id: int, *, limit: int) -> Sequence[Happening]:
-    query = select(Happening).where(Happening.run_id == run_id)
-    return db.exec(query.order_by(col(Happening.id).desc()).limit(limit)).all()
+def newest_happenings(db: Session, run_id: int, *, limit: int) -> Sequence[RunEvent]:
+    query = select(RunEvent).where(RunEvent.run_id == run_id)
+    return db.exec(query.order_by(col(RunEvent.id).desc()).limit(limit)).all()
 
 
-def alarms(db: Session, run_id: int) -> Sequence[Happening]:
+def alarms(db: Session, run_id: int) -> Sequence[RunEvent]:
     """Return what the run's guard has told, oldest first."""
-    query = select(Happening).where(Happening.run_id == run_id, *is_alarm())
-    return db.exec(query.order_by(col(Happening.id))).all()
+    query = select(RunEvent).where(RunEvent.run_id == run_id, *is_alarm())
+    return db.exec(query.order_by(col(RunEvent.id))).all()
 
 
 def is_alarm() -> tuple[ColumnElement[bool], ...]:
     """Tell the alarms among happenings: those since the run last began anew."""
-    other = aliased(Happening)
+    other = aliased(RunEvent)
     newest = select(func.max(other.id)).where(
-        other.run_id == Happening.run_id, other.kind == RESTARTED
+        other.run_id == RunEvent.run_id, other.kind == RESTARTED
     )
-    since = func.coalesce(newest.correlate(Happening).scalar_subquery(), 0)
-    return col(Happening.kind) == ALARM, col(Happening.id) > since
+    since = func.coalesce(newest.correlate(RunEvent).scalar_subquery(), 0)
+    return col(RunEvent.kind) == ALARM, col(RunEvent.id) > since
 
 
 def _matching(which: Filter) -> Iterator[ColumnElement[bool]]:

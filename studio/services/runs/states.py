@@ -17,7 +17,7 @@ from typing import Any
 from sqlmodel import Session
 
 from studio.db.states import RunStatus
-from studio.db.tables import Happening, Run
+from studio.db.tables import Run, RunEvent
 from studio.services.notifications import deliveries
 
 _Q, _S, _R, _X = RunStatus.QUEUED, RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING
@@ -50,4 +50,4 @@ def move(db: Session, run: Run, to: RunStatus, told: Mapping[str, Any] | None = 
 def note(db: Session, run: Run, kind: str, data: Mapping[str, Any] | None = None) -> None:
     """Write down that something befell the run."""
     assert run.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
-    db.add(Happening(run_id=run.id, kind=kind, data=dict(data or {})))
+    db.add(RunEvent(run_id=run.id, kind=kind, data=dict(data or {})))

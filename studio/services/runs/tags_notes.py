@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import String, type_coerce
 from sqlmodel import Session, col, select
 
-from studio.db.loose_index_scan import each
+from studio.db.loose_index_scan import distinct_values
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.services import experiments
@@ -67,7 +67,7 @@ def known_tags(db: Session) -> list[str]:
     """Return the tags there are."""
     # Most runs have none, and many have the same: few lists are read, as the text they are.
     kept = type_coerce(col(Run.tags), String)
-    lists = db.scalars(each(kept, col(Run.deleted_at).is_(None)))
+    lists = db.scalars(distinct_values(kept, col(Run.deleted_at).is_(None)))
     return sorted({one for some in lists if some for one in json.loads(some)})
 
 

@@ -18,7 +18,7 @@ from studio.db.states import RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
 from studio.methods import METHODS
-from studio.recipe.fields import Section, knob_of, sections_in
+from studio.recipe.fields import Section, field_spec, section_types
 from studio.services.compare.compare import LOWER_IS_BETTER
 from studio.services.estimates import run_progress
 
@@ -148,10 +148,10 @@ def _forms(key: str) -> Iterator[str]:
 
 def _knobs(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[Field]:
     for name, info in section.model_fields.items():
-        inner = sections_in(info.annotation)
+        inner = section_types(info.annotation)
         for one in inner:
             yield from _knobs(one, (*path, name))
-        knob = knob_of(info)
+        knob = field_spec(info)
         label = knob.label if knob else name.capitalize()
         if not inner and name != "version":
             field = _setting((*path, name), info.annotation, label)

@@ -15,7 +15,7 @@ from sqlmodel import col, select
 from studio.db.states import LIVE, RunStatus
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
-from studio.db.text_search import hold
+from studio.db.text_search import contains_text
 from studio.services.search import query_fields
 from studio.services.search.query_fields import Field
 from studio.services.search.query_parser import QueryError, Term, parse, quoted
@@ -101,7 +101,7 @@ def _condition(term: Term, told: Collection[str]) -> Condition:
 def _words(value: str) -> Condition:
     if re.fullmatch(r"#\d{1,15}", value):
         return col(Run.id) == int(value[1:])
-    return or_(hold(col(Run.name), value), hold(col(Run.notes), value))
+    return or_(contains_text(col(Run.name), value), contains_text(col(Run.notes), value))
 
 
 def _flag(term: Term, value: str) -> Condition:

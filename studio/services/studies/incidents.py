@@ -6,7 +6,7 @@ from typing import Literal
 
 from sqlmodel import Session, col, select
 
-from studio.db.tables import Happening, Metric, Run
+from studio.db.tables import Metric, Run, RunEvent
 from studio.services.runs import runs
 
 Kind = Literal["alarm", "skipped", "broken"]
@@ -47,8 +47,8 @@ def of(db: Session, made: Sequence[Run]) -> Timeline:
 
 
 def _alarms(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
-    query = select(Happening).where(col(Happening.run_id).in_(by_id), *runs.is_alarm())
-    for one in db.exec(query.order_by(col(Happening.id))):
+    query = select(RunEvent).where(col(RunEvent.run_id).in_(by_id), *runs.is_alarm())
+    for one in db.exec(query.order_by(col(RunEvent.id))):
         yield _at(by_id[one.run_id], "alarm", one.data["step"], text=one.data["message"])
 
 

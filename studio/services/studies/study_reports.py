@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlmodel import Session, col, func, select
 
 from studio.db.states import RunStatus
-from studio.db.tables import Happening, Metric, Run, Study
+from studio.db.tables import Metric, Run, RunEvent, Study
 from studio.services.compare import compare
 from studio.services.estimates import memory
 from studio.services.estimates.memory import Estimate
@@ -139,9 +139,9 @@ def _broken(db: Session, ids: Sequence[int]) -> dict[int, int]:
 
 def _alarms(db: Session, ids: Sequence[int]) -> dict[int, int]:
     query = (
-        select(Happening.run_id, func.count())
-        .where(col(Happening.run_id).in_(ids), *runs.is_alarm())
-        .group_by(col(Happening.run_id))
+        select(RunEvent.run_id, func.count())
+        .where(col(RunEvent.run_id).in_(ids), *runs.is_alarm())
+        .group_by(col(RunEvent.run_id))
     )
     return dict(db.exec(query).all())
 

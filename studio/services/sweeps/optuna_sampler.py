@@ -33,7 +33,7 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.trial import Trial as Handle
 
 from studio.db.sweeps import Sweep
-from studio.recipe.search_space import Range, Scalar, Several
+from studio.recipe.search_space import Distribution, Range, Scalar
 from studio.services.sweeps.sweep_preview import TRIES, Settings, counting, draws
 from studio.services.sweeps.trials import ENOUGH, Trial
 
@@ -237,7 +237,7 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _distribution(several: Several) -> BaseDistribution:
+def _distribution(several: Distribution) -> BaseDistribution:
     if not isinstance(several, Range):
         return CategoricalDistribution(tuple(several.values))
     if several.is_whole:
@@ -247,7 +247,7 @@ def _distribution(several: Several) -> BaseDistribution:
     return FloatDistribution(several.low, several.high, log=several.log, step=several.step)
 
 
-def _rounded(several: Several, value: Any) -> Scalar:  # noqa: ANN401 -- as Optuna gives it
+def _rounded(several: Distribution, value: Any) -> Scalar:  # noqa: ANN401 -- as Optuna gives it
     return several.rounded(value) if isinstance(several, Range) else value
 
 

@@ -14,7 +14,15 @@ from studio.errors import InvalidError
 from studio.methods import AnyRecipe
 from studio.recipe import variants
 from studio.recipe.dotted_keys import flatten, merge, nest
-from studio.recipe.search_space import Range, Scalar, Several, Space, Values, size, spell
+from studio.recipe.search_space import (
+    Distribution,
+    Range,
+    Scalar,
+    SearchSpace,
+    Values,
+    count_combinations,
+    value_text,
+)
 from studio.services.datasets import versions
 from studio.services.estimates import estimates, reference_runs, run_duration
 from studio.services.precision import recommendation
@@ -40,7 +48,7 @@ TRIES = 30
 class Plan:
     """What a sweep tries, and how it chooses."""
 
-    space: Space
+    space: SearchSpace
     strategy: Strategy = "grid"
     count: int | None = None
     """How many runs; a grid has as many as there are combinations."""
@@ -64,7 +72,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospect:
-    space: Space
+    space: SearchSpace
     """What varies, in values as the recipe has them."""
     count: int
     """How many runs there will be."""
@@ -125,14 +133,14 @@ def of(db: Session, recipe: AnyRecipe, plan: Plan) -> Prospect:
     )
 
 
-def typed(recipe: AnyRecipe, space: Mapping[str, Several]) -> Space:
+def typed(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> SearchSpace:
     """Return a space whose values are what the recipe makes of them.
 
     Raises:
         InvalidError: there is no such knob, or it cannot have such a value.
 
     """
-    made: Space = {}
+    made: SearchSpace = {}
     for name, one in space.items():
         beside = _kind(recipe, space, name)
         if isinstance(one, Values):
@@ -158,14 +166,14 @@ def laid_over(recipe: AnyRecipe, settings: Settings) -> AnyRecipe:
 
 def counting(recipe: AnyRecipe, settings: Settings) -> Settings:
     """Return the settings that count: a rank is none where no adapter is trained."""
-    return variants.in_force(type(recipe), flatten(recipe.model_dump()), settings)
+    return variants.active_settings(type(recipe), flatten(recipe.model_dump()), settings)
 
 
-def draws(space: Space, seed: int) -> Iterator[Settings]:
+def draws(space: SearchSpace, seed: int) -> Iterator[Settings]:
     """Draw settings at random, each only once; the same for the same seed."""
     dice = random.Random(seed)  # noqa: S311 -- no secret
     seen: set[tuple[Scalar, ...]] = set()
-    while len(seen) < size(space):
+    while len(seen) < count_combinations(space):
         for _ in range(TRIES * 10):
             settings = {name: one.draw(dice) for name, one in space.items()}
             if (key := tuple(settings.values())) not in seen:
@@ -178,12 +186,14 @@ def draws(space: Space, seed: int) -> Iterator[Settings]:
 
 def in_words(settings: Mapping[str, Any]) -> str:
     """Write settings for a title: the knobs' own names, and their values."""
-    return " ".join(f"{name.rpartition('.')[2]}={spell(one)}" for name, one in settings.items())
+    return " ".join(
+        f"{name.rpartition('.')[2]}={value_text(one)}" for name, one in settings.items()
+    )
 
 
-def _count(plan: Plan, space: Space) -> int:
+def _count(plan: Plan, space: SearchSpace) -> int:
     _check(plan, space)
-    combinations = size(space)
+    combinations = count_combinations(space)
     if plan.strategy == "grid":
         return int(combinations)
     count = COUNT if plan.count is None else plan.count
@@ -198,8 +208,8 @@ def _count(plan: Plan, space: Space) -> int:
     return count
 
 
-def _check(plan: Plan, space: Space) -> None:
-    if size(space) < 2:  # noqa: PLR2004 -- one is no choice
+def _check(plan: Plan, space: SearchSpace) -> None:
+    if count_combinations(space) < 2:  # noqa: PLR2004 -- one is no choice
         raise InvalidError(
             "Nothing varies yet.", hint="Give a knob several values, or a range.", param="space"
         )
@@ -220,15 +230,16 @@ def _check(plan: Plan, space: Space) -> None:
                 hint="Write the values out, give the range a step, or search at random.",
                 param=name,
             )
-    if size(space) > MOST_RUNS:
+    count = count_combinations(space)
+    if count > MOST_RUNS:
         raise InvalidError(
-            f"A sweep has at most {MOST_RUNS} runs; this grid has {size(space):,.0f}.",
+            f"A sweep has at most {MOST_RUNS} runs; this grid has {count:,.0f}.",
             hint="Take fewer values, or search at random.",
             param="space",
         )
 
 
-def _points(space: Space) -> Iterator[Settings]:
+def _points(space: SearchSpace) -> Iterator[Settings]:
     for values in product(*(one.points() or () for one in space.values())):
         yield dict(zip(space, values, strict=True))
 
@@ -243,14 +254,14 @@ def _distinct(recipe: AnyRecipe, drawn: Iterable[Settings]) -> Iterator[Settings
             yield told
 
 
-def _kind(recipe: AnyRecipe, space: Mapping[str, Several], name: str) -> list[tuple[str, str]]:
+def _kind(recipe: AnyRecipe, space: Mapping[str, Distribution], name: str) -> list[tuple[str, str]]:
     """Return what else must be set for a knob to count, as far as the sweep can.
 
     Raises:
         InvalidError: the sweep never tries what the knob belongs to.
 
     """
-    one = variants.belongings(type(recipe)).get(name)
+    one = variants.variant_fields(type(recipe)).get(name)
     if one is None:
         return []
     varied = space.get(one.switch)
@@ -274,7 +285,7 @@ def _typed(
         ]
     except InvalidError as error:
         raise InvalidError(
-            f"{spell(value)}: {error.message.partition(': ')[2]}", param=name
+            f"{value_text(value)}: {error.message.partition(': ')[2]}", param=name
         ) from error
     return found
 

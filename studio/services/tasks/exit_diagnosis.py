@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 
 from studio.errors import FilesLostError, StudioError
-from studio.protocols.events import NO_ROOM, NO_ROOM_EXIT, Failed
+from studio.protocols.events import DISK_FULL, DISK_FULL_EXIT_CODE, Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,11 @@ TRAINING = "training"
 
 def of(end: End, work: str, where: str = "") -> Why:
     """Find the cause that fits, of what work and where in it; the exact ones come first."""
-    seen = ((end.rebooted, _REBOOT), (end.hung, _HUNG), (end.exit_code == NO_ROOM_EXIT, _FULL))
+    seen = (
+        (end.rebooted, _REBOOT),
+        (end.hung, _HUNG),
+        (end.exit_code == DISK_FULL_EXIT_CODE, _FULL),
+    )
     if why := next((why for is_so, why in seen if is_so), None):
         return why
     if why := _memory(work) if end.out_of_memory else _by_last_words(end, work):
@@ -118,7 +122,7 @@ _HUNG = Why(
     is_chance=True,
     tries=2,
 )
-_FULL = Why(code=NO_ROOM.code, message=NO_ROOM.message, hint=NO_ROOM.hint)
+_FULL = Why(code=DISK_FULL.code, message=DISK_FULL.message, hint=DISK_FULL.hint)
 
 
 def _memory(work: str) -> Why:

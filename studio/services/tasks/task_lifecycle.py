@@ -13,13 +13,13 @@ from typing import TypeVar
 
 from sqlmodel import Session, col, select
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Work
-from studio.protocols.events import Event, Failed, Finished, Phase, Stopped
+from studio.db.states import TaskStatus
+from studio.db.tasks import TaskBase
+from studio.protocols.events import Event, Failed, Finished, PhaseChanged, Stopped
 from studio.services.tasks import exit_diagnosis
 from studio.services.tasks.exit_diagnosis import End
 
-W = TypeVar("W", bound=Work)
+W = TypeVar("W", bound=TaskBase)
 
 MOST_ATTEMPTS = 3
 """Work whose process dies as often as this, unseen, is not tried again."""
@@ -27,30 +27,30 @@ MOST_ATTEMPTS = 3
 
 def waiting(db: Session, table: type[W]) -> Sequence[W]:
     """Return the work that waits, in the order in which it will begin."""
-    query = select(table).where(table.status == WorkStatus.QUEUED).order_by(col(table.id))
+    query = select(table).where(table.status == TaskStatus.QUEUED).order_by(col(table.id))
     return db.exec(query).all()
 
 
 def unfinished(db: Session, table: type[W]) -> Sequence[W]:
     """Return the work that goes on or waits."""
-    states = (WorkStatus.QUEUED, WorkStatus.RUNNING)
+    states = (TaskStatus.QUEUED, TaskStatus.RUNNING)
     return db.exec(select(table).where(col(table.status).in_(states)).order_by(col(table.id))).all()
 
 
 def live(db: Session, table: type[W]) -> Sequence[W]:
     """Return the work that a process was made for, or is about to be, wanted or not."""
-    is_live = (col(table.status) == WorkStatus.RUNNING) | col(table.pid).is_not(None)
+    is_live = (col(table.status) == TaskStatus.RUNNING) | col(table.pid).is_not(None)
     query = select(table).where(is_live).order_by(col(table.id))
     return db.exec(query).all()
 
 
-def begin(work: Work) -> None:
+def begin(work: TaskBase) -> None:
     """Take work out of the queue and forget what an earlier try has said."""
-    work.status, work.attempt = WorkStatus.RUNNING, work.attempt + 1
+    work.status, work.attempt = TaskStatus.RUNNING, work.attempt + 1
     work.events_offset, work.share, work.phase = 0, 0, ""
 
 
-def follow(work: Work, events: Iterable[Event], offset: int, name: str) -> Finished | None:
+def follow(work: TaskBase, events: Iterable[Event], offset: int, name: str) -> Finished | None:
     """Bring work up to date with what its process has said. Return what it ended with, if well.
 
     `name` is what the work is called in a sentence: "export".
@@ -58,11 +58,11 @@ def follow(work: Work, events: Iterable[Event], offset: int, name: str) -> Finis
     finished = None
     for event in events:
         match event:
-            case Phase(name=name, share=share):
+            case PhaseChanged(name=name, share=share):
                 work.phase, work.share = name, share or work.share
             case Finished():
                 finished, work.share = event, 1
-                close(work, WorkStatus.SUCCEEDED)
+                close(work, TaskStatus.SUCCEEDED)
             case Failed():
                 fail(work, event)
             case Stopped():
@@ -71,10 +71,10 @@ def follow(work: Work, events: Iterable[Event], offset: int, name: str) -> Finis
     return finished
 
 
-def settle(work: Work, end: End, name: str) -> None:
+def settle(work: TaskBase, end: End, name: str) -> None:
     """Close work whose process is gone; try again what ended without a word unseen."""
     work.pid = work.pid_started = None
-    if work.status is not WorkStatus.RUNNING:
+    if work.status is not TaskStatus.RUNNING:
         return
     if end.exit_code is None:
         _try_again(work, end, name)
@@ -82,23 +82,23 @@ def settle(work: Work, end: End, name: str) -> None:
         fail(work, exit_diagnosis.told(exit_diagnosis.of(end, name)))
 
 
-def give_back(work: Work) -> None:
-    work.status, work.finished_at = WorkStatus.QUEUED, None
+def give_back(work: TaskBase) -> None:
+    work.status, work.finished_at = TaskStatus.QUEUED, None
     work.error_code = work.error_message = work.error_hint = work.phase = ""
     work.share = 0
 
 
-def fail(work: Work, why: Failed) -> None:
+def fail(work: TaskBase, why: Failed) -> None:
     work.error_code, work.error_message, work.error_hint = why.code, why.message, why.hint
-    close(work, WorkStatus.FAILED)
+    close(work, TaskStatus.FAILED)
 
 
-def close(work: Work, status: WorkStatus) -> None:
+def close(work: TaskBase, status: TaskStatus) -> None:
     work.status, work.phase = status, ""
     work.finished_at = datetime.now(UTC)
 
 
-def _try_again(work: Work, end: End, name: str) -> None:
+def _try_again(work: TaskBase, end: End, name: str) -> None:
     if work.attempt < MOST_ATTEMPTS:
         give_back(work)
     else:

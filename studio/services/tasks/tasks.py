@@ -12,11 +12,11 @@ from typing import Any
 
 from sqlmodel import Session, col, select
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.errors import ConflictError, NotFoundError
 from studio.protocols.events import Event
-from studio.protocols.tasks import KINDS, ChoreDir
+from studio.protocols.tasks import TASK_DEFINITIONS, TaskDir
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import task_lifecycle
 
@@ -24,32 +24,32 @@ KEPT = timedelta(days=7)
 """How long a chore that has ended can still be looked at, unless its result is kept."""
 
 
-def ask(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Chore:
+def ask(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Task:
     """Queue a chore. One of its kind and for its subject that has not ended is it already."""
-    assert kind in KINDS, kind  # noqa: S101 -- a bug of ours
+    assert kind in TASK_DEFINITIONS, kind  # noqa: S101 -- a bug of ours
     same = (one for one in of(db, subject) if one.kind == kind and not one.status.is_final)
     if found := next(same, None):
         return found
-    chore = Chore(kind=kind, subject=subject, params=params)
+    chore = Task(kind=kind, subject=subject, params=params)
     db.add(chore)
     db.flush()
     return chore
 
 
-def get(db: Session, chore_id: int) -> Chore:
-    chore = db.get(Chore, chore_id)
+def get(db: Session, chore_id: int) -> Task:
+    chore = db.get(Task, chore_id)
     if chore is None:
         raise NotFoundError(f"There is no chore {chore_id}.", hint="It may have ended long ago.")
     return chore
 
 
-def of(db: Session, subject: str) -> Sequence[Chore]:
+def of(db: Session, subject: str) -> Sequence[Task]:
     """Return the chores for a subject, newest first."""
-    query = select(Chore).where(Chore.subject == subject).order_by(col(Chore.id).desc())
+    query = select(Task).where(Task.subject == subject).order_by(col(Task.id).desc())
     return db.exec(query).all()
 
 
-def follow(chore: Chore, events: Iterable[Event], offset: int, folder: ChoreDir) -> None:
+def follow(chore: Task, events: Iterable[Event], offset: int, folder: TaskDir) -> None:
     """Bring a chore up to date with what its process has said since last time."""
     if chore.status.is_final:
         return  # Called off, and its process does not know it yet.
@@ -57,7 +57,7 @@ def follow(chore: Chore, events: Iterable[Event], offset: int, folder: ChoreDir)
         chore.result = json.loads(folder.result.read_text(encoding="utf-8"))
 
 
-def cancel(chore: Chore) -> None:
+def cancel(chore: Task) -> None:
     """Call a chore off; a worker ends its process.
 
     Raises:
@@ -66,17 +66,17 @@ def cancel(chore: Chore) -> None:
     """
     if chore.status.is_final:
         raise ConflictError(f"{title(chore)} has ended already: {chore.status}.")
-    task_lifecycle.close(chore, WorkStatus.CANCELLED)
+    task_lifecycle.close(chore, TaskStatus.CANCELLED)
 
 
-def again(chore: Chore) -> None:
+def again(chore: Task) -> None:
     """Queue a chore that has failed once more; it finds the files of the tries before.
 
     Raises:
         ConflictError: it has not failed.
 
     """
-    if chore.status is not WorkStatus.FAILED:
+    if chore.status is not TaskStatus.FAILED:
         raise ConflictError(
             f"{title(chore)} is {chore.status}; only what has failed is tried again."
         )
@@ -84,33 +84,33 @@ def again(chore: Chore) -> None:
     task_lifecycle.give_back(chore)
 
 
-def title(chore: Chore) -> str:
+def title(chore: Task) -> str:
     """Return what a person calls it."""
-    known = KINDS.get(chore.kind)
+    known = TASK_DEFINITIONS.get(chore.kind)
     return known.title if known else chore.kind.capitalize()
 
 
-def about(chore: Chore) -> str:
+def about(chore: Task) -> str:
     """Return what it is for, in words: as who asked for it says, else by its subject."""
     noun, _, number = chore.subject.partition(":")
     told = f"{'data set' if noun == 'dataset' else noun} {number}" if number.isdecimal() else ""
     return str(chore.params.get("about", told))
 
 
-def needs_device(chore: Chore) -> bool:
-    return KINDS[chore.kind].needs_device if chore.kind in KINDS else False
+def needs_device(chore: Task) -> bool:
+    return TASK_DEFINITIONS[chore.kind].needs_device if chore.kind in TASK_DEFINITIONS else False
 
 
-def folder(parent: Path, chore: Chore) -> ChoreDir:
-    return ChoreDir(parent / str(chore.id))
+def folder(parent: Path, chore: Task) -> TaskDir:
+    return TaskDir(parent / str(chore.id))
 
 
 def tidy(db: Session, parent: Path) -> None:
     """Forget what has ended long ago, and take away what a kill has left half done."""
-    old = col(Chore.finished_at) < datetime.now(UTC) - KEPT
-    is_kept = col(Chore.kind).in_([name for name, kind in KINDS.items() if kind.is_kept])
-    needed = is_kept & (col(Chore.status) == WorkStatus.SUCCEEDED)
-    for chore in db.exec(select(Chore).where(old, ~needed)):
+    old = col(Task.finished_at) < datetime.now(UTC) - KEPT
+    is_kept = col(Task.kind).in_([name for name, kind in TASK_DEFINITIONS.items() if kind.is_kept])
+    needed = is_kept & (col(Task.status) == TaskStatus.SUCCEEDED)
+    for chore in db.exec(select(Task).where(old, ~needed)):
         db.delete(chore)
     db.flush()
-    atomic_dirs.sweep(parent, {str(chore_id) for chore_id in db.exec(select(Chore.id))})
+    atomic_dirs.sweep(parent, {str(chore_id) for chore_id in db.exec(select(Task.id))})

@@ -7,7 +7,7 @@ from typing import Literal
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from studio.processes.start_time import born
+from studio.processes.start_time import process_start_time
 from studio.settings import Settings
 
 State = Literal["off", "loading", "ready", "broken"]
@@ -65,7 +65,7 @@ def read(settings: Settings) -> Launcher:
 
 def _is_there(told: Launcher) -> bool:
     with suppress(psutil.NoSuchProcess):
-        return born(told.pid) == told.started
+        return process_start_time(told.pid) == told.started
     return False
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from sqlmodel import Session, col, select
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.hardware import Hardware
 from studio.services.tasks import tasks
 
@@ -15,8 +15,8 @@ KIND = "probe"
 
 def ask(db: Session, hardware: Hardware) -> None:
     """Queue the measurement of a machine that can train, unless it was measured or will be."""
-    lasting = col(Chore.status).not_in([WorkStatus.FAILED, WorkStatus.CANCELLED])
-    known = select(Chore.id).where(Chore.subject == subject(hardware), lasting)
+    lasting = col(Task.status).not_in([TaskStatus.FAILED, TaskStatus.CANCELLED])
+    known = select(Task.id).where(Task.subject == subject(hardware), lasting)
     if hardware.torch and db.exec(known).first() is None:
         tasks.ask(db, KIND, subject(hardware), {})
 
@@ -30,10 +30,10 @@ def subject(hardware: Hardware) -> str:
 
 def with_measured(db: Session, hardware: Hardware) -> Hardware:
     """Return a machine with what was measured of it."""
-    done = select(Chore).where(
-        Chore.subject == subject(hardware),
-        Chore.kind == KIND,
-        Chore.status == WorkStatus.SUCCEEDED,
+    done = select(Task).where(
+        Task.subject == subject(hardware),
+        Task.kind == KIND,
+        Task.status == TaskStatus.SUCCEEDED,
     )
     chore = db.exec(done).first()
     if chore is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlmodel import Session
 
-from studio.db.column_types import HOMES
+from studio.db.column_types import HOME_DIRS
 from studio.services.tasks import exit_diagnosis
 from studio.services.workers import workers
 from studio.settings import Settings
@@ -48,7 +48,7 @@ def clear(settings: Settings) -> None:
 
 def death(db: Session) -> Death | None:
     """Return how the worker ended, until another one is heard of."""
-    return None if workers.heard_of(db) else _read(HOMES[db.get_bind().dialect] / FILE)
+    return None if workers.heard_of(db) else _read(HOME_DIRS[db.get_bind().dialect] / FILE)
 
 
 def _read(path: Path) -> Death | None:

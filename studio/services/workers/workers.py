@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from sqlmodel import Session, col, delete, select
 
 from studio.db.tables import FailingStep, Worker
-from studio.db.tasks import Loaded
+from studio.db.tasks import LoadedModel
 from studio.hardware import Hardware, detect
 from studio.services.workers import matmul_speeds
 
@@ -25,7 +25,7 @@ def beat(db: Session, worker: Worker) -> None:
 
 def retire(db: Session, name: str) -> None:
     """Say that a worker has ended of its own will, and what it had loaded along with it."""
-    db.exec(delete(Loaded).where(col(Loaded.worker) == name))
+    db.exec(delete(LoadedModel).where(col(LoadedModel.worker) == name))
     db.exec(delete(Worker).where(col(Worker.name) == name))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from studio.errors import TrainingError
-from studio.protocols.events import Alarmed, Checkpointed, Event
+from studio.protocols.events import AlarmRaised, Checkpointed, Event
 from studio.recipe.checkpoints import Checkpoints
 from studio.training import exception_mapping
 from studio.training.checkpoints import checksums, trainer_state
@@ -216,4 +216,4 @@ class Saver(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         self._has_failed = True
 
     def _alarm(self, code: str, message: str, step: int, hint: str = "") -> None:
-        self._say(Alarmed(code=code, message=message, hint=hint, step=step))
+        self._say(AlarmRaised(code=code, message=message, hint=hint, step=step))

@@ -13,7 +13,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 from studio import hardware
 from studio.errors import TrainingError
-from studio.protocols.events import Alarmed
+from studio.protocols.events import AlarmRaised
 from studio.recipe.base import Recipe
 from studio.recipe.upgrade import upgrade
 from studio.training.checkpoints import checksums
@@ -73,7 +73,7 @@ class Shelf:
     def place(self, step: int) -> Path:
         return self._folder / f"checkpoint-{step}"
 
-    def newest(self, say: Callable[[Alarmed], None]) -> Checkpoint | None:
+    def newest(self, say: Callable[[AlarmRaised], None]) -> Checkpoint | None:
         """Return the newest that is whole. Broken ones are told of, and set aside."""
         self._sweep()
         for step in reversed(self._steps()):
@@ -101,7 +101,7 @@ class Shelf:
             step=step,
             best_step=best_step,
             recipe=self._recipe.model_dump(mode="json"),
-            versions=hardware.versions(),
+            versions=hardware.package_versions(),
         )
         try:
             yield partial
@@ -164,11 +164,11 @@ class Shelf:
         if _course(recipe) != _course(self._recipe):
             raise BrokenSealError("it was made by another recipe")
 
-    def _set_aside(self, step: int, why: BrokenSealError) -> Alarmed:
+    def _set_aside(self, step: int, why: BrokenSealError) -> AlarmRaised:
         broken = self.place(step).with_name(f"broken-checkpoint-{step}")
         checksums.remove(broken)
         self.place(step).rename(broken)
-        return Alarmed(
+        return AlarmRaised(
             code="broken_checkpoint",
             message=f"The checkpoint of step {step} cannot be used: {why}.",
             hint=f"It was set aside as {broken.name}; the one before it is tried.",

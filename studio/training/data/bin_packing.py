@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from itertools import groupby
 
-from studio.protocols.tokenizer_service import window_of
+from studio.protocols.tokenizer_service import packing_window
 
 
 def packed(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[list[int]]:
@@ -17,7 +17,9 @@ def packed(numbers: Sequence[int], sizes: Sequence[int], limit: int) -> list[lis
     Within an example, and from one to the next, they keep the order they come in.
     """
     found: list[list[int]] = []
-    for _, some in groupby(range(len(numbers)), key=lambda place: window_of(numbers[place]).start):
+    for _, some in groupby(
+        range(len(numbers)), key=lambda place: packing_window(numbers[place]).start
+    ):
         places = list(some)
         packs = fitted([sizes[place] for place in places], limit)
         found += [[places[one] for one in pack] for pack in packs]

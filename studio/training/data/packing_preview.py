@@ -9,7 +9,12 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from studio.errors import TrainingError
-from studio.protocols.tokenizer_service import Asked, Sizes, Window, window_of
+from studio.protocols.tokenizer_service import (
+    PackingWindow,
+    RowLengths,
+    TokenizerRequest,
+    packing_window,
+)
 from studio.training.data import bin_packing, chat_templates
 from studio.training.data.chat_templates import Template
 from studio.training.data.labels import IGNORED, Labelled, labelled
@@ -24,7 +29,7 @@ _PATIENCE = 3.0
 _LONG = "The rows near it are too long to be measured here."
 
 
-def measure(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Sizes:
+def measure(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> RowLengths:
     """Return how long the rows are that a row may be packed with."""
     assert asked.window is not None  # noqa: S101 -- asked for these
     learnt = _learnt(asked.window)
@@ -33,11 +38,11 @@ def measure(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Sizes:
     try:
         found = dict(_measured(asked, tokenizer))
     except TrainingError as error:
-        return Sizes(
+        return RowLengths(
             trouble=f"Which rows share an example with this one cannot be said. {error.message}"
         )
     kept = {number: one for number, one in found.items() if number not in held}
-    return Sizes(
+    return RowLengths(
         numbers=list(kept),
         tokens=[tokens for tokens, _ in kept.values()],
         firsts=[first for _, first in kept.values()],
@@ -45,7 +50,7 @@ def measure(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Sizes:
     )
 
 
-def beside(asked: Asked, sizes: Sizes) -> dict[int, int]:
+def beside(asked: TokenizerRequest, sizes: RowLengths) -> dict[int, int]:
     """Return the rows of a row's example by their numbers, itself among them: tokens of each.
 
     Empty where it is left out.
@@ -59,12 +64,14 @@ def beside(asked: Asked, sizes: Sizes) -> dict[int, int]:
     return dict(kept[one] for one in own)
 
 
-def read(asked: Asked, numbers: Collection[int]) -> list[Row]:
+def read(asked: TokenizerRequest, numbers: Collection[int]) -> list[Row]:
     """Return rows of a window by their numbers."""
     return [row for number, row in _rows(asked) if number in numbers and row is not None]
 
 
-def template(asked: Asked, rows: list[Row], tokenizer: PreTrainedTokenizerBase) -> Template | None:
+def template(
+    asked: TokenizerRequest, rows: list[Row], tokenizer: PreTrainedTokenizerBase
+) -> Template | None:
     """Return what writes the rows; None where there is only text."""
     if all(row.text is not None for row in rows):
         return None
@@ -72,7 +79,7 @@ def template(asked: Asked, rows: list[Row], tokenizer: PreTrainedTokenizerBase) 
     return Template(tokenizer)
 
 
-def _learnt(window: Window) -> range | list[int]:
+def _learnt(window: PackingWindow) -> range | list[int]:
     """Return the numbers of all rows that are learnt, wherever in the file they stand."""
     if not window.judged:
         return range(1, window.rows + 1)
@@ -81,16 +88,16 @@ def _learnt(window: Window) -> range | list[int]:
         return [number for number, label in enumerate(every, 1) if label is not False]
 
 
-def _rows(asked: Asked) -> Iterator[tuple[int, Row | None]]:
+def _rows(asked: TokenizerRequest) -> Iterator[tuple[int, Row | None]]:
     assert asked.window is not None  # noqa: S101 -- asked for these
     with Path(asked.window.path).open("rb") as file:
         file.seek(asked.window.start)
-        for number, line in zip(window_of(asked.number), file, strict=False):
+        for number, line in zip(packing_window(asked.number), file, strict=False):
             yield number, taught(json.loads(line), number, "training")
 
 
 def _measured(
-    asked: Asked, tokenizer: PreTrainedTokenizerBase
+    asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[int, tuple[int, int]]]:
     """Yield each row's number, its tokens, and where the first stands that is learnt."""
     began = time.process_time()

@@ -2,12 +2,12 @@
 
 from transformers import PreTrainedTokenizerBase
 
-from studio.protocols.tokenizer_service import Asked, Prompt
+from studio.protocols.tokenizer_service import PromptTokens, TokenizerRequest
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import Template
 
 
-def of(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+def of(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
     """Return the tokens of a row with `messages`, or with a `text` to be gone on with.
 
     Raises:
@@ -19,11 +19,13 @@ def of(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Prompt:
     chat_templates.install(tokenizer, asked.chat_template)
     template = Template(tokenizer)
     text = template.prompt(asked.row["messages"])
-    return Prompt(ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stops)
+    return PromptTokens(
+        ids=tokenizer(text, add_special_tokens=False)["input_ids"], stops=template.stops
+    )
 
 
-def _continuation(text: str, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+def _continuation(text: str, tokenizer: PreTrainedTokenizerBase) -> PromptTokens:
     ids = tokenizer(text)["input_ids"]
     if len(ids) > 1 and ids[-1] == tokenizer.eos_token_id:
         ids.pop()  # Some tokenizers end every text.
-    return Prompt(ids=ids, stops=[tokenizer.eos_token_id])
+    return PromptTokens(ids=ids, stops=[tokenizer.eos_token_id])

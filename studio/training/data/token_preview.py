@@ -9,24 +9,24 @@ from transformers import PreTrainedTokenizerBase
 
 from studio.errors import InvalidError, TrainingError
 from studio.protocols.tokenizer_service import (
-    SHOWN_TEXT,
-    SHOWN_TOKENS,
-    Asked,
-    Pack,
-    Shared,
-    Sizes,
-    Source,
-    Templates,
+    MAX_PREVIEW_CHARACTERS,
+    MAX_PREVIEW_TOKENS,
+    PackedExample,
+    PackedRow,
+    RowLengths,
+    TemplatePreview,
+    TemplatePreviews,
+    TemplateSource,
     Token,
-    Tokens,
-    Written,
+    TokenizerRequest,
+    TokenPreview,
 )
 from studio.training.data import chat_templates, packing_preview
 from studio.training.data.chat_templates import Span, Template
 from studio.training.data.labels import IGNORED, Labelled, labelled, until_last_answer
 from studio.training.data.rows import Row, taught
 
-_TITLES: dict[Source, str] = {
+_TITLES: dict[TemplateSource, str] = {
     "model": "The model's own",
     "chatml": "ChatML",
     "plain": "Plain text",
@@ -45,7 +45,9 @@ _PROBE = Row(
 )
 
 
-def tokens(asked: Asked, tokenizer: PreTrainedTokenizerBase, sizes: Sizes | None = None) -> Tokens:
+def tokens(
+    asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase, sizes: RowLengths | None = None
+) -> TokenPreview:
     """Return what training would make of a row, by the very same code.
 
     Of a row that is packed with others, `sizes` are those of all it may be packed with.
@@ -75,7 +77,7 @@ def tokens(asked: Asked, tokenizer: PreTrainedTokenizerBase, sizes: Sizes | None
     return seen.model_copy(update={"pack": pack})
 
 
-def choices(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Templates:
+def choices(asked: TokenizerRequest, tokenizer: PreTrainedTokenizerBase) -> TemplatePreviews:
     """Return what the other chat templates make of a row, or of a small talk in place of a text.
 
     The one that was asked about is not tried: it may be what has just failed, at length.
@@ -84,14 +86,14 @@ def choices(asked: Asked, tokenizer: PreTrainedTokenizerBase) -> Templates:
     if row is None or row.text is not None or not until_last_answer(row).messages:
         row = _PROBE
     own, end = tokenizer.chat_template, tokenizer.eos_token
-    found: list[Written] = []
+    found: list[TemplatePreview] = []
     for name in [one for one in _TITLES if one != asked.chat_template]:
         tokenizer.chat_template, tokenizer.eos_token = own, end
         found.append(_choice(name, row, tokenizer))
-    return Templates(has_own=bool(own), choices=found)
+    return TemplatePreviews(has_own=bool(own), choices=found)
 
 
-def _row(asked: Asked) -> Row | None:
+def _row(asked: TokenizerRequest) -> Row | None:
     try:
         return taught(asked.row, asked.number, "training")
     except ValueError as error:
@@ -102,15 +104,20 @@ def _row(asked: Asked) -> Row | None:
         ) from error
 
 
-def _held(asked: Asked, sizes: Sizes) -> str:
+def _held(asked: TokenizerRequest, sizes: RowLengths) -> str:
     if asked.number not in sizes.held:
         return ""
     return "This row is held back to measure by, and shares an example with none."
 
 
-def _pack(asked: Asked, together: Mapping[int, int], show: Mapping[int, _Show]) -> Pack:
+def _pack(
+    asked: TokenizerRequest, together: Mapping[int, int], show: Mapping[int, _Show]
+) -> PackedExample:
     """Tell the rows of an example, and of those around the one asked about their tokens."""
-    left, shown = SHOWN_TOKENS - min(together[asked.number], SHOWN_TOKENS), dict[int, range]()
+    left, shown = (
+        MAX_PREVIEW_TOKENS - min(together[asked.number], MAX_PREVIEW_TOKENS),
+        dict[int, range](),
+    )
     before = max((number for number in together if number < asked.number), default=None)
     if before is not None:
         shown[before] = range(max(0, together[before] - _TAIL), together[before])
@@ -118,14 +125,14 @@ def _pack(asked: Asked, together: Mapping[int, int], show: Mapping[int, _Show]) 
         shown[number] = range(min(left, together[number]))
         left -= len(shown[number])
     rows = [
-        Shared(
+        PackedRow(
             number=number,
             size=size,
             tokens=list(show[number](places=shown[number])) if shown.get(number) else [],
         )
         for number, size in together.items()
     ]
-    return Pack(rows=rows, size=sum(together.values()), limit=asked.max_length)
+    return PackedExample(rows=rows, size=sum(together.values()), limit=asked.max_length)
 
 
 def _shown(
@@ -135,7 +142,7 @@ def _shown(
     template: Template | None,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
-    places: range = range(SHOWN_TOKENS),
+    places: range = range(MAX_PREVIEW_TOKENS),
 ) -> Iterator[Token]:
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     special |= set(tokenizer.all_special_ids)
@@ -159,9 +166,9 @@ def _shown(
         told = max(told, end)
 
 
-def _seen(asked: Asked, row: Row, found: Labelled, shown: list[Token]) -> Tokens:
+def _seen(asked: TokenizerRequest, row: Row, found: Labelled, shown: list[Token]) -> TokenPreview:
     total, most = len(found.ids), asked.max_length
-    return Tokens(
+    return TokenPreview(
         tokens=shown,
         total=total,
         learnt=_learnt(found, 1, most),
@@ -179,7 +186,7 @@ def _learnt(found: Labelled, start: int, end: int | None) -> int:
     return len(labels) - labels.count(IGNORED)
 
 
-def _sentences(asked: Asked, row: Row) -> Iterator[str]:
+def _sentences(asked: TokenizerRequest, row: Row) -> Iterator[str]:
     if row.text is not None:
         yield "Text without turns: every token is learnt, and no chat template is used."
     if "chosen" in asked.row:
@@ -205,8 +212,8 @@ def _warnings(found: Labelled, most: int) -> Iterator[str]:
         yield f"{cut:,} tokens are cut off, {share} of which would have been learnt."
 
 
-def _nothing(why: str) -> Tokens:
-    return Tokens(
+def _nothing(why: str) -> TokenPreview:
+    return TokenPreview(
         tokens=[],
         total=0,
         learnt=0,
@@ -219,22 +226,22 @@ def _nothing(why: str) -> Tokens:
     )
 
 
-def _choice(name: Source, row: Row, tokenizer: PreTrainedTokenizerBase) -> Written:
+def _choice(name: TemplateSource, row: Row, tokenizer: PreTrainedTokenizerBase) -> TemplatePreview:
     pieces: list[tuple[str, bool]] = []
     refused, text = "", ""
     try:
         chat_templates.install(tokenizer, name)
         (written,) = Template(tokenizer).write([until_last_answer(row)])
         text = written.text
-        pieces = list(_pieces(text[:SHOWN_TEXT], written.answers))
+        pieces = list(_pieces(text[:MAX_PREVIEW_CHARACTERS], written.answers))
     except TrainingError as error:
         refused = error.message
-    return Written(
+    return TemplatePreview(
         name=name,
         title=_TITLES[name],
         refused=refused,
         pieces=pieces,
-        shortened=len(text) > SHOWN_TEXT,
+        shortened=len(text) > MAX_PREVIEW_CHARACTERS,
     )
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from studio.errors import TrainingError
 from studio.intake.quality import length_stats
 from studio.intake.quality.length_stats import Refused, Tally
-from studio.protocols.tokenizer_service import Source
+from studio.protocols.tokenizer_service import TemplateSource
 from studio.training.data import chat_templates
 from studio.training.data.chat_templates import Span, Template, TemplateRefusedError
 from studio.training.data.labels import IGNORED, Labelled, labelled, until_last_answer
@@ -27,7 +27,7 @@ _REASON = 300
 """Characters of a reason: a template may say what it likes."""
 
 
-def writer(tokenizer: PreTrainedTokenizerBase, chat_template: Source) -> Write:
+def writer(tokenizer: PreTrainedTokenizerBase, chat_template: TemplateSource) -> Write:
     """Return what writes rows as a run would, which asks for a template only to write turns."""
     made: list[Template] = []
 

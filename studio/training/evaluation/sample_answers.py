@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
-from studio.protocols.events import Sampled, Stage
+from studio.protocols.events import Sampled, SampleStage
 from studio.training.data.chat_templates import Template
 from studio.training.data.rows import Message, Row, is_learnt
 from studio.training.models import quantised_weights
@@ -48,7 +48,7 @@ class Sampler:
         self._max_new_tokens = max_new_tokens
         self._stops = template.stops if template else [tokenizer.eos_token_id]
 
-    def answer(self, model: PreTrainedModel, stage: Stage, step: int) -> Iterator[Sampled]:
+    def answer(self, model: PreTrainedModel, stage: SampleStage, step: int) -> Iterator[Sampled]:
         """Yield one answer a prompt, in the prompts' order."""
         answers: list[str] = []
         with watched(model) as formats:

@@ -21,7 +21,7 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from studio.protocols.events import Event, Phase
+from studio.protocols.events import Event, PhaseChanged
 from studio.protocols.run_dir import ExportDir, JobSpec, RunDir
 from studio.recipe.base import Recipe
 from studio.recipe.exports import ExportSpec
@@ -97,7 +97,7 @@ class Progress:
             whole = (at + share) / len(self.parts)
             if whole - self._told >= _STEP:
                 self._told = whole
-                self.say(Phase(name=part, share=whole))
+                self.say(PhaseChanged(name=part, share=whole))
 
         print(part, flush=True)  # noqa: T201 -- the export's own log
         self._told = -1.0

@@ -24,7 +24,7 @@ from transformers.core_model_loading import (
 from transformers.utils import cached_file
 from transformers.utils.hub import get_checkpoint_shard_files
 
-from studio.recipe.adapters import FullFineTune, Lora, keeps_own_formats
+from studio.recipe.adapters import FullFineTune, Lora, keeps_saved_dtypes
 from studio.recipe.float_formats import DType
 from studio.recipe.precision import Precision
 from studio.training.models import loader, remote_code
@@ -85,7 +85,7 @@ def formats(
     chosen = native_dtypes.formats(found)
     counts = native_dtypes.counts(found, chosen)
     main = loader.weights_format(next(iter(counts), _declared(config, mode.weights)), mode, adapter)
-    if not keeps_own_formats(adapter, mode) or len(counts) < 2:  # noqa: PLR2004 -- two make a mixture
+    if not keeps_saved_dtypes(adapter, mode) or len(counts) < 2:  # noqa: PLR2004 -- two make a mixture
         return Formats(main)
     return _by_name(_empty(name, config, main, code), chosen, main)
 
@@ -118,7 +118,7 @@ def rounded(
         return None
     cast = model_facts.read(folder).rounded(
         main,
-        keeps_own=keeps_own_formats(adapter, mode),
+        keeps_own=keeps_saved_dtypes(adapter, mode),
         is_quantised=adapter.quantised is not None,
     )
     return None if cast is None else asdict(cast)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerState
 
 from studio.errors import TrainingError
-from studio.protocols.events import Alarmed
-from studio.recipe.float_formats import FORMATS
+from studio.protocols.events import AlarmRaised
+from studio.recipe.float_formats import FLOAT_FORMATS
 from studio.recipe.precision import Precision
 from studio.training.models import weight_formats
 from studio.training.monitoring.numeric_health import Findings, Health
@@ -187,7 +187,7 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         """Return what the newest look at the run has found, once."""
         return self.health.take() if self.health is not None else None
 
-    def judge(self, reading: Reading) -> list[Alarmed]:
+    def judge(self, reading: Reading) -> list[AlarmRaised]:
         """Return what is new to tell."""
         if self.health is not None and not _is_sound(reading):
             self.health.want()
@@ -198,7 +198,7 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
         new = [trouble for trouble in troubles if trouble.code not in self._told]
         self._told |= {trouble.code for trouble in new}
         return [
-            Alarmed(
+            AlarmRaised(
                 code=trouble.code,
                 message=trouble.message,
                 hint=trouble.hint,
@@ -301,7 +301,7 @@ class Guard(TrainerCallback):  # type: ignore[misc] # upstream is untyped
                 hint="In float16, choose bfloat16 or float32; else lower the learning rate.",
                 module=found.module,
             )
-        elif peak * LEAST_HEADROOM > FORMATS["float16"].largest:
+        elif peak * LEAST_HEADROOM > FLOAT_FORMATS["float16"].largest:
             yield _Trouble(
                 code="little_headroom",
                 message=f"{name} puts out {peak:,.0f}; float16 ends at 65,504.",

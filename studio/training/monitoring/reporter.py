@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from studio.protocols.events import Event, Progressed, Started
+from studio.protocols.events import Event, MetricsLogged, Started
 from studio.training.memory.process_memory import Gauge
 from studio.training.monitoring.divergence_guard import Guard, Reading
 from studio.training.stop_handler import Stop
@@ -154,7 +154,7 @@ class Reporter(TrainerCallback):  # type: ignore[misc] # upstream is untyped
     def _report(self, state: TrainerState, metrics: dict[str, float]) -> None:
         self.last |= metrics
         self._say(
-            Progressed(
+            MetricsLogged(
                 step=state.global_step,
                 epoch=state.epoch or 0.0,
                 tokens=self.tokens,

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from studio.recipe.float_formats import Operand
+from studio.recipe.float_formats import MatmulDType
 from studio.recipe.precision import Precision
 
-_FLAGS: dict[Operand, str] = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+_FLAGS: dict[MatmulDType, str] = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 """Torch's words for what a product of float32 may read. They are leave, not an order."""
 
 SIZE = 256
@@ -22,7 +22,7 @@ SIZE = 256
 @contextmanager
 def reading(mode: Precision, device: torch.device) -> Iterator[bool]:
     """Make products of float32 read what the mode says. Yield whether that had to be emulated."""
-    wanted: Operand = mode.matmul if mode.compute == "float32" else "float32"
+    wanted: MatmulDType = mode.matmul if mode.compute == "float32" else "float32"
     with _flags(wanted):
         if wanted != "bfloat16" or operand(device) == wanted:
             yield False
@@ -71,7 +71,7 @@ def read_by(
 
 
 @contextmanager
-def _flags(wanted: Operand) -> Iterator[None]:
+def _flags(wanted: MatmulDType) -> Iterator[None]:
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision(_FLAGS[wanted])
     # Convolutions have a flag of their own, and it is on unless somebody turns it off.

@@ -7,7 +7,7 @@ from fastapi.responses import Response
 from sqlmodel import Session
 
 from studio.db.accounts import Scope
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.errors import InvalidError, StudioError
 from studio.services.accounts import accounts, api_tokens, login_sessions, passwords
 from studio.web.auth.identity import Identity, Who
@@ -69,7 +69,7 @@ def change(request: Request, who: Who, old: Text, password: Text, again: Text) -
     """Change one's own password. The database is not held while hashes are made."""
     engine = request.app.state.engine
     try:
-        with reading(engine) as db:
+        with read_session(engine) as db:
             account = accounts.get(db, who.account_id or 0)
         place = f"signed in as {account.name}"
         request.app.state.tries.begin(account.name, place)
@@ -79,7 +79,7 @@ def change(request: Request, who: Who, old: Text, password: Text, again: Text) -
             raise InvalidError("The two are not the same.", param="again")
         hashed = passwords.digest(password)
     except StudioError as error:
-        with reading(engine) as db:
+        with read_session(engine) as db:
             return _page(request, db, who, refused=error)
     with unit_of_work(engine) as db:
         mine = accounts.get(db, who.account_id or 0)

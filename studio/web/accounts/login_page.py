@@ -7,9 +7,9 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response
 from sqlmodel import Session
 
-from studio.db.accounts import Account, Purpose, Role
-from studio.db.session import reading, unit_of_work
-from studio.errors import ConflictError, InvalidError, StudioError, UnknownPersonError
+from studio.db.accounts import Account, LinkPurpose, Role
+from studio.db.session import read_session, unit_of_work
+from studio.errors import ConflictError, InvalidError, StudioError, UnauthorizedError
 from studio.services.accounts import accounts, login_sessions, oidc, one_time_links, passwords
 from studio.web.auth import identity
 from studio.web.auth.identity import Visitor
@@ -47,7 +47,7 @@ def enter(request: Request, name: Text = "", password: Secret = "", there: Here 
     request.state.deed = name.strip().lower()[:80] or "nobody"
     try:
         state.tries.begin(name, address)
-        with reading(state.engine) as db:
+        with read_session(state.engine) as db:
             account = accounts.find(db, name)
         account = accounts.require(account, password)
     except StudioError as error:
@@ -72,10 +72,10 @@ def choose(
             accounts.choose_password(db, account, hashed)
             request.state.deed = account.name
             return let_in(request, db, account.id, "/")
-    except UnknownPersonError as error:
+    except UnauthorizedError as error:
         return page(request, "accounts/link.html", status=401, problem=error)
     except StudioError as error:
-        with reading(engine) as db:
+        with read_session(engine) as db:
             return _password(request, db, t, error, name)
 
 
@@ -115,12 +115,12 @@ def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
     try:
         with unit_of_work(request.app.state.engine) as db:
             ticket = one_time_links.look(db, secret)
-            if ticket.purpose is not Purpose.ENTER:
+            if ticket.purpose is not LinkPurpose.ENTER:
                 return _password(request, db, secret)
             one_time_links.use(db, secret)
             request.state.deed = identity.LOCAL.name
             return let_in(request, db, None, "/")
-    except UnknownPersonError as error:
+    except UnauthorizedError as error:
         if visitor is not None:
             return RedirectResponse("/", 303)
         return page(request, "accounts/link.html", status=401, problem=error)
@@ -128,13 +128,13 @@ def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
 
 def _account_of(db: Session, secret: str, name: str) -> Account:
     ticket = one_time_links.use(db, secret)
-    if ticket.purpose is Purpose.FIRST:
+    if ticket.purpose is LinkPurpose.FIRST:
         if accounts.has_any(db):
             raise ConflictError("Somebody has become the administrator already.")
         return accounts.add(db, name, Role.ADMINISTRATOR)
     holder = one_time_links.holder(db, ticket)
-    if ticket.purpose is not Purpose.PASSWORD or holder is None:
-        raise UnknownPersonError("This link is for something else.")
+    if ticket.purpose is not LinkPurpose.PASSWORD or holder is None:
+        raise UnauthorizedError("This link is for something else.")
     return holder
 
 
@@ -167,7 +167,7 @@ def _password(
         "accounts/password.html",
         status=status_of(problem) if problem else 200,
         secret=secret,
-        is_first=ticket.purpose is Purpose.FIRST,
+        is_first=ticket.purpose is LinkPurpose.FIRST,
         name=account.name if account else name,
         problem=problem,
         shortest=passwords.SHORTEST,

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from studio.db.session import unit_of_work
-from studio.errors import NotFoundError, StudioError, UnknownPersonError
+from studio.errors import NotFoundError, StudioError, UnauthorizedError
 from studio.services.accounts import oidc, oidc_accounts
 from studio.settings import Settings
 from studio.web.accounts.login_page import let_in, local, refused
@@ -53,7 +53,7 @@ def receive(
     try:
         begun = app.pending.take(state, identity.cookies(request.scope).get(_cookie(request), ""))
         if error or not code:
-            raise UnknownPersonError(
+            raise UnauthorizedError(
                 f"{oidc.host(config)} did not sign you in.", hint="Try again, or by a password."
             )
         visitor = oidc.visitor(config, _back(request, config), code, begun)

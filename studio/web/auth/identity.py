@@ -12,7 +12,7 @@ from sqlmodel import Session
 from studio.db.accounts import Account, Role, Scope
 from studio.db.column_types import now
 from studio.db.owners import Actor
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import accounts, api_tokens, login_sessions
 from studio.settings import Settings
 from studio.web.auth.permissions import Asks
@@ -70,7 +70,7 @@ def recognise(engine: Engine, settings: Settings, asked: Asked) -> Identity | No
         return _by_proxy(engine, settings, named)
     if not (shown or cookie):
         return None
-    with reading(engine) as db:
+    with read_session(engine) as db:
         return _by_token(db, settings, shown) if shown else _by_cookie(db, settings, cookie)
 
 
@@ -105,7 +105,7 @@ def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
 
 def _by_proxy(engine: Engine, settings: Settings, name: str) -> Identity | None:
     """Believe a listed proxy. Who is new gets an account, if such are let in at all."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         found = accounts.find(db, name)
         if found is not None:
             return of_account(found)

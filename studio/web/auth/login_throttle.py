@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from studio.errors import TooManyError
+from studio.errors import TooManyRequestsError
 
 WINDOW_SECONDS = 15 * 60
 KEPT = 10_000
@@ -49,7 +49,7 @@ class Tries:
         }
         with self._lock:
             if any(self._count(key).failures >= most for key, most in limits.items()):
-                raise TooManyError(
+                raise TooManyRequestsError(
                     "Too many tries to sign in.",
                     hint=f"Wait {WINDOW_SECONDS // 60} minutes, or ask for a link.",
                 )

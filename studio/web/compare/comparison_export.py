@@ -8,7 +8,7 @@ from datetime import UTC
 from fastapi.responses import Response
 from sqlmodel import Session
 
-from studio.db.summaries import Comparison as Saved
+from studio.db.summaries import SavedComparison as Saved
 from studio.services.compare import compare
 from studio.services.compare.comparable_metrics import is_noisy
 from studio.services.compare.compare import Cell, Comparison

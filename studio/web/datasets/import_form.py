@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from studio.data_sources import SOURCES, Source
-from studio.db.tasks import Chore
+from studio.data_sources import SOURCE_ADAPTER, Source
+from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.services.datasets import import_sources
 from studio.services.datasets.import_sources import Entry, Offer
@@ -26,7 +26,7 @@ class Bringing:
     """The folder that is looked into."""
     above: str
     entries: list[Entry]
-    fetching: Sequence[Chore]
+    fetching: Sequence[Task]
     values: Mapping[str, str] = field(default_factory=dict)
     """What was typed, if it was refused."""
 
@@ -69,7 +69,7 @@ def read(posted: Mapping[str, Any]) -> Source:
     """
     told = {name: str(value) for name, value in posted.items() if name != "name" and value}
     try:
-        return SOURCES.validate_python(told)
+        return SOURCE_ADAPTER.validate_python(told)
     except ValidationError as error:
         first = error.errors()[0]
         param = str(first["loc"][-1]) if first["loc"] else ""

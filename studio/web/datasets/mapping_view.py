@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.db.tables import Dataset
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import InvalidError, TooLargeError
 from studio.intake import mapping_text
 from studio.intake.conversion import file_preview
@@ -154,9 +154,9 @@ class Screen:
             return mapping
         return mapping.model_copy(update={"split": Split(kind="dataset")})
 
-    def _failed(self) -> Chore | None:
+    def _failed(self) -> Task | None:
         chore = dataset_builds.of(self.db, self.dataset.id or 0)
-        return chore if chore is not None and chore.status is WorkStatus.FAILED else None
+        return chore if chore is not None and chore.status is TaskStatus.FAILED else None
 
     def _others(self) -> list[tuple[str, str]]:
         """Return what rows may be measured on: the file that was brought along, or another set."""

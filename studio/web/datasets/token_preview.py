@@ -9,9 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.errors import InvalidError, StudioError
-from studio.protocols.tokenizer_service import Asked, Shared, Source, Templates, Token, Tokens
+from studio.protocols.tokenizer_service import (
+    PackedRow,
+    TemplatePreviews,
+    TemplateSource,
+    Token,
+    TokenizerRequest,
+    TokenPreview,
+)
 from studio.services.datasets import datasets, token_preview
 from studio.services.datasets.token_preview import Place
 from studio.services.datasets.versions import Part
@@ -38,7 +45,7 @@ class Wanted(BaseModel):
     step: Literal["", "back", "on", "random"] = ""
     """Which row to go to from there."""
     max_length: int = Field(default=1024, ge=1, le=1_048_576)
-    chat_template: Source = "model"
+    chat_template: TemplateSource = "model"
     packing: bool = False
     validation_share: float = Field(default=0.05, gt=0, le=0.5)
     seed: int = Field(default=42, ge=0, lt=2**32)
@@ -65,10 +72,10 @@ class Turn:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
     place: Place | None = None
-    tokens: Tokens | None = None
+    tokens: TokenPreview | None = None
     turns: list[Turn] = field(default_factory=list)
     problem: StudioError | None = None
-    templates: Templates | None = None
+    templates: TemplatePreviews | None = None
     """What to choose from, where the model has no template of its own."""
 
     @property
@@ -108,15 +115,15 @@ class Sight:
         return told % {"rows": rows, "full": full}
 
     @property
-    def before(self) -> list[Shared]:
+    def before(self) -> list[PackedRow]:
         """Return the row right before in the example, if there is one."""
         return self._around(lambda one, own: one < own)[-1:]
 
     @property
-    def behind(self) -> list[Shared]:
+    def behind(self) -> list[PackedRow]:
         return self._around(lambda one, own: one > own)
 
-    def _around(self, is_there: Callable[[int, int], bool]) -> list[Shared]:
+    def _around(self, is_there: Callable[[int, int], bool]) -> list[PackedRow]:
         assert self.place is not None  # noqa: S101 -- rows are packed with those of their file
         rows = self.tokens.pack.rows if self.tokens and self.tokens.pack else []
         return [one for one in rows if is_there(one.number, self.place.number)]
@@ -131,7 +138,7 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
         return Sight(problem=InvalidError(f"The {name} is not what it may be.", hint="Mend it."))
     where: Place | None = None
     try:
-        with reading(engine) as db:
+        with read_session(engine) as db:
             where = _place(db, known)
             row = token_preview.row(settings.datasets, where)
             asked = token_preview.question(
@@ -157,7 +164,7 @@ def _place(db: Session, wanted: Wanted) -> Place:
     return token_preview.place(db, dataset, wanted.split, wanted.row + steps, wanted.version)
 
 
-def _seen(settings: Settings, where: Place, asked: Asked) -> Sight:
+def _seen(settings: Settings, where: Place, asked: TokenizerRequest) -> Sight:
     try:
         found = tokenizer_client.tokens(settings, asked)
     except InvalidError as error:
@@ -170,7 +177,7 @@ def _seen(settings: Settings, where: Place, asked: Asked) -> Sight:
 _TEMPLATES = {"kind": "templates", "window": None}
 
 
-def _choices(settings: Settings, asked: Asked) -> Templates | None:
+def _choices(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews | None:
     """Return the templates that could write the row; none where they cannot be told either."""
     try:
         return tokenizer_client.templates(settings, asked.model_copy(update=_TEMPLATES))
@@ -178,7 +185,7 @@ def _choices(settings: Settings, asked: Asked) -> Templates | None:
         return None
 
 
-def _turns(found: Tokens) -> list[Turn]:
+def _turns(found: TokenPreview) -> list[Turn]:
     turns: list[Turn] = []
     was_cut = False
     for number, tokens in groupby(found.tokens, key=lambda token: token.turn):

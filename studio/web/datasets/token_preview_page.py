@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.services.datasets import datasets
 from studio.web.datasets import token_preview
 from studio.web.forms import choices
@@ -33,7 +33,7 @@ def of_dataset(
     config: Config,
     model: Annotated[str, Query(max_length=500)] = "",
 ) -> Response:
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
         known = choices.model_names(db)
         name, version = dataset.name, dataset.version

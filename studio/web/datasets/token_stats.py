@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlmodel import Session
 
 from studio.db.tables import Dataset, DatasetVersion
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, StudioError
 from studio.intake.quality import length_stats as counts
 from studio.intake.quality.length_stats import Bar, Cut, Stats, Tally
-from studio.protocols.tokenizer_service import Source
+from studio.protocols.tokenizer_service import TemplateSource
 from studio.services.datasets import token_stats, versions
 from studio.services.datasets.token_stats import Which
 
@@ -36,7 +36,7 @@ class Wanted(BaseModel):
     """By default the one in use."""
     model: str = Field(min_length=1, max_length=500)
     """The base model, as recipes name it."""
-    chat_template: Source = "model"
+    chat_template: TemplateSource = "model"
     max_length: int = Field(default=1024, ge=1, le=counts.LONGEST)
 
     @property
@@ -79,7 +79,7 @@ class Figures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     wanted: Wanted | None = None
-    chore: Chore | None = None
+    chore: Task | None = None
     """What counts, where that is still going on, or has failed."""
     figures: Figures | None = None
     problem: StudioError | None = None

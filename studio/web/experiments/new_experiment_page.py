@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.db.tables import Experiment
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
@@ -81,7 +81,7 @@ def anew(request: Request, posted: Posted, db: Reads) -> Response:
 @router.post("/advice")
 def advise(request: Request, posted: Posted, config: Config) -> Response:
     """Say what is to be said of a form as it stands; nothing is written, so nobody waits."""
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         draft = draft_form.posted(db, posted)
         told = recipe_preview.of(db, draft.method, draft.values)
         form = fieldset(draft.method.recipe, draft.values, base=draft.base)

@@ -11,7 +11,7 @@ from studio.errors import InvalidError
 from studio.methods import METHODS
 from studio.methods.base import Method
 from studio.recipe import yaml
-from studio.recipe.fields import Section, sections_in
+from studio.recipe.fields import Section, section_types
 from studio.recipe.upgrade import upgrade
 from studio.web.forms.recipe_form import written
 
@@ -61,7 +61,7 @@ def _section(
     for key, value in given.items():
         name, dotted = str(key)[:100], f"{prefix}{str(key)[:100]}"
         info = section.model_fields.get(name)
-        inside = sections_in(info.annotation) if info else []
+        inside = section_types(info.annotation) if info else []
         if info is None:
             problems.append(f"There is no setting called {dotted}.{_hint(section, name)}")
         elif inside and isinstance(value, Mapping):
@@ -91,7 +91,7 @@ def _hint(section: type[BaseModel], name: str) -> str:
 
 def _names(section: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, info in section.model_fields.items():
-        inside = sections_in(info.annotation)
+        inside = section_types(info.annotation)
         for one in inside:
             yield from _names(one, f"{prefix}{name}.")
         if not inside:

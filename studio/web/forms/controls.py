@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from studio.recipe.fields import Knob
+from studio.recipe.fields import FieldSpec
 
 Widget = Literal["text", "number", "checkbox", "select"]
 
@@ -15,7 +15,7 @@ class Input:
 
     name: str
     widget: Widget
-    knob: Knob
+    knob: FieldSpec
     help: str
     value: str
     """As it stands in the control; what a person typed is kept as it was."""

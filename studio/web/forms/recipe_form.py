@@ -12,8 +12,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from studio.recipe.fields import knob_of
-from studio.schemas.field_docs import texts
+from studio.recipe.fields import field_spec
+from studio.schemas.field_docs import field_descriptions
 from studio.schemas.validation_errors import field_errors
 from studio.web.forms.controls import Fieldset, Input, Widget
 
@@ -54,7 +54,12 @@ def _fieldset(section: type[BaseModel], given: _Given, prefix: str) -> Fieldset:
         intro=_intro(section),
         inputs=tuple(_inputs(section, given, prefix)),
         inner=tuple(
-            _part(info, texts(section).get(name, ""), given.inside(name), f"{prefix}{name}.")
+            _part(
+                info,
+                field_descriptions(section).get(name, ""),
+                given.inside(name),
+                f"{prefix}{name}.",
+            )
             for name, info in section.model_fields.items()
             if _sections_in(info.annotation)
         ),
@@ -133,7 +138,7 @@ def _kind(section: type[BaseModel], info: FieldInfo) -> str:
 
 def _inputs(section: type[BaseModel], given: _Given, prefix: str) -> Iterator[Input]:
     for name, info in section.model_fields.items():
-        knob = knob_of(info)
+        knob = field_spec(info)
         if knob is None:
             continue
         default = "" if info.is_required() else info.get_default()
@@ -141,7 +146,7 @@ def _inputs(section: type[BaseModel], given: _Given, prefix: str) -> Iterator[In
             name=prefix + name,
             widget=_widget(info.annotation),
             knob=knob,
-            help=texts(section).get(name, ""),
+            help=field_descriptions(section).get(name, ""),
             value=written(given.values.get(name, default)),
             problem=given.problems.get(prefix + name, ""),
             base=written(given.base.get(name, default)),

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from studio.failure_codes import KINDS
+from studio.failure_codes import FAILURE_CODES
 from studio.web.rendering.render import page
 
 router = APIRouter(prefix="/failures", include_in_schema=False)
@@ -11,4 +11,4 @@ router = APIRouter(prefix="/failures", include_in_schema=False)
 
 @router.get("")
 def index(request: Request) -> Response:
-    return page(request, "help/failures.html", kinds=KINDS.values())
+    return page(request, "help/failures.html", kinds=FAILURE_CODES.values())

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from studio.failure_codes import KINDS
-from studio.failure_codes import Kind as Failure
+from studio.failure_codes import FAILURE_CODES
+from studio.failure_codes import FailureCode as Failure
 from studio.methods import METHODS
 from studio.recipe.dotted_keys import nest
-from studio.recipe.field_reference import Entry, entries
+from studio.recipe.field_reference import FieldReference, field_references
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.web.i18n.translation import said
 
@@ -20,7 +20,7 @@ class Chapter:
 
     title: str
     intro: str
-    entries: Sequence[Entry]
+    entries: Sequence[FieldReference]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class Pages:
 
 
 @lru_cache(maxsize=1)
-def knobs() -> dict[str, Entry]:
+def knobs() -> dict[str, FieldReference]:
     """Return every knob there is, by dotted name, in the order of the recipe."""
-    found = (entry for method in METHODS.values() for entry in entries(method.recipe))
+    found = (entry for method in METHODS.values() for entry in field_references(method.recipe))
     return {entry.name: entry for entry in found}
 
 
@@ -57,13 +57,13 @@ def pages(query: str) -> Pages:
         ],
         failures=[
             kind
-            for kind in KINDS.values()
+            for kind in FAILURE_CODES.values()
             if _has(words, kind.code, kind.title, kind.meaning, kind.remedy)
         ],
     )
 
 
-def examples(entry: Entry) -> list[tuple[str, str]]:
+def examples(entry: FieldReference) -> list[tuple[str, str]]:
     """Return how it is set in a recipe, on the command line and over REST, each with a title."""
     value = next((one for one in entry.choices if one != entry.default), entry.default)
     value = "starter" if entry.required else value
@@ -78,19 +78,19 @@ def examples(entry: Entry) -> list[tuple[str, str]]:
     ]
 
 
-def siblings(entry: Entry) -> list[Entry]:
+def siblings(entry: FieldReference) -> list[FieldReference]:
     """Return the other knobs of the same section."""
     return [one for one in knobs().values() if one.group == entry.group and one is not entry]
 
 
-def title_of(entry: Entry) -> str:
+def title_of(entry: FieldReference) -> str:
     """Return what the entry's section is called on a page."""
     group = entry.group.rpartition(".")[2].replace("_", " ").capitalize()
     return entry.section.model_config.get("title") or group or "What to train"
 
 
-def _chapters(found: Iterable[Entry]) -> list[Chapter]:
-    by_title: dict[str, list[Entry]] = {}
+def _chapters(found: Iterable[FieldReference]) -> list[Chapter]:
+    by_title: dict[str, list[FieldReference]] = {}
     for entry in found:
         by_title.setdefault(title_of(entry), []).append(entry)
     return [
@@ -99,7 +99,7 @@ def _chapters(found: Iterable[Entry]) -> list[Chapter]:
     ]
 
 
-def _intro(entry: Entry) -> str:
+def _intro(entry: FieldReference) -> str:
     return (entry.section.__doc__ or "").partition("\n\n")[0].strip()
 
 

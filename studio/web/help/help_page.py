@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from studio.errors import NotFoundError
-from studio.recipe.field_reference import related
+from studio.recipe.field_reference import related_fields
 from studio.web.help import help_index
 from studio.web.rendering.navigation import SHORTCUTS
 from studio.web.rendering.render import block, page
@@ -46,6 +46,6 @@ def knob(request: Request, name: str) -> Response:
         entry=entry,
         chapter=help_index.title_of(entry),
         siblings=help_index.siblings(entry),
-        related=related(entry, known),
+        related=related_fields(entry, known),
         examples=help_index.examples(entry),
     )

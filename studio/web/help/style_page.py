@@ -43,7 +43,7 @@ def show(request: Request, config: Config) -> Response:
 
 def _tokens() -> dict[str, str]:
     """Return every name that style sheets may use, with its value, as the sheet declares it."""
-    sheet = (resources.static() / "css" / "tokens.css").read_text(encoding="utf-8")
+    sheet = (resources.static_dir() / "css" / "tokens.css").read_text(encoding="utf-8")
     return dict(_TOKEN.findall(sheet))
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 from sqlmodel import Session
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.recipe.dotted_keys import nest
 from studio.services.accounts import secrets
 from studio.settings import Settings
@@ -49,7 +49,7 @@ def _session(
 ) -> Iterator[Session]:
     engine = request.app.state.engine
     if _only_reads(request):
-        with reading(engine) as session:
+        with read_session(engine) as session:
             yield session
         return
     with unit_of_work(engine) as session:
@@ -71,7 +71,7 @@ async def _reading_seat(request: Request) -> AsyncIterator[None]:
 def _reads(
     request: Request, _seat: Annotated[None, Depends(_reading_seat, scope="function")]
 ) -> Iterator[Session]:
-    with reading(request.app.state.engine) as session:
+    with read_session(request.app.state.engine) as session:
         yield session
 
 
@@ -81,7 +81,7 @@ def _config(request: Request) -> Settings:
 
 
 def _keyed(request: Request) -> Settings:
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         return secrets.laid_under(db, _config(request))
 
 

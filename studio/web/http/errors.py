@@ -23,9 +23,9 @@ from studio.errors import (
     StaleError,
     StudioError,
     TooLargeError,
-    TooManyError,
+    TooManyRequestsError,
+    UnauthorizedError,
     UnavailableError,
-    UnknownPersonError,
 )
 from studio.schemas.validation_errors import FieldError, field_errors
 from studio.web.auth.security_headers import HEADERS
@@ -35,14 +35,14 @@ from studio.web.rendering.render import asked_by_htmx, block, page
 log = logging.getLogger(__name__)
 
 STATUS: dict[type[StudioError], int] = {
-    UnknownPersonError: 401,
+    UnauthorizedError: 401,
     ForbiddenError: 403,
     NotFoundError: 404,
     ConflictError: 409,
     StaleError: 412,
     TooLargeError: 413,
     InvalidError: 422,
-    TooManyError: 429,
+    TooManyRequestsError: 429,
     UnavailableError: 503,
     DiskFullError: 507,
 }

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 
-from studio.db.commit_watcher import watched
+from studio.db.commit_watcher import watch_commits
 
 LOOK_SECONDS = 0.2
 """How often the database is asked whether anything was committed; one pragma, microseconds."""
@@ -77,7 +77,7 @@ class Hub:
                     await watch
 
     async def _watch(self) -> None:
-        with watched(self._engine) as changes:
+        with watch_commits(self._engine) as changes:
             while not self._closing:
                 if changes.happened():
                     await self._tell()

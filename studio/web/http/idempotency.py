@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from studio.db.idempotency_keys import Receipt
-from studio.db.session import reading, unit_of_work
+from studio.db.idempotency_keys import IdempotencyKey
+from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import idempotency_keys
 from studio.web.auth.identity import of_request
 
@@ -30,7 +30,7 @@ _KEPT_HEADERS = ("content-type", "location", "etag")
 class Replayed(Exception):  # noqa: N818 -- no error: it carries the answer past what would be done
     """The request was answered before."""
 
-    def __init__(self, receipt: Receipt) -> None:
+    def __init__(self, receipt: IdempotencyKey) -> None:
         self.receipt = receipt
 
 
@@ -61,19 +61,19 @@ async def recall(request: Request, sent: bytes) -> None:
         return
     sha256 = hashlib.sha256(f"{request.scope['path']}\n".encode() + _plain(sent)).hexdigest()
     named = idempotency_keys.name(key, of_request(request).account_id)
-    request.state.receipt = Receipt(key=named, sha256=sha256, status=0, body=b"")
+    request.state.receipt = IdempotencyKey(key=named, sha256=sha256, status=0, body=b"")
     known = await run_in_threadpool(_known, request)
     if known is not None:
         raise Replayed(known)
 
 
-def _known(request: Request) -> Receipt | None:
-    with reading(request.app.state.engine) as db:
+def _known(request: Request) -> IdempotencyKey | None:
+    with read_session(request.app.state.engine) as db:
         return idempotency_keys.recall(db, request.state.receipt.key, request.state.receipt.sha256)
 
 
 def _keep(request: Request, response: Response) -> None:
-    receipt: Receipt = request.state.receipt
+    receipt: IdempotencyKey = request.state.receipt
     receipt.status, receipt.body = response.status_code, bytes(response.body)
     found = {name: response.headers.get(name) for name in _KEPT_HEADERS}
     receipt.headers = {name: value for name, value in found.items() if value is not None}

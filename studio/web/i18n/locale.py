@@ -100,7 +100,7 @@ def catalogue(tag: str) -> NullTranslations:
 
 @lru_cache(maxsize=1)
 def _scripted() -> list[str]:
-    sources = (path.read_text("utf-8") for path in (resources.static() / "js").rglob("*.js"))
+    sources = (path.read_text("utf-8") for path in (resources.static_dir() / "js").rglob("*.js"))
     found = {text for source in sources for text in PHRASE.findall(source)}
     return sorted(found | {state.value for state in RunStatus} | set(PHASES))
 

@@ -16,10 +16,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from studio.db.accounts import Deed
-from studio.db.owners import acting
-from studio.db.session import reading, unit_of_work
-from studio.errors import ForbiddenError, StudioError, UnknownPersonError
+from studio.db.accounts import AuditEntry
+from studio.db.owners import acting_as
+from studio.db.session import read_session, unit_of_work
+from studio.errors import ForbiddenError, StudioError, UnauthorizedError
 from studio.services.accounts import audit_log, owners
 from studio.services.runs import base_model_check
 from studio.settings import Settings
@@ -93,7 +93,7 @@ class _Visit:
             self._who = await self._recognised()
             self._scope.setdefault("state", {})["who"] = self._who
             await self._check()
-        except UnknownPersonError as error:
+        except UnauthorizedError as error:
             return self._turned_away(error)
         except StudioError as error:
             with template_permissions.visiting(self._who, self._ways):
@@ -107,7 +107,7 @@ class _Visit:
         watched = _Watched(self.noted(send), self._still_holds, pause)
         try:
             with (
-                acting(known.actor),
+                acting_as(known.actor),
                 template_permissions.visiting(self._who, self._ways),
                 base_model_check.asking_hub(self._settings, state.hub_answers),
             ):
@@ -150,7 +150,7 @@ class _Visit:
         if asks is Asks.OPEN:
             return
         if self._who is None:
-            raise UnknownPersonError(
+            raise UnauthorizedError(
                 "This studio does not know who you are.", hint=_HOW[self._settings.sign_in]
             )
         if not self._who.may(asks):
@@ -165,10 +165,10 @@ class _Visit:
         named = next(iter(self._way.subject(self._scope["path"]).values()), "")
         # What is no number, the route refuses by itself.
         if self._who is not None and named.isdecimal():
-            with acting(self._who.actor), reading(self._engine) as db:
+            with acting_as(self._who.actor), read_session(self._engine) as db:
                 owners.require(db, self._way.noun, [int(named)])
 
-    def _turned_away(self, error: UnknownPersonError) -> Response:
+    def _turned_away(self, error: UnauthorizedError) -> Response:
         """Show programs how to prove who they are, and send people to where they can."""
         request = Request(self._scope)
         shows_token = bool(identity.header(self._scope, b"authorization"))
@@ -185,7 +185,7 @@ class _Visit:
         there = sign_in_url(f"{here}?{query}" if query else here) if is_shown else "/login"
         return RedirectResponse(there, 303)
 
-    def _deed(self) -> Deed | None:
+    def _deed(self) -> AuditEntry | None:
         """Return what is to be written down: each change, and each try to sign in."""
         asks, method = self._way.asks, self._scope["method"]
         known = self._scope.get("state", {}).get("deed") or (self._who and self._who.name)
@@ -196,7 +196,7 @@ class _Visit:
         if asks is Asks.READ:
             return None
         found = self._way.subject(self._scope["path"])
-        return Deed(
+        return AuditEntry(
             who=known,
             method=method,
             route=self._way.template,
@@ -250,6 +250,6 @@ def is_for_programs(path: str) -> bool:
     return path.startswith(("/api/", "/v1/")) or path in {"/metrics", "/openapi.json"}
 
 
-def _keep(engine: Engine, deed: Deed) -> None:
+def _keep(engine: Engine, deed: AuditEntry) -> None:
     with unit_of_work(engine) as db:
         audit_log.note(db, deed)

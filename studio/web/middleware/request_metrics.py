@@ -82,7 +82,7 @@ class Counter:
         request_id = _given(scope) or secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = request_id
         passing = _Passing(self.traffic, scope, send, request_id)
-        with logs.told(request_id=request_id):
+        with logs.log_context(request_id=request_id):
             try:
                 await self.app(scope, receive, passing.send)
             finally:

@@ -14,7 +14,7 @@ from studio.db.tables import Run
 from studio.db.tasks import Export
 from studio.errors import InvalidError
 from studio.protocols.run_dir import RunDir
-from studio.recipe.exports import Kind
+from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats, exports
 from studio.services.exports.export_formats import Choice
@@ -27,7 +27,7 @@ from studio.web.rendering.render import block, go
 
 router = APIRouter(prefix="/runs/{run_id}/exports", include_in_schema=False)
 
-_CHOSEN = TypeAdapter(tuple[Kind, DType])
+_CHOSEN = TypeAdapter(tuple[ExportKind, DType])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ def choices(db: Session, run: Run, run_folders: Path) -> list[Choice]:
     return list(export_formats.choices(db, run, folder))
 
 
-def _chosen(model: str) -> tuple[Kind, DType]:
+def _chosen(model: str) -> tuple[ExportKind, DType]:
     try:
         return _CHOSEN.validate_python(tuple(model.split(" ")))
     except ValidationError as error:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Form, Path, Query, Request
 from fastapi.responses import Response
 from sqlmodel import Session
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Model
 from studio.errors import StudioError
 from studio.services.estimates import estimates
@@ -27,7 +27,7 @@ Text = Annotated[str, Form(max_length=4096)]
 @router.get("")
 def listing(request: Request, config: Keyed, q: Words = "") -> Response:
     found = _searched(config, q)
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         hits = _hits(db, config, q, found)
         if asked_by_htmx(request):
             return block(request, "models/list.html", "hits", **hits)
@@ -62,7 +62,7 @@ def download(
             downloads.ask(db, found, name.strip())
     except StudioError as error:
         wish = {"repo": repo, "revision": revision, "refusal": error}
-        with reading(engine) as db:
+        with read_session(engine) as db:
             told = _list(db, wish=wish) | _hits(db, config, "", None)
         if asked_by_htmx(request):
             return block(request, "models/list.html", "wish", status=422, **told)

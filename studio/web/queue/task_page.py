@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.services.queue import task_results, wait_reasons
 from studio.services.tasks import tasks
 from studio.web.http.deps import DB
@@ -40,14 +40,14 @@ def again(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Respo
     return _shown(request, db, chore, then)
 
 
-def _shown(request: Request, db: DB, chore: Chore, then: str) -> Response:
+def _shown(request: Request, db: DB, chore: Task, then: str) -> Response:
     """Show a chore anew: in its place where the page is to stay, else on the page one was on."""
     if asked_by_htmx(request):
         return block(request, "queue/task.html", "chore", **_about(db, chore, then))
     return go(request, _back(request, chore.id or 0))
 
 
-def _about(db: DB, chore: Chore, then: str) -> dict[str, Any]:
+def _about(db: DB, chore: Task, then: str) -> dict[str, Any]:
     return {"chore": chore, "then": then, "wait": wait_reasons.of_work(db, chore)}
 
 

@@ -78,7 +78,7 @@ class Kept(FileSystemBytecodeCache):
 @lru_cache(maxsize=1)
 def _jinja() -> Environment:
     jinja = Environment(
-        loader=FileSystemLoader(resources.templates()),
+        loader=FileSystemLoader(resources.templates_dir()),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -98,6 +98,6 @@ def static_file(name: str, content: bytes, version: tuple[int, int] = (0, 0)) ->
 @cache
 def shared() -> StaticFolder:
     """Return the studio's own files."""
-    folder = StaticFolder(resources.static())
+    folder = StaticFolder(resources.static_dir())
     folder.load()
     return folder

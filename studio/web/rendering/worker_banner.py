@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.errors import StudioError
 from studio.services.workers import worker_process, workers
 from studio.services.workers.worker_process import Death
@@ -25,7 +25,7 @@ class WorkerStatus:
 def worker_status(request: Request) -> WorkerStatus:
     """Ask how the worker is; a database that is busy keeps no page from being shown."""
     try:
-        with reading(request.app.state.engine) as db:
+        with read_session(request.app.state.engine) as db:
             return WorkerStatus(worker_process.death(db), workers.failing(db))
     except StudioError:
         return WorkerStatus(None, [])

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sqlmodel import Session
 
-from studio.db.tables import Attempt, Happening, Run
+from studio.db.tables import Attempt, Run, RunEvent
 from studio.services.estimates import run_progress
 from studio.services.runs import attempts, run_events, runs
 from studio.services.runs.attempts import LOST
@@ -55,7 +55,7 @@ def of(db: Session, run: Run) -> Past:
     )
 
 
-def _lines(found: Sequence[Happening]) -> list[Line]:
+def _lines(found: Sequence[RunEvent]) -> list[Line]:
     """Put into words, newest first. Checkpoints in a row are one line: the newest is the news."""
     lines: list[Line] = []
     for row in found:

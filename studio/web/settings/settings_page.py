@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 import studio
 from studio.db.outbox import Channel, DeliveryStatus
-from studio.hardware import Gpu, Hardware, versions
+from studio.hardware import Gpu, Hardware, package_versions
 from studio.services.notifications import channels, deliveries
 from studio.services.operations import health_checks
 from studio.services.workers import launcher_status, workers
@@ -33,7 +33,7 @@ def show(request: Request, db: DB, config: Keyed) -> Response:
             *_machine(workers.machine(db)),
             ("Quick start", launcher_status.read(config).told),
         ],
-        packages=versions(),
+        packages=package_versions(),
         precisions=choices.precisions(workers.machine(db)),
         places=_places(config),
         checks=list(health_checks.of_home(config)),

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from studio.errors import InvalidError
 from studio.methods import METHODS, AnyRecipe
 from studio.recipe import search_space, variants
-from studio.recipe.fields import Knob
-from studio.recipe.search_space import Space
+from studio.recipe.fields import FieldSpec
+from studio.recipe.search_space import SearchSpace
 from studio.services.sweeps import sweep_preview
 from studio.services.sweeps.sweep_preview import Plan
 from studio.web.forms.controls import Fieldset, Input
@@ -171,11 +171,11 @@ def metric_choices() -> list[tuple[str, str]]:
     ]
 
 
-def _space(draft: Draft) -> Space:
-    made: Space = {}
+def _space(draft: Draft) -> SearchSpace:
+    made: SearchSpace = {}
     for name, text in draft.space.items():
         try:
-            made[name] = search_space.read(text)
+            made[name] = search_space.parse(text)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise InvalidError(first["msg"].removeprefix("Value error, "), param=name) from error
@@ -205,7 +205,7 @@ def _switch(part: Fieldset, name: str) -> Input:
     return Input(
         name=name,
         widget="select",
-        knob=Knob("Kind", titles=titles),
+        knob=FieldSpec("Kind", titles=titles),
         help=part.intro,
         value=part.kind,
         problem="",
@@ -217,7 +217,7 @@ def _switch(part: Fieldset, name: str) -> Input:
 
 def _known(recipe: AnyRecipe) -> Iterator[tuple[str, Sequence[Input]]]:
     section = METHODS[recipe.method].recipe
-    return _sections(fieldset(section, recipe.model_dump()), variants.switches(section))
+    return _sections(fieldset(section, recipe.model_dump()), variants.discriminators(section))
 
 
 def _row(one: Input, draft: Draft, problems: Mapping[str, str]) -> Row:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from studio.db.sweeps import Sweep
-from studio.recipe.search_space import Range, Scalar, spell
+from studio.recipe.search_space import Range, Scalar, value_text
 from studio.services.sweeps.trials import Trial
 from studio.web.i18n import formatting
 
@@ -69,10 +69,10 @@ def _across(sweep: Sweep, name: str, values: Sequence[Scalar]) -> tuple[list[flo
     room = WIDTH - 2 * EDGE
     if not isinstance(space, Range):
         # Of values each has a column of its own, as far from the next as any other.
-        columns = {spell(one): place for place, one in enumerate(space.values)}
+        columns = {value_text(one): place for place, one in enumerate(space.values)}
         wide = room / len(columns)
         at = {word: round(EDGE + (place + 0.5) * wide, 1) for word, place in columns.items()}
-        return [at[spell(one)] for one in values], list(at)
+        return [at[value_text(one)] for one in values], list(at)
     scale = math.log if space.log else float
     low, high = scale(space.low), scale(space.high)
 
@@ -95,5 +95,5 @@ def _kind(one: Trial, best: Trial | None) -> str:
 
 
 def _told(one: Trial) -> str:
-    settings = ", ".join(f"{name}: {spell(value)}" for name, value in one.settings.items())
+    settings = ", ".join(f"{name}: {value_text(value)}" for name, value in one.settings.items())
     return f"Run {one.run.id}: {formatting.number(one.value)} ({settings})"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine
 
 from studio.db.outbox import Channel, Delivery
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.errors import UnavailableError
 from studio.services.accounts import secrets
 from studio.services.notifications import channels, deliveries
@@ -52,7 +52,7 @@ class Messenger:
     def _send_next(self) -> bool:
         """Try the next message with the secrets as they are now; with unreadable ones, all wait."""
         try:
-            with reading(self._engine) as db:
+            with read_session(self._engine) as db:
                 settings = secrets.given(db, self._settings, channels.SECRETS)
         except UnavailableError as error:
             if error.message != self._trouble:
@@ -67,7 +67,7 @@ def send_next(
     engine: Engine, settings: Settings, now: datetime, wanted: tuple[Channel, ...]
 ) -> bool:
     """Try the message that has been due for longest. Return whether there was one."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         next_id = deliveries.due(db, now)
     if next_id is None:
         return False

@@ -23,7 +23,7 @@ import psutil
 
 import studio
 from studio.hardware import detect
-from studio.processes.start_time import born
+from studio.processes.start_time import process_start_time
 from studio.protocols.run_dir import RunDir
 from studio.services.workers import launcher_status as board
 from studio.settings import Settings
@@ -223,13 +223,13 @@ class Warm:
         with suppress(OSError, psutil.NoSuchProcess):  # Only pages and `studio doctor` read it.
             if self.line is not None:
                 pid = self.line.child.pid
-                told = told.model_copy(update={"pid": pid, "started": born(pid)})
+                told = told.model_copy(update={"pid": pid, "started": process_start_time(pid)})
             board.write(self.settings, told)
 
 
 def _named(pid: int, folder: RunDir) -> Process:
     try:
-        return Process(pid, born(pid), folder=folder)
+        return Process(pid, process_start_time(pid), folder=folder)
     except psutil.NoSuchProcess as error:
         raise ConnectionResetError("The process ended before it was known.") from error
 

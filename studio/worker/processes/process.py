@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 import psutil
 
-from studio.hardware import POLITE
+from studio.hardware import OPENMP_ENVIRONMENT
 from studio.processes import allocator
-from studio.processes.start_time import born
+from studio.processes.start_time import process_start_time
 from studio.protocols.run_dir import RunDir, WorkDir
 from studio.settings import Settings, without_secrets
 
@@ -95,7 +95,7 @@ def start(
             env=environment(gpu) | dict(besides),
             start_new_session=True,
         )
-    return Process(child.pid, born(child.pid), child)
+    return Process(child.pid, process_start_time(child.pid), child)
 
 
 def environment(gpu: int | None) -> dict[str, str]:
@@ -104,7 +104,7 @@ def environment(gpu: int | None) -> dict[str, str]:
     clean = {name: value for name, value in kept.items() if name not in LEAKING}
     if gpu is not None:
         clean["CUDA_VISIBLE_DEVICES"] = str(gpu)
-    ours = POLITE | allocator.ENVIRONMENT
+    ours = OPENMP_ENVIRONMENT | allocator.ENVIRONMENT
     return ours | clean | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "true"}
 
 
@@ -167,7 +167,7 @@ _NAME_PARTS = 2
 def _same(pid: int, started: float) -> bool:
     try:
         process = psutil.Process(pid)
-        return born(pid) == started and (
+        return process_start_time(pid) == started and (
             process.status() != psutil.STATUS_ZOMBIE or _is_awaited(process)
         )
     except psutil.NoSuchProcess:

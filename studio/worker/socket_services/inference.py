@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from studio.protocols import inference_service
-from studio.protocols.inference_service import Said
-from studio.protocols.tokenizer_service import Failure
+from studio.protocols.inference_service import GenerationChunk
+from studio.protocols.tokenizer_service import ServiceFailure
 from studio.services.models import loaded_model
 from studio.services.queue.wait_reasons import Obstacle
 from studio.settings import Settings
@@ -19,12 +19,12 @@ from studio.worker.socket_services.loaded_model_status import Notice
 from studio.worker.socket_services.socket_activation import Post
 
 
-def busy(obstacle: Obstacle | None) -> Failure:
+def busy(obstacle: Obstacle | None) -> ServiceFailure:
     """Return the refusal of a question: what holds the slot, and for how long."""
     reason = obstacle.reason if obstacle else "waits for a run to end"
     minutes = math.ceil((obstacle.seconds or 0) / 60) if obstacle else 0
     about = f", in about {minutes} min" if minutes else ""
-    return Failure(
+    return ServiceFailure(
         code="no_free_slot",
         message=f"No slot is free for a model that answers: it {reason}{about}.",
         hint="Try again then, or start the studio with more slots: STUDIO_SLOTS.",
@@ -40,7 +40,7 @@ class Speaker:
     def __post_init__(self) -> None:
         idle = str(self.settings.answer_idle_seconds)
         self.post = Post(
-            inference_service.path(self.settings.home), inference_service.MODULE, (idle,)
+            inference_service.socket_path(self.settings.home), inference_service.MODULE, (idle,)
         )
         self.notice = Notice(self.post, timedelta(seconds=self.settings.answer_idle_seconds))
 
@@ -65,7 +65,7 @@ class Speaker:
                 self.post.gpu = free_gpu()
                 self.post.start()
             else:
-                self.post.refuse(Said(failure=busy(obstacle())).line())
+                self.post.refuse(GenerationChunk(failure=busy(obstacle())).line())
 
     def make_room(self) -> None:
         """Have it leave after the answer at hand."""

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pydantic import ValidationError
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
-from studio.db.tasks import Loaded
-from studio.protocols.inference_service import Doing
+from studio.db.session import read_session, unit_of_work
+from studio.db.tasks import LoadedModel
+from studio.protocols.inference_service import InferenceStatus
 from studio.services.models import loaded_model
 from studio.worker.socket_services.socket_activation import Post
 
@@ -41,7 +41,7 @@ class Notice:
             return
         self._hear()
         self._write(engine, worker)
-        with reading(engine) as db:
+        with read_session(engine) as db:
             if loaded_model.is_to_leave(db, worker):
                 self.post.let_go()
 
@@ -56,7 +56,7 @@ class Notice:
         *lines, self._rest = (self._rest + self.post.heard()).split(b"\n")
         for line in lines:
             try:
-                doing = Doing.model_validate_json(line)
+                doing = InferenceStatus.model_validate_json(line)
             except ValidationError:
                 continue  # Half a line, where it could not be written whole.
             if doing.name != self._model:
@@ -69,7 +69,7 @@ class Notice:
         if state == self._written or time.monotonic() < self._next_at:
             return
         with unit_of_work(engine) as db:
-            row = Loaded(
+            row = LoadedModel(
                 worker=worker,
                 model=self._model,
                 computed_in=self._computed_in,

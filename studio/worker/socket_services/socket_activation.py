@@ -114,7 +114,7 @@ class Post:
             line.sendall(answer)
             # What was asked is heard out: a line that is closed on it is a broken one.
             line.shutdown(socket.SHUT_WR)
-            unix_sockets.hear(line, REFUSED_BYTES)
+            unix_sockets.receive_all(line, REFUSED_BYTES)
 
     def heard(self) -> bytes:
         """Return what the process has told of itself since; never waits for it."""
@@ -166,7 +166,7 @@ class Post:
                 return  # Another worker's.
             self.where.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX)
-            with unix_sockets.address(self.where) as where:
+            with unix_sockets.socket_address(self.where) as where:
                 listener.bind(where)
             self.where.chmod(0o600)
             listener.listen(WAITING)

@@ -8,11 +8,11 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from studio.db.session import unit_of_work
-from studio.db.tasks import Chore, Export
+from studio.db.tasks import Export, Task
 from studio.hardware import Hardware, free_memory
 from studio.protocols.events import Event
 from studio.protocols.run_dir import ExportDir, RunDir
-from studio.protocols.tasks import FILES, KINDS, ChoreDir, ChoreSpec
+from studio.protocols.tasks import FILES_DIR, TASK_DEFINITIONS, TaskDir, TaskSpec
 from studio.recipe.exports import ExportSpec
 from studio.services.accounts import secrets
 from studio.services.datasets import token_stats
@@ -66,32 +66,32 @@ class Exporting:
 @dataclass(frozen=True, slots=True)
 class Choring:
     settings: Settings
-    table: type[Chore] = Chore
+    table: type[Task] = Task
     niceness: int = 0
 
-    def name(self, chore: Chore) -> str:
+    def name(self, chore: Task) -> str:
         return chore.kind
 
-    def folder(self, chore: Chore) -> ChoreDir:
+    def folder(self, chore: Task) -> TaskDir:
         return tasks.folder(self.settings.chores, chore)
 
-    def spec(self, chore: Chore) -> ChoreSpec:
-        return ChoreSpec(kind=chore.kind, params=chore.params)
+    def spec(self, chore: Task) -> TaskSpec:
+        return TaskSpec(kind=chore.kind, params=chore.params)
 
-    def takes_slot(self, _db: Session, chore: Chore) -> bool:
+    def takes_slot(self, _db: Session, chore: Task) -> bool:
         return tasks.needs_device(chore)
 
-    def may_start(self, _db: Session, chore: Chore, *, on_device: bool) -> bool:
+    def may_start(self, _db: Session, chore: Task, *, on_device: bool) -> bool:
         return tasks.needs_device(chore) is on_device
 
-    def secrets(self, db: Session, chore: Chore) -> dict[str, str]:
-        names = KINDS[chore.kind].needs(chore.params)
+    def secrets(self, db: Session, chore: Task) -> dict[str, str]:
+        names = TASK_DEFINITIONS[chore.kind].needs(chore.params)
         return secrets.given(db, self.settings, names).revealed(names) if names else {}
 
-    def follow(self, _db: Session, chore: Chore, events: list[Event], offset: int) -> None:
+    def follow(self, _db: Session, chore: Task, events: list[Event], offset: int) -> None:
         tasks.follow(chore, events, offset, self.folder(chore))
 
-    def told(self, db: Session, chore: Chore) -> AbstractContextManager[None]:
+    def told(self, db: Session, chore: Task) -> AbstractContextManager[None]:
         return task_results.told(db, chore)
 
 
@@ -118,7 +118,7 @@ class Trades:
         about = (engine, settings)
         exporting = Exporting(settings, hardware)
         self.exports = Workshop(*about, exporting, isolation, commands.export)
-        self.chores = Workshop(*about, Choring(settings), isolation, commands.chore, (FILES,))
+        self.chores = Workshop(*about, Choring(settings), isolation, commands.chore, (FILES_DIR,))
 
     @property
     def gpus(self) -> set[int | None]:

@@ -11,9 +11,9 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DatabaseError
 from sqlmodel import Session, select
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import WorkStatus
-from studio.db.tasks import Export, Work
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import TaskStatus
+from studio.db.tasks import Export, TaskBase
 from studio.errors import StudioError, UnavailableError
 from studio.protocols.events import Event, Failed
 from studio.protocols.run_dir import WorkDir
@@ -28,7 +28,7 @@ from studio.worker.processes.process import Process
 
 log = logging.getLogger(__name__)
 
-W = TypeVar("W", bound=Work)
+W = TypeVar("W", bound=TaskBase)
 
 
 class Trade(Protocol[W]):
@@ -114,7 +114,7 @@ class Workshop(Generic[W]):
     def adopt(self) -> None:
         """Take over what an earlier worker left: live processes, and those that are gone."""
         with self.isolation.step("adopt"):
-            with reading(self.engine) as db:
+            with read_session(self.engine) as db:
                 left = [_id(one) for one in task_lifecycle.live(db, self.trade.table)]
             for work_id in left:
                 with self.isolation.step("adopt", self._subject(work_id)):
@@ -158,9 +158,9 @@ class Workshop(Generic[W]):
     def _follow(self, work_id: int, followed: Followed) -> None:
         # Asked before reading: what a process says last is in the file before it is gone.
         alive = followed.process.is_alive
-        with reading(self.engine) as db:
+        with read_session(self.engine) as db:
             one = db.get(self.trade.table, work_id)
-        if one is None or one.status is WorkStatus.CANCELLED:
+        if one is None or one.status is TaskStatus.CANCELLED:
             self._end(work_id, followed)
         elif has_news(followed.folder, one.events_offset) or not alive:
             self._update(work_id, followed, alive=alive)
@@ -187,7 +187,7 @@ class Workshop(Generic[W]):
 
     def take_next(self, gpu: int | None = None, *, on_device: bool) -> bool:
         """Start the next work that waits for a device, or for none. Return whether there was."""
-        with reading(self.engine) as db:
+        with read_session(self.engine) as db:
             if not self.waits(db, on_device=on_device):
                 return False
         with unit_of_work(self.engine) as db:
@@ -281,6 +281,6 @@ class Workshop(Generic[W]):
         return {"work": self.trade.name(one), "id": one.id, "status": one.status.value}
 
 
-def _id(one: Work) -> int:
+def _id(one: TaskBase) -> int:
     assert one.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
     return one.id

@@ -76,7 +76,7 @@ def test_every_text_starts_what_the_form_says(page: Page, studio: Studio, tmp_pa
     page.locator("#start").click()
     page.wait_for_url(RUN)
 
-    written = recipes.read(tmp_path / "yaml", []).model_dump(mode="json")
+    written = recipes.load_recipe(tmp_path / "yaml", []).model_dump(mode="json")
     made = newest(studio, 4)
     # Which precision is recommended depends on the machine; all four take the same.
     assert made[0]["precision"] != "auto"

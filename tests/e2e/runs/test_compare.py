@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from sqlalchemy import Engine
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.protocols.events import Sampled
 from studio.services.runs import attempts, runs
 from tests.support.factories import make_running, metrics_event
@@ -60,7 +60,7 @@ def quiet(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def living(home: Path, to: Path) -> Iterator[tuple[Studio, Engine]]:
     studio = Studio.copied(home, to)
     studio.worker = False
-    engine = connect(studio.home / "studio.db")
+    engine = open_engine(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         for number, precision in enumerate(("bf16", "fp32", "fp16"), 1):
             run = make_running(db, f"try {number}", precision=precision)

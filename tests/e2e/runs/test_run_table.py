@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.services.runs import attempts, trash
 from tests.support.factories import make_finished_run, metrics_event
 from tests.support.live_studio import Studio, stop_everything
@@ -23,7 +23,7 @@ def table_studio(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -
     """Share a studio with three runs that have ended; each test leaves these three."""
     studio = Studio.copied(starter_home, tmp_path_factory.mktemp("table") / "home")
     studio.worker = False
-    engine = connect(studio.home / "studio.db")
+    engine = open_engine(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         for name, loss in LOSSES.items():
             run = make_finished_run(db, name, precision="fp32" if name == "alpha" else "bf16")
@@ -51,10 +51,10 @@ def table(browser: Browser, table_studio: Studio) -> Iterator[Page]:
 @contextmanager
 def more(studio: Studio, name: str, count: int) -> Iterator[None]:
     """Add runs of a name for as long as a test looks at them."""
-    with unit_of_work(connect(studio.home / "studio.db")) as db:
+    with unit_of_work(open_engine(studio.home / "studio.db")) as db:
         added = [make_finished_run(db, name).id or 0 for _ in range(count)]
     yield
-    with unit_of_work(connect(studio.home / "studio.db")) as db:
+    with unit_of_work(open_engine(studio.home / "studio.db")) as db:
         trash.throw_away(db, added)
 
 

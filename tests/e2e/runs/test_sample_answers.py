@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from sqlalchemy import Engine
 
-from studio.db.session import connect, unit_of_work
-from studio.protocols.events import Sampled, Stage
+from studio.db.session import open_engine, unit_of_work
+from studio.protocols.events import Sampled, SampleStage
 from studio.services.runs import attempts, runs
 from tests.support.factories import make_finished_run, make_running
 from tests.support.live_studio import Studio, stop_everything
@@ -20,7 +20,7 @@ SAID = (("It is so.", "Yes."), ("It was so.", "Yes."))
 COMPARED = "/compare?runs=1,2"
 
 
-def sampled(position: int, answer: str, stage: Stage = "after", step: int = 9) -> Sampled:
+def sampled(position: int, answer: str, stage: SampleStage = "after", step: int = 9) -> Sampled:
     return Sampled(
         stage=stage,
         step=step,
@@ -36,7 +36,7 @@ def answered(starter_home: Path, tmp_path: Path) -> Iterator[tuple[Studio, Engin
     """Give a studio of two runs that are done, and one that trains, without a worker."""
     studio = Studio.copied(starter_home, tmp_path / "home")
     studio.worker = False
-    engine = connect(studio.home / "studio.db")
+    engine = open_engine(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         for number, said in enumerate(SAID, 1):
             told = [sampled(place, answer) for place, answer in enumerate(said)]

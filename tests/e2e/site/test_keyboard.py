@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from tests.support.factories import make_finished_run
 from tests.support.live_studio import Studio, stop_everything
 
@@ -20,7 +20,7 @@ def quiet_studio(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -
     """Give all tests here one studio where nothing trains, with one run that is done."""
     studio = Studio.copied(starter_home, tmp_path_factory.mktemp("keys") / "home")
     studio.worker = False
-    engine = connect(studio.home / "studio.db")
+    engine = open_engine(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         make_finished_run(db, "a blue moon")
     engine.dispose()

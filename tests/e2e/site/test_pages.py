@@ -10,11 +10,11 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from sqlmodel import Session
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.db.states import RunStatus
 from studio.protocols.events import Event, Failed, Finished, Sampled, Started
 from studio.protocols.run_dir import RunDir
-from studio.recipe.search_space import Space, Values
+from studio.recipe.search_space import SearchSpace, Values
 from studio.services import experiments
 from studio.services.compare import comparisons
 from studio.services.datasets import dataset_builds
@@ -114,7 +114,7 @@ def furnished_studio(
     """Give all tests here one studio with a run of each fate."""
     studio = Studio.copied(starter_home, tmp_path_factory.mktemp("pages") / "home")
     studio.development = True
-    engine = connect(studio.home / "studio.db")
+    engine = open_engine(studio.home / "studio.db")
     with unit_of_work(engine) as db:
         for precision in ("bf16", "fp32"):
             run = make_finished_run(db, f"a run in {precision}", precision=precision)
@@ -157,7 +157,7 @@ def bring(db: Session, folder: Path) -> None:
 
 def sweep(db: Session) -> None:
     """Add a sweep of two runs, one of which is the best."""
-    space: Space = {"adapter.r": Values(values=[4, 8])}
+    space: SearchSpace = {"adapter.r": Values(values=[4, 8])}
     made = sweeps.create(db, experiments.get(db, 1), Plan(space=space, parallel=2))
     sweeps.advance(db, made.id or 0)
     for run in sweeps.runs_of(db, made.id or 0):

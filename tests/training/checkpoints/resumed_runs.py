@@ -7,7 +7,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from studio.protocols.events import Finished, Progressed, Resumed
+from studio.protocols.events import Finished, MetricsLogged, Resumed
 from studio.protocols.run_dir import JobSpec, RunDir
 from tests.training import tiny
 
@@ -78,7 +78,7 @@ def result(run: RunDir) -> Mapping[str, float]:
 def curve(run: RunDir) -> dict[int, dict[str, float]]:
     """Return all numbers by step; of a step trained again, those told last."""
     found: dict[int, dict[str, float]] = {}
-    for event in tiny.events_of(run, Progressed):
+    for event in tiny.events_of(run, MetricsLogged):
         numbers = {**_timeless(event.metrics), "tokens": event.tokens, "epoch": event.epoch}
         found.setdefault(event.step, {}).update(numbers)
     return found

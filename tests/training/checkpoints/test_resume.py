@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from studio.methods import RECIPES
-from studio.protocols.events import Alarmed, Checkpointed, Finished, Phase, Sampled, Started
-from studio.protocols.run_dir import Ask
+from studio.protocols.events import (
+    AlarmRaised,
+    Checkpointed,
+    Finished,
+    PhaseChanged,
+    Sampled,
+    Started,
+)
+from studio.protocols.run_dir import RunCommand
 from studio.recipe import yaml
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PrecisionName
@@ -80,7 +87,7 @@ def test_a_resumed_run_tells_its_stages_and_keeps_the_first_answers(
     execute(again.root, Stop())
 
     told = again.events.read()[0]
-    kinds = [e.name if isinstance(e, Phase) else e.kind for e in told[before:]]
+    kinds = [e.name if isinstance(e, PhaseChanged) else e.kind for e in told[before:]]
     assert [kind for kind in kinds if kind not in ("progressed", "checkpointed")] == [
         "resumed",
         "loading",
@@ -187,7 +194,7 @@ def test_a_broken_checkpoint_is_told_of_and_the_one_before_is_taken(
 
     execute(again.root, Stop())
 
-    (alarm,) = tiny.events_of(again, Alarmed)
+    (alarm,) = tiny.events_of(again, AlarmRaised)
     assert alarm.message == f"The checkpoint of step 2 cannot be used: {name} {why}."
     assert resumed_runs.resumed_at(again) == [(2, 1)]
     assert resumed_runs.bits(again) == resumed_runs.bits(whole)
@@ -202,7 +209,7 @@ def test_a_disk_too_full_to_save_is_told_once_and_harms_nothing(
 
     assert execute(run.root, Stop()) == 0
 
-    (alarm,) = tiny.events_of(run, Alarmed)
+    (alarm,) = tiny.events_of(run, AlarmRaised)
     assert (alarm.code, alarm.step) == ("not_saved", 2)
     assert alarm.message.startswith("Step 2 could not be saved. It takes 0.5 MB, and 0.5 MB are ")
     assert [event.step for event in tiny.events_of(run, Checkpointed)] == [1]
@@ -219,7 +226,7 @@ def test_a_checkpoint_of_another_recipe_is_not_taken(model: Path, tmp_path: Path
     execute(again.root, Stop())
 
     assert resumed_runs.resumed_at(again) == [(2, 0)]
-    assert {alarm.message.partition(": ")[2] for alarm in tiny.events_of(again, Alarmed)} == {
+    assert {alarm.message.partition(": ")[2] for alarm in tiny.events_of(again, AlarmRaised)} == {
         "it was made by another recipe."
     }
 
@@ -243,7 +250,10 @@ def test_a_run_goes_on_in_smaller_batches_from_where_it_was(model: Path, tmp_pat
 
     one, other = (resumed_runs.curve(run) for run in (again, whole))
     assert resumed_runs.resumed_at(again) == [(2, 7)]
-    assert (shrunk.optimisation.per_device_train_batch_size, tiny.events_of(again, Alarmed)) == (
+    assert (
+        shrunk.optimisation.per_device_train_batch_size,
+        tiny.events_of(again, AlarmRaised),
+    ) == (
         3,
         [],
     )
@@ -266,7 +276,7 @@ def test_a_run_told_to_begin_anew_takes_no_old_checkpoint(model: Path, tmp_path:
 
 @pytest.mark.parametrize(("asked", "kind"), [("pause", "paused"), ("keep", "stopped")])
 def test_a_run_asked_before_it_began_leaves_with_nothing(
-    asked: Ask, kind: str, model: Path, tmp_path: Path
+    asked: RunCommand, kind: str, model: Path, tmp_path: Path
 ) -> None:
     run = tiny.write_run(tmp_path / "run", model)
     stop = Stop()

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from studio.data_sources import Errand, Limits
-from studio.data_sources import Hub as Source
+from studio.data_sources import FetchLimits, FetchRequest
+from studio.data_sources import HubDatasetSource as Source
 from studio.protocols.events import Failed
-from studio.protocols.tasks import ChoreDir, ChoreSpec
+from studio.protocols.tasks import TaskDir, TaskSpec
 from studio.settings import Settings
 from tests.fakes.hub_server import Files, HubServer
 
@@ -42,20 +42,20 @@ FILES = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> ChoreDir:
-    return ChoreDir(tmp_path / "1")
+def folder(tmp_path: Path) -> TaskDir:
+    return TaskDir(tmp_path / "1")
 
 
 def fetch(
-    hub: HubServer, folder: ChoreDir, token: str = "", **source: str
+    hub: HubServer, folder: TaskDir, token: str = "", **source: str
 ) -> dict[str, Any] | Failed:
     """Fetch a data set. Return what the chore has to say in the end."""
-    errand = Errand(
+    errand = FetchRequest(
         source=Source(id=source.pop("id", "acme/rows"), **source),
         home=folder.root,
-        limits=Limits(bytes=10**6, row_bytes=1000),
+        limits=FetchLimits(bytes=10**6, row_bytes=1000),
     )
-    spec = ChoreSpec(kind="fetch", params=errand.model_dump(mode="json"))
+    spec = TaskSpec(kind="fetch", params=errand.model_dump(mode="json"))
     folder.root.mkdir(exist_ok=True)
     folder.job.write_text(spec.model_dump_json())
     settings = Settings(home=folder.root, hub_endpoint=hub.url, hub_token=token)
@@ -71,7 +71,7 @@ def fetch(
     return found
 
 
-def content(folder: ChoreDir, told: dict[str, Any] | Failed) -> tuple[str, bytes]:
+def content(folder: TaskDir, told: dict[str, Any] | Failed) -> tuple[str, bytes]:
     assert isinstance(told, dict), told
     return told["filename"], (folder.files / told["file"]).read_bytes()
 
@@ -86,7 +86,7 @@ def refusal(told: dict[str, Any] | Failed) -> str:
     return told.message
 
 
-def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: HubServer, folder: ChoreDir) -> None:
+def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: HubServer, folder: TaskDir) -> None:
     repo = hub.dataset("acme/rows", {"data/train.jsonl": ROWS, "README.md": b"# Rows"})
     first = repo.names["main"]
     repo.push({"data/train.jsonl": ROWS.upper()})
@@ -98,7 +98,7 @@ def test_one_file_stays_as_it_is_and_its_commit_is_kept(hub: HubServer, folder: 
     assert told["sha256"] == hashlib.sha256(ROWS).hexdigest()
 
 
-def test_several_files_of_a_part_are_put_together(hub: HubServer, folder: ChoreDir) -> None:
+def test_several_files_of_a_part_are_put_together(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", FILES)
     filename, rows = content(folder, fetch(hub, folder, config="english", split="train"))
 
@@ -108,7 +108,7 @@ def test_several_files_of_a_part_are_put_together(hub: HubServer, folder: ChoreD
     )
 
 
-def test_what_measures_a_split_comes_along_with_it(hub: HubServer, folder: ChoreDir) -> None:
+def test_what_measures_a_split_comes_along_with_it(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", FILES)
     told = fetch(hub, folder, config="english")
     filename, found = content(folder, told)
@@ -123,7 +123,7 @@ def test_what_measures_a_split_comes_along_with_it(hub: HubServer, folder: Chore
     assert told["arrival"]["detected"]["mapping"]["split"]["kind"] == "file"
 
 
-def test_files_of_several_formats_become_json_lines(hub: HubServer, folder: ChoreDir) -> None:
+def test_files_of_several_formats_become_json_lines(hub: HubServer, folder: TaskDir) -> None:
     card = b"---\nconfigs:\n- config_name: default\n  data_files: [a.jsonl, b.json]\n---\n"
     row = b'{"prompt": "a", "completion": "b"}\n'
     hub.dataset("acme/rows", {"README.md": card, "a.jsonl": row, "b.json": b"[" + row + b"]"})
@@ -132,7 +132,7 @@ def test_files_of_several_formats_become_json_lines(hub: HubServer, folder: Chor
     assert (filename, members(found)) == ("rows-train.zip", {"train.jsonl": row * 2})
 
 
-def test_files_of_splits_stay_as_they_are(hub: HubServer, folder: ChoreDir) -> None:
+def test_files_of_splits_stay_as_they_are(hub: HubServer, folder: TaskDir) -> None:
     names = ("data/train.csv", "data/validation.csv", "data/test.csv")
     hub.dataset("acme/rows", {name: f"prompt,completion\na,{name}\n".encode() for name in names})
     filename, found = content(folder, fetch(hub, folder))
@@ -144,30 +144,28 @@ def test_files_of_splits_stay_as_they_are(hub: HubServer, folder: ChoreDir) -> N
     }
 
 
-def test_a_split_is_chosen_by_its_name(hub: HubServer, folder: ChoreDir) -> None:
+def test_a_split_is_chosen_by_its_name(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", FILES)
 
     told = fetch(hub, folder, config="english", split="test")
     assert content(folder, told) == ("test.jsonl", FILES["test.jsonl"])
 
 
-def test_a_cut_is_no_failure(hub: HubServer, folder: ChoreDir) -> None:
+def test_a_cut_is_no_failure(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS})
     hub.cuts["train.jsonl"] = 5000
 
     assert content(folder, fetch(hub, folder)) == ("train.jsonl", ROWS)
 
 
-def test_what_comes_otherwise_than_the_hub_says_is_refused(
-    hub: HubServer, folder: ChoreDir
-) -> None:
+def test_what_comes_otherwise_than_the_hub_says_is_refused(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS})
     hub.wrong.add("train.jsonl")
 
     assert refusal(fetch(hub, folder)) == "train.jsonl did not come as the hub has it."
 
 
-def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: ChoreDir) -> None:
+def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: TaskDir) -> None:
     hub.dataset("acme/rows", {"train.jsonl": ROWS}).gated = "manual"
     without = fetch(hub, folder)
     told = fetch(hub, folder, token=hub.token)
@@ -206,14 +204,14 @@ def test_a_gated_one_opens_to_a_token_that_is_let_in(hub: HubServer, folder: Cho
     ],
 )
 def test_what_cannot_be_had_is_told_in_words(
-    hub: HubServer, folder: ChoreDir, files: Files, source: dict[str, str], says: str
+    hub: HubServer, folder: TaskDir, files: Files, source: dict[str, str], says: str
 ) -> None:
     hub.dataset("acme/rows", files)
 
     assert refusal(fetch(hub, folder, **source)) == says
 
 
-def test_a_hub_that_cannot_be_reached_is_told_in_words(hub: HubServer, folder: ChoreDir) -> None:
+def test_a_hub_that_cannot_be_reached_is_told_in_words(hub: HubServer, folder: TaskDir) -> None:
     hub.url = "http://127.0.0.1:9"
 
     assert refusal(fetch(hub, folder)) == (

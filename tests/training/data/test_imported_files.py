@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.protocols.events import Finished, Progressed
+from studio.protocols.events import Finished, MetricsLogged
 from studio.protocols.run_dir import RunDir
 from studio.runner.execution import execute
 from studio.services.runs import runs
@@ -191,7 +191,9 @@ def test_a_file_is_brought_with_one_press_and_trained_on(
     assert Brought(shape=made["shape"], kind=made["kind"], rows=made["train_rows"]) == expected
     assert made["removed"] == {}
     assert isinstance(tiny.last_event(run), Finished), tiny.last_event(run)
-    assert [event.step for event in tiny.events_of(run, Progressed) if "loss" in event.metrics] == [
+    assert [
+        event.step for event in tiny.events_of(run, MetricsLogged) if "loss" in event.metrics
+    ] == [
         1,
         2,
     ]

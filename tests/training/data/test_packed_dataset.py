@@ -20,7 +20,7 @@ from transformers import (
 
 from studio.methods.sft.trainer import build
 from studio.protocols.events import Failed, Finished, Started
-from studio.protocols.tokenizer_service import Asked, Window
+from studio.protocols.tokenizer_service import PackingWindow, TokenizerRequest
 from studio.runner.training_run import recipe_of
 from studio.services.estimates import run_duration
 from studio.training.data import packed_dataset, packing_preview, tokenisation
@@ -158,8 +158,12 @@ def test_a_row_is_seen_among_those_it_is_learnt_with(judged: bool, tmp_path: Pat
     learnt = [[numbers[place] for place in pack] for pack in job.train.packs]
 
     share, seed = recipe.data.validation_share, recipe.optimisation.seed
-    window = Window(path=str(path), start=0, rows=len(rows), judged=judged, share=share, seed=seed)
-    asked = Asked(kind="tokens", model="", row={}, number=1, max_length=100, window=window)
+    window = PackingWindow(
+        path=str(path), start=0, rows=len(rows), judged=judged, share=share, seed=seed
+    )
+    asked = TokenizerRequest(
+        kind="tokens", model="", row={}, number=1, max_length=100, window=window
+    )
     sizes = packing_preview.measure(asked, tiny.tokenizer())
     every = [asked.model_copy(update={"number": number}) for number in range(1, len(rows) + 1)]
     seen = [list(packing_preview.beside(one, sizes)) for one in every]

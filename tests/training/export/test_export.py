@@ -14,9 +14,9 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 
-from studio.protocols.events import Failed, Finished, Phase
+from studio.protocols.events import Failed, Finished, PhaseChanged
 from studio.protocols.run_dir import ExportDir, RunDir
-from studio.recipe.exports import ExportSpec, Kind
+from studio.recipe.exports import ExportKind, ExportSpec
 from studio.recipe.float_formats import DType
 from studio.runner.execution import export
 from studio.training.stop_handler import Stop
@@ -51,7 +51,7 @@ def lora(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return tiny.train(folder / "run", base, adapter__kind="lora")
 
 
-def laid_out(run: RunDir, dtype: DType, kind: Kind) -> ExportDir:
+def laid_out(run: RunDir, dtype: DType, kind: ExportKind) -> ExportDir:
     taken = len(list(run.exports.iterdir())) if run.exports.exists() else 0
     folder = run.export(taken + 1)
     folder.root.mkdir(parents=True)
@@ -60,7 +60,7 @@ def laid_out(run: RunDir, dtype: DType, kind: Kind) -> ExportDir:
     return folder
 
 
-def exported(run: RunDir, dtype: DType, kind: Kind) -> tuple[ExportDir, dict[str, float]]:
+def exported(run: RunDir, dtype: DType, kind: ExportKind) -> tuple[ExportDir, dict[str, float]]:
     folder = laid_out(run, dtype, kind)
     assert export(folder.root, Stop()) == 0
     finished = folder.events.read()[0][-1]
@@ -199,7 +199,7 @@ def test_an_adapter_alone_loads_on_its_base(lora: RunDir) -> None:
 
 
 @pytest.mark.parametrize("kind", ["merged", "adapter"])
-def test_no_file_names_a_folder_of_this_machine(lora: RunDir, kind: Kind) -> None:
+def test_no_file_names_a_folder_of_this_machine(lora: RunDir, kind: ExportKind) -> None:
     folder = exported(lora, "float16", kind)[0]
 
     here = str(lora.root.parent).encode()
@@ -273,7 +273,7 @@ def test_an_export_killed_halfway_leaves_nothing_that_looks_finished(full: RunDi
         process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def is_measuring() -> bool:
-        told = [one.name for one in folder.events.read()[0] if isinstance(one, Phase)]
+        told = [one.name for one in folder.events.read()[0] if isinstance(one, PhaseChanged)]
         return "measuring before" in told
 
     wait_until(is_measuring)

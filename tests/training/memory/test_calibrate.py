@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from studio.errors import TrainingError
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner.tasks.calibrate import STEPS, calibrate
 from tests.training import tiny
 
 pytestmark = pytest.mark.slow
 
 
-def chore(tmp_path: Path) -> ChoreDir:
-    folder = ChoreDir(tmp_path / "chore")
+def chore(tmp_path: Path) -> TaskDir:
+    folder = TaskDir(tmp_path / "chore")
     folder.files.mkdir(parents=True)
     return folder
 

@@ -8,7 +8,7 @@ import pytest
 
 from studio.methods.sft.trainer import build
 from studio.protocols.run_dir import RunDir
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner.tasks.memory_dry_run import measure
 from studio.runner.training_run import recipe_of
 from studio.services.estimates import memory
@@ -98,7 +98,7 @@ def test_a_dry_run_takes_none_of_the_memory_it_counts(tmp_path: Path) -> None:
 
 
 def dry(tmp_path: Path, run: RunDir) -> dict[str, Any]:
-    folder = ChoreDir(tmp_path / "chore")
+    folder = TaskDir(tmp_path / "chore")
     folder.files.mkdir(parents=True)
     params = {"recipe": recipe_of(run).model_dump(mode="json"), "job": run.job.read_text()}
     return measure(folder, params, lambda _phase, _share: None)

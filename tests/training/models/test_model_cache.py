@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from studio.errors import InvalidError
 from studio.methods import RECIPES
-from studio.protocols.inference_service import Asked
+from studio.protocols.inference_service import GenerationRequest
 from studio.runner.inference.generation import Text, write
 from studio.runner.inference.model_cache import KEPT, Voices
 from studio.training.checkpoints import trainer_state
@@ -66,7 +66,7 @@ def answer(
     voices: Voices, base: Path, tuned: Path | None = None, weights: Path | None = None
 ) -> str:
     said: list[str] = []
-    asked = Asked(
+    asked = GenerationRequest(
         model=str(base),
         adapter=str(tuned or ""),
         weights=str(weights or ""),

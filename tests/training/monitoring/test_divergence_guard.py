@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from studio.errors import TrainingError
-from studio.protocols.events import Alarmed, Checkpointed, Failed, Progressed
+from studio.protocols.events import AlarmRaised, Checkpointed, Failed, MetricsLogged
 from studio.protocols.run_dir import RunDir
 from studio.runner import training_run
 from studio.training.monitoring.divergence_guard import Guard, Reading
@@ -36,11 +36,11 @@ def hopeless(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ended(run: RunDir) -> tuple[str, int]:
     """Return how a run has failed, and at which step."""
-    return tiny.events_of(run, Failed)[0].code, tiny.events_of(run, Progressed)[-1].step
+    return tiny.events_of(run, Failed)[0].code, tiny.events_of(run, MetricsLogged)[-1].step
 
 
 def codes(run: RunDir) -> list[str]:
-    return [alarm.code for alarm in tiny.events_of(run, Alarmed)]
+    return [alarm.code for alarm in tiny.events_of(run, AlarmRaised)]
 
 
 def made_guard(model: Path, folder: Path, **changes: object) -> Guard:
@@ -74,7 +74,7 @@ def test_weights_that_are_no_numbers_are_never_a_success(hopeless: Path, tmp_pat
 def test_a_warning_lets_the_run_go_on(hopeless: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", hopeless, numerics__guard="warn", optimisation__max_steps=12)
 
-    assert tiny.events_of(run, Progressed)[-1].step == 12
+    assert tiny.events_of(run, MetricsLogged)[-1].step == 12
     assert codes(run) == ["activations_overflow", "non_finite"]
 
 

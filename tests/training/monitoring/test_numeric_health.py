@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from studio.protocols.events import Alarmed, Progressed
+from studio.protocols.events import AlarmRaised, MetricsLogged
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.runner import training_run
@@ -53,11 +53,11 @@ def strengthened(model: Path, folder: Path, factor: float) -> Path:
 
 def looks(run: RunDir) -> list[int]:
     """Return the steps at which a look was taken."""
-    return [e.step for e in tiny.events_of(run, Progressed) if "nonfinite_grads" in e.metrics]
+    return [e.step for e in tiny.events_of(run, MetricsLogged) if "nonfinite_grads" in e.metrics]
 
 
 def alarms(run: RunDir) -> list[str]:
-    return [alarm.code for alarm in tiny.events_of(run, Alarmed)]
+    return [alarm.code for alarm in tiny.events_of(run, AlarmRaised)]
 
 
 @pytest.mark.parametrize(("mode", "adapter"), HEALTHY)
@@ -72,7 +72,7 @@ def test_a_healthy_run_is_measured_and_raises_no_alarm(
         optimisation__max_steps=12,
     )
 
-    first = tiny.events_of(run, Progressed)[1].metrics
+    first = tiny.events_of(run, MetricsLogged)[1].metrics
     assert sorted(set(first) & set(SIGNALS)) == SIGNALS
     assert (looks(run), alarms(run), tiny.last_event(run).kind) == ([1, 11], [], "finished")
     assert first["grad_underflow_share"] < 0.01
@@ -128,7 +128,7 @@ def test_no_hook_stays_on_the_model(model: Path, tmp_path: Path) -> None:
 def test_the_module_where_numbers_end_is_named(exploding: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", exploding, precision="fp16")
 
-    first = tiny.events_of(run, Alarmed)[0]
+    first = tiny.events_of(run, AlarmRaised)[0]
     assert (first.code, first.step, first.module) == ("activations_overflow", 1, BAD)
     assert tiny.metric_values(run, "activation_max")[0] == float("inf")
     assert tiny.metric_values(run, "nonfinite_losses")[0] == 1
@@ -163,7 +163,7 @@ def test_a_layer_near_the_end_of_float16_is_named(model: Path, tmp_path: Path) -
     strong = strengthened(model, tmp_path / "model", 2_200.0)
     run = tiny.train(tmp_path / "run", strong, precision="fp16")
 
-    assert [(alarm.code, alarm.module) for alarm in tiny.events_of(run, Alarmed)] == [
+    assert [(alarm.code, alarm.module) for alarm in tiny.events_of(run, AlarmRaised)] == [
         ("little_headroom", BAD)
     ]
 
@@ -196,7 +196,7 @@ def test_a_skipped_step_is_no_lost_update(model: Path, tmp_path: Path) -> None:
 
     made.trainer.train()
 
-    first = tiny.events_of(run, Progressed)[1].metrics
+    first = tiny.events_of(run, MetricsLogged)[1].metrics
     assert (first["skipped_steps"], first["nonfinite_grads"] > 0) == (1, True)
     assert set(first) & {"lost_update_share", "update_ratio"} == set()
     # The scaler searches for its scale in this way: that is no trouble.
@@ -236,5 +236,5 @@ def test_float32_weights_keep_small_updates(model: Path, tmp_path: Path) -> None
 def test_no_update_is_lost_while_the_rate_is_zero(model: Path, tmp_path: Path) -> None:
     run = tiny.train(tmp_path / "run", model, optimisation__warmup_steps=2)
 
-    first = tiny.events_of(run, Progressed)[1].metrics
+    first = tiny.events_of(run, MetricsLogged)[1].metrics
     assert set(first) & {"lost_update_share", "update_ratio"} == set()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPTNeoXConfig
 
-from studio.protocols.events import Alarmed, Checkpointed, Failed, Finished, Progressed
+from studio.protocols.events import AlarmRaised, Checkpointed, Failed, Finished, MetricsLogged
 from studio.protocols.run_dir import JobSpec, RunDir
 from studio.recipe.precision import PrecisionName
 from studio.runner import training_run
@@ -80,7 +80,7 @@ def train(root: Path, model: Path, broken: Collection[int], **changes: Any) -> R
 
 
 def losses(run: RunDir) -> dict[int, float]:
-    points = [event for event in tiny.events_of(run, Progressed) if "loss" in event.metrics]
+    points = [event for event in tiny.events_of(run, MetricsLogged) if "loss" in event.metrics]
     return {event.step: event.metrics["loss"] for event in points}
 
 
@@ -193,12 +193,12 @@ def test_a_step_is_left_out_without_clipping_too(fragile: Path, tmp_path: Path) 
 def test_the_first_step_left_out_is_told(fragile: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", fragile, [3, 6], numerics__health=False)
 
-    alarm = tiny.events_of(run, Alarmed)[0]
+    alarm = tiny.events_of(run, AlarmRaised)[0]
     assert (alarm.code, alarm.message) == (
         "step_left_out",
         "Step 3 was left out: its loss or a gradient was NaN or infinite.",
     )
-    assert len(tiny.events_of(run, Alarmed)) == 1
+    assert len(tiny.events_of(run, AlarmRaised)) == 1
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_run_that_left_out_most_steps_is_no_success(
     run = train(tmp_path / "run", fragile, broken, precision=mode, numerics__guard=guard)
 
     ended = failure(run)
-    assert (ended.code, tiny.events_of(run, Progressed)[-1].step) == ("steps_left_out", 8)
+    assert (ended.code, tiny.events_of(run, MetricsLogged)[-1].step) == ("steps_left_out", 8)
     assert ended.message.startswith("Only 3 of 8 steps updated the weights;")
     assert ended.hint
     kept = [path.name for path in run.artifacts.glob("*")]
@@ -240,7 +240,10 @@ def test_a_run_that_goes_on_leaving_out_steps_is_ended(
     )
 
     # Of the steps up to the 17th, ten were left out: 4, 5, 7, 8, 10, 11, 13, 14, 16 and 17.
-    assert (failure(run).code, tiny.events_of(run, Progressed)[-1].step) == ("steps_left_out", 17)
+    assert (failure(run).code, tiny.events_of(run, MetricsLogged)[-1].step) == (
+        "steps_left_out",
+        17,
+    )
     assert failure(run).message.startswith("10 of the last 20 steps were left out")
     assert [event.step for event in tiny.events_of(run, Checkpointed)] == [17]
     assert (run.artifacts / "last-good").is_dir() == (guard == "rollback")
@@ -263,6 +266,6 @@ def test_float16_that_never_finds_its_scale_alarms_and_fails(model: Path, tmp_pa
 
     assert all(map(math.isfinite, tiny.metric_values(run, "loss")))
     assert tiny.metric_values(run, "skipped_steps")[-1] == 12
-    assert [alarm.code for alarm in tiny.events_of(run, Alarmed)] == ["steps_left_out"]
+    assert [alarm.code for alarm in tiny.events_of(run, AlarmRaised)] == ["steps_left_out"]
     assert failure(run).code == "steps_left_out"
     assert failure(run).message.startswith("Only 0 of 12 steps updated the weights;")

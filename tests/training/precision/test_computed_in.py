@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from studio.protocols.events import Finished, Sampled
-from studio.protocols.inference_service import Asked
+from studio.protocols.inference_service import GenerationRequest
 from studio.runner.inference.generation import write
 from studio.runner.inference.model_cache import Voices
 from tests.training import tiny
@@ -43,7 +43,7 @@ def test_an_adapter_answers_beside_the_base_it_was_trained_beside(
 ) -> None:
     knobs = {"adapter__kind": "lora", "adapter__base_dtype": base_dtype, "precision": "bf16"}
     run = tiny.train(tmp_path / "run", model, **knobs)
-    asked = Asked(
+    asked = GenerationRequest(
         model=str(model),
         adapter=str(run.artifacts),
         precision="bf16",

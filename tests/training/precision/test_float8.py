@@ -13,7 +13,7 @@ from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, PreTrainedConfig
 
 from studio.errors import TrainingError
-from studio.protocols.events import Alarmed, Failed, Finished, Started
+from studio.protocols.events import AlarmRaised, Failed, Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.runner import training_run
 from studio.training.precision import float8, matmul_precision
@@ -141,7 +141,7 @@ def test_it_learns_what_sixteen_bits_do(runs: dict[str, RunDir]) -> None:
 
 
 def test_a_sound_run_raises_no_alarm(runs: dict[str, RunDir]) -> None:
-    assert tiny.events_of(runs["fp8"], Alarmed) == []
+    assert tiny.events_of(runs["fp8"], AlarmRaised) == []
 
 
 def test_every_converted_weight_changes(runs: dict[str, RunDir], model: Path) -> None:

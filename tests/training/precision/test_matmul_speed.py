@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from studio.protocols.events import Event
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner import task_dispatch
 
 pytestmark = pytest.mark.slow
 
 
 def test_each_format_is_measured(tmp_path: Path) -> None:
-    folder, said = ChoreDir(tmp_path), list[Event]()
+    folder, said = TaskDir(tmp_path), list[Event]()
 
     told = task_dispatch.function("probe")(folder, {}, task_dispatch.Teller(said.append).tell)
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, RwkvConfig
 from studio.errors import TrainingError
 from studio.hardware import Gpu, Hardware, detect
 from studio.methods import RECIPES, AnyRecipe
-from studio.protocols.events import Alarmed, Failed, Finished, Started
+from studio.protocols.events import AlarmRaised, Failed, Finished, Started
 from studio.protocols.run_dir import RunDir
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.runner import training_run
@@ -285,7 +285,7 @@ def test_a_model_of_bfloat16_is_steered_to_bfloat16(loud: Path) -> None:
 def test_what_float16_cannot_hold_is_told_with_its_place(loud: Path, tune: Tune) -> None:
     run = tune("fp16", loud, numerics__guard="stop")
 
-    first, ended = tiny.events_of(run, Alarmed)[0], tiny.events_of(run, Failed)[0]
+    first, ended = tiny.events_of(run, AlarmRaised)[0], tiny.events_of(run, Failed)[0]
     assert (first.code, first.module) == ("activations_overflow", LOUD)
     assert (ended.code, ended.message) == (
         "non_finite",

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from studio.protocols.events import Progressed, Stopped
+from studio.protocols.events import MetricsLogged, Stopped
 from studio.protocols.run_dir import RunDir
 from studio.services.workers import launcher_status as board
 from studio.settings import Settings
@@ -108,12 +108,12 @@ def test_a_launcher_that_is_killed_takes_no_run_along(
 ) -> None:
     going = tiny.write_run(tmp_path / "going", model, optimisation__max_steps=100_000)
     forked = launcher.start(going)
-    wait_until(lambda: len(tiny.events_of(going, Progressed)) > 0)
+    wait_until(lambda: len(tiny.events_of(going, MetricsLogged)) > 0)
     launcher_of(launcher).kill()
     launcher_of(launcher).wait()
-    seen = len(tiny.events_of(going, Progressed))
+    seen = len(tiny.events_of(going, MetricsLogged))
     spawned = launcher.start(tiny.write_run(tmp_path / "next", model))
-    wait_until(lambda: len(tiny.events_of(going, Progressed)) > seen)
+    wait_until(lambda: len(tiny.events_of(going, MetricsLogged)) > seen)
 
     assert forked.is_alive
     assert spawned.child is not None
@@ -140,7 +140,7 @@ def test_a_launcher_leaves_its_runs_and_how_they_end_is_still_known(
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     forked, parent = launcher.start(run), launcher_of(launcher)
     launcher.end()
-    wait_until(lambda: len(tiny.events_of(run, Progressed)) > 0)
+    wait_until(lambda: len(tiny.events_of(run, MetricsLogged)) > 0)
     wait_until(lambda: not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE)
     forked.kill()
     wait_until(lambda: ended(forked))
@@ -155,7 +155,7 @@ def test_a_forked_run_stops_when_asked_with_all_of_its_group(
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     forked = shared.start(run)
     group, session = os.getpgid(forked.pid), os.getsid(forked.pid)
-    wait_until(lambda: len(tiny.events_of(run, Progressed)) > 0)
+    wait_until(lambda: len(tiny.events_of(run, MetricsLogged)) > 0)
     forked.terminate()
     wait_until(lambda: ended(forked))
 

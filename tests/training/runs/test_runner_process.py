@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from studio.protocols.events import Failed, Finished, Progressed, Stopped
+from studio.protocols.events import Failed, Finished, MetricsLogged, Stopped
 from studio.protocols.run_dir import RunDir
 from tests.support.waiting import wait_until
 from tests.training import tiny
@@ -96,14 +96,14 @@ def hub(folder: Path) -> Iterator[str]:
 def test_a_run_stops_after_the_step_when_asked(model: Path, tmp_path: Path) -> None:
     run = tiny.write_run(tmp_path / "run", model, optimisation__max_steps=100_000)
     process = start(run)
-    wait_until(lambda: len(tiny.events_of(run, Progressed)) > 0)
+    wait_until(lambda: len(tiny.events_of(run, MetricsLogged)) > 0)
 
     process.send_signal(signal.SIGTERM)
 
     assert process.wait(60) == 0
     stopped = tiny.last_event(run)
     assert isinstance(stopped, Stopped)
-    assert stopped.step >= tiny.events_of(run, Progressed)[-1].step
+    assert stopped.step >= tiny.events_of(run, MetricsLogged)[-1].step
     assert {path.name for path in run.root.iterdir()} == {
         "recipe.yaml",
         "job.json",

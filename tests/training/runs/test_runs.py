@@ -11,7 +11,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from studio import run_manifest
 from studio.methods import RECIPES
-from studio.protocols.events import Failed, Finished, Phase, Progressed, Sampled, Started, Stopped
+from studio.protocols.events import (
+    Failed,
+    Finished,
+    MetricsLogged,
+    PhaseChanged,
+    Sampled,
+    Started,
+    Stopped,
+)
 from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
 from studio.run_manifest import Manifest
@@ -45,7 +53,7 @@ def validation(run: RunDir) -> tokenisation.Examples:
 def test_a_run_tells_its_stages_in_order(full: RunDir) -> None:
     between = len({one.step for one in tiny.events_of(full, Sampled) if one.stage == "during"})
 
-    assert [event.name for event in tiny.events_of(full, Phase)] == [
+    assert [event.name for event in tiny.events_of(full, PhaseChanged)] == [
         "loading",
         "tokenising",
         "answering",
@@ -56,7 +64,7 @@ def test_a_run_tells_its_stages_in_order(full: RunDir) -> None:
 
 
 def test_a_logged_step_tells_every_number(full: RunDir) -> None:
-    first = tiny.events_of(full, Progressed)[1]
+    first = tiny.events_of(full, MetricsLogged)[1]
 
     assert sorted(first.metrics) == [
         "activation_max",
@@ -91,7 +99,7 @@ def test_tokens_add_up_to_those_of_the_rows(model: Path, tmp_path: Path) -> None
 
 
 def test_the_last_step_is_always_measured(full: RunDir) -> None:
-    measured = [e.step for e in tiny.events_of(full, Progressed) if "eval_loss" in e.metrics]
+    measured = [e.step for e in tiny.events_of(full, MetricsLogged) if "eval_loss" in e.metrics]
 
     assert measured == [0, 1, 2, 3, 4]
     assert (
@@ -198,7 +206,7 @@ def test_the_manifest_names_each_file_by_its_hash(full: RunDir) -> None:
 
     others = sorted(path for path in full.artifacts.iterdir() if path != full.manifest)
     assert [(one.name, one.bytes, one.sha256) for one in kept.artifacts] == [
-        (path.name, path.stat().st_size, run_manifest.sha256(path)) for path in others
+        (path.name, path.stat().st_size, run_manifest.file_sha256(path)) for path in others
     ]
 
 
@@ -207,7 +215,7 @@ def test_the_manifest_tells_what_it_takes_to_repeat_the_run(full: RunDir, model:
 
     recipe = RECIPES.validate_python(kept.recipe)
     assert recipe == RECIPES.validate_python(yaml.load(full.recipe.read_text()), strict=False)
-    weights = {"model.safetensors": run_manifest.sha256(model / "model.safetensors")}
+    weights = {"model.safetensors": run_manifest.file_sha256(model / "model.safetensors")}
     assert (kept.is_finished, kept.base_model.sha256) == (True, weights)
     assert (kept.seed, kept.metrics) == (
         recipe.optimisation.seed,

@@ -12,7 +12,7 @@ from studio.client import discovery
 def test_it_is_on_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STUDIO_URL", raising=False)
 
-    assert discovery.found(None, None).base == "http://127.0.0.1:8000/api/v1"
+    assert discovery.resolve_settings(None, None).base == "http://127.0.0.1:8000/api/v1"
 
 
 def test_the_environment_says_where_and_an_argument_says_it_better(
@@ -20,7 +20,10 @@ def test_the_environment_says_where_and_an_argument_says_it_better(
 ) -> None:
     monkeypatch.setenv("STUDIO_URL", "https://studio.example.org/")
     monkeypatch.setenv("STUDIO_TOKEN", "mine")
-    found, told = discovery.found(None, None), discovery.found("http://localhost:1", "other")
+    found, told = (
+        discovery.resolve_settings(None, None),
+        discovery.resolve_settings("http://localhost:1", "other"),
+    )
 
     assert (found.base, found.headers) == (
         "https://studio.example.org/api/v1",
@@ -46,7 +49,7 @@ def test_the_token_of_this_machine_is_for_this_machine(
     monkeypatch.setenv("STUDIO_HOME", str(tmp_path))
     (tmp_path / "api_token").write_text("kept\n")
 
-    assert discovery.found(url, None).headers == headers
+    assert discovery.resolve_settings(url, None).headers == headers
 
 
 @pytest.mark.parametrize("module", ["studio.client", "studio.cli"])

@@ -2,13 +2,13 @@
 
 from sqlalchemy import Engine
 
-from studio.db.commit_watcher import watched
+from studio.db.commit_watcher import watch_commits
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
 
 
 def test_a_commit_is_heard_once(engine: Engine) -> None:
-    with watched(engine) as changes:
+    with watch_commits(engine) as changes:
         heard = [changes.happened(), changes.happened()]
         with unit_of_work(engine) as db:
             db.add(Worker(name="w", pid=1, slots=1))
@@ -18,7 +18,7 @@ def test_a_commit_is_heard_once(engine: Engine) -> None:
 
 
 def test_reading_is_no_change(engine: Engine) -> None:
-    with watched(engine) as changes:
+    with watch_commits(engine) as changes:
         changes.happened()
         with engine.connect() as connection:
             connection.exec_driver_sql("SELECT * FROM run").all()

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.db.states import RunStatus
 from studio.services.metrics import metrics
 from studio.services.operations import prometheus_metrics
@@ -27,7 +27,7 @@ READS: dict[str, Callable[[Session], object]] = {
 def test_no_table_is_read_from_end_to_end(
     engine: Engine, read: Callable[[Session], object]
 ) -> None:
-    with record_statements(engine) as statements, reading(engine) as db:
+    with record_statements(engine) as statements, read_session(engine) as db:
         read(db)
 
     plans = [line for one in statements for line in plan(engine, one)]

@@ -9,7 +9,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
 from studio.db import migrate, snapshot
-from studio.db.session import connect, driver, unit_of_work
+from studio.db.session import open_engine, sqlite_driver, unit_of_work
 from studio.db.tables import Run
 from studio.errors import UnavailableError
 from studio.settings import Settings
@@ -18,7 +18,7 @@ from tests.support.factories import add_starter_data, make_finished_run
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Engine]:
-    engine = connect(tmp_path / "test.db")
+    engine = open_engine(tmp_path / "test.db")
     yield engine
     engine.dispose()
 
@@ -34,13 +34,13 @@ def test_a_filled_database_goes_all_the_way_down_and_up(empty: Engine, tmp_path:
     with unit_of_work(empty) as db:
         add_starter_data(db, Settings(home=tmp_path / "home"))
         make_finished_run(db)
-    down = [None, *migrate.versions()[:-1]][::-1]
+    down = [None, *migrate.known_versions()[:-1]][::-1]
     for version in down:
         migrate.downgrade(empty, version or "base")
     assert inspect(empty).get_table_names() == ["alembic_version"]
 
     migrate.upgrade(empty)
-    assert migrate.current(empty) == migrate.versions()[-1]
+    assert migrate.current_version(empty) == migrate.known_versions()[-1]
 
 
 def test_upgrading_twice_changes_nothing(empty: Engine, tmp_path: Path) -> None:
@@ -58,17 +58,17 @@ def test_the_last_copies_from_before_upgrades_are_kept(empty: Engine, tmp_path: 
     migrate.upgrade(empty)
     with unit_of_work(empty) as db:
         add_starter_data(db, Settings(home=tmp_path / "home"))
-    before = migrate.versions()[-2]
-    for _ in range(snapshot.KEPT + 1):
+    before = migrate.known_versions()[-2]
+    for _ in range(snapshot.MAX_COPIES + 1):
         (tmp_path / "backups").mkdir(exist_ok=True)
         (tmp_path / "backups" / ".new-cut-off").touch()
         migrate.downgrade(empty, before)
         migrate.upgrade(empty)
     kept = sorted((tmp_path / "backups").iterdir())
-    copy = connect(kept[-1])
+    copy = open_engine(kept[-1])
 
-    assert [path.name.endswith(f"Z-{before}.db") for path in kept] == [True] * snapshot.KEPT
-    assert migrate.current(copy) == before
+    assert [path.name.endswith(f"Z-{before}.db") for path in kept] == [True] * snapshot.MAX_COPIES
+    assert migrate.current_version(copy) == before
     with copy.connect() as connection:
         assert connection.execute(text("SELECT name FROM dataset")).scalar_one() == "starter"
     copy.dispose()
@@ -103,4 +103,4 @@ def test_what_was_acknowledged_is_on_disk(empty: Engine) -> None:
 
 
 def test_sqlite_is_without_the_wal_reset_bug() -> None:
-    assert driver().sqlite_version_info >= (3, 51, 3)
+    assert sqlite_driver().sqlite_version_info >= (3, 51, 3)

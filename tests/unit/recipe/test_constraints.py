@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from studio.methods import RECIPES
-from studio.recipe.constraints import Conflict, conflict
+from studio.recipe.constraints import Conflict, find_conflict
 
 BARE: dict[str, Any] = {"method": "sft", "base_model": "m", "dataset": "d"}
 FULL = {"adapter": {"kind": "full"}}
 
 
 def found(**changes: object) -> Conflict | None:
-    return conflict(RECIPES.validate_python(BARE | changes))
+    return find_conflict(RECIPES.validate_python(BARE | changes))
 
 
 def test_what_is_there_by_default_goes_together() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from studio.hardware import OPTIONAL, Gpu, Hardware
-from studio.recipe.float_formats import FORMATS
+from studio.hardware import OPTIONAL_PACKAGES, Gpu, Hardware
+from studio.recipe.float_formats import FLOAT_FORMATS
 from studio.recipe.precision import PRECISIONS, Precision, PrecisionName
 
 
@@ -11,7 +11,7 @@ def machine(
     capability: tuple[int, int] | None = None,
     *,
     native_bf16: bool = True,
-    packages: frozenset[str] = frozenset(OPTIONAL),
+    packages: frozenset[str] = frozenset(OPTIONAL_PACKAGES),
 ) -> Hardware:
     gpus = (
         ()
@@ -169,6 +169,6 @@ def test_a_gpu_without_cuda_torch_counts_as_none() -> None:
     ],
 )
 def test_bits_add_up(name: str, bits: int) -> None:
-    form = {str(key): value for key, value in FORMATS.items()}[name]
+    form = {str(key): value for key, value in FLOAT_FORMATS.items()}[name]
 
     assert form.sign + form.exponent + form.mantissa == bits

@@ -6,7 +6,7 @@ import pytest
 
 from studio.hardware import Gpu, Hardware
 from studio.methods import RECIPES, AnyRecipe
-from studio.recipe.constraints import conflict
+from studio.recipe.constraints import find_conflict
 from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.recipe.quantised import QUANTISED
 
@@ -64,12 +64,12 @@ def test_a_full_fine_tune_needs_none() -> None:
 def test_they_go_with_precisions_that_read_what_they_compute(
     name: str, precision: PrecisionName
 ) -> None:
-    assert conflict(beside(name, precision)) is None
+    assert find_conflict(beside(name, precision)) is None
 
 
 @pytest.mark.parametrize("precision", ["fp32_tf32", "fp32_bf16_matmul"])
 def test_they_do_not_go_with_products_of_another_kind(precision: PrecisionName) -> None:
-    found = conflict(beside("nf4", precision))
+    found = find_conflict(beside("nf4", precision))
 
     assert found is not None
     assert (found.message, found.param) == (

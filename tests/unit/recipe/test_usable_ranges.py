@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from studio.methods import METHODS, RECIPES
-from studio.recipe.fields import Section, knob_of, sections_in
-from studio.recipe.ranges import unusable
+from studio.recipe.fields import Section, field_spec, section_types
+from studio.recipe.ranges import unusable_values
 
 LEAST: dict[str, Any] = {"base_model": "starter", "dataset": "starter"}
 
@@ -15,7 +15,7 @@ def float_knobs(section: type[Section], prefix: str = "") -> dict[str, Any]:
     """Return each knob that holds a float, by its dotted name."""
     knobs: dict[str, Any] = {}
     for name, info in section.model_fields.items():
-        for inner in sections_in(info.annotation):
+        for inner in section_types(info.annotation):
             knobs |= float_knobs(inner, f"{prefix}{name}.")
         if info.annotation is float:
             knobs[prefix + name] = info
@@ -50,7 +50,7 @@ def float_knobs(section: type[Section], prefix: str = "") -> dict[str, Any]:
 def test_a_number_without_effect_is_refused(
     change: dict[str, Any], param: str, message: str
 ) -> None:
-    conflicts = list(unusable(RECIPES.validate_python(LEAST | change)))
+    conflicts = list(unusable_values(RECIPES.validate_python(LEAST | change)))
 
     assert [(conflict.param, conflict.message) for conflict in conflicts] == [(param, message)]
 
@@ -64,7 +64,7 @@ def test_a_number_without_effect_is_refused(
     ],
 )
 def test_usual_numbers_pass(change: dict[str, Any]) -> None:
-    assert list(unusable(RECIPES.validate_python(LEAST | change))) == []
+    assert list(unusable_values(RECIPES.validate_python(LEAST | change))) == []
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
@@ -72,7 +72,7 @@ def test_every_float_knob_ends_on_both_sides(method: Any) -> None:  # noqa: ANN4
     open_ended = [
         name
         for name, info in float_knobs(method.recipe).items()
-        if not ((knob := knob_of(info)) and knob.usable)
+        if not ((knob := field_spec(info)) and knob.usable)
         and not {"lt", "le"} & {side for bound in info.metadata for side in dir(bound)}
     ]
 

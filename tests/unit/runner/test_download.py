@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from studio.errors import DiskFullError, InvalidError, NotFoundError, UnavailableError
-from studio.network.hub_client import Found, HubFile
 from studio.network.hub_client import Hub as Reader
-from studio.protocols.tasks import ChoreDir
+from studio.network.hub_client import HubFile, HubModel
+from studio.protocols.tasks import TaskDir
 from studio.runner.tasks import download_model
 from studio.weights import hub_origin, model_facts
 from tests.fakes.hub_server import Files, HubServer, Repo
@@ -18,11 +18,11 @@ CARD = b"---\nlicense: mit\n---\n# Tiny\n"
 
 
 @pytest.fixture
-def chore(tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> ChoreDir:
+def chore(tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> TaskDir:
     """Make a chore's folder, and let its process read where the hub is."""
     monkeypatch.setenv("STUDIO_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("STUDIO_HUB_ENDPOINT", hub.url)
-    folder = ChoreDir(tmp_path / "home" / "chores" / "1")
+    folder = TaskDir(tmp_path / "home" / "chores" / "1")
     folder.files.mkdir(parents=True)
     (tmp_path / "home" / "models").mkdir()
     return folder
@@ -33,7 +33,7 @@ def files(tmp_path: Path, **config: Any) -> Files:  # noqa: ANN401 -- whatever a
     return {path.name: path.read_bytes() for path in made.iterdir()} | {"README.md": CARD}
 
 
-def fetch(chore: ChoreDir, repo: Repo, **wish: object) -> tuple[dict[str, Any], list[str]]:
+def fetch(chore: TaskDir, repo: Repo, **wish: object) -> tuple[dict[str, Any], list[str]]:
     """Do the chore. Return what it came to and what it said."""
     said: list[str] = []
     params = {"repo": repo.id, "commit": repo.commit("main"), "name": repo.id} | wish
@@ -45,7 +45,7 @@ def fetch(chore: ChoreDir, repo: Repo, **wish: object) -> tuple[dict[str, Any], 
 
 
 def test_a_model_comes_whole_with_what_training_reads(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     told = files(tmp_path) | {"pytorch_model.bin": b"x", "modeling.py": b"x", "a/b.json": b"{}"}
     repo = hub.model("tiny/one", told)
@@ -64,7 +64,7 @@ def test_a_model_comes_whole_with_what_training_reads(
 
 
 def test_what_came_is_kept_with_its_commit_and_its_hashes(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     first = repo.commit("main")
@@ -78,7 +78,7 @@ def test_what_came_is_kept_with_its_commit_and_its_hashes(
 
 
 def test_a_file_that_is_cut_goes_on_where_it_was(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     hub.cuts["model.safetensors"] = 70_000
@@ -89,7 +89,7 @@ def test_a_file_that_is_cut_goes_on_where_it_was(
 
 
 def test_a_second_try_asks_only_for_what_is_missing(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     content = repo.commits[repo.commit("main")]["model.safetensors"]
@@ -100,7 +100,7 @@ def test_a_second_try_asks_only_for_what_is_missing(
 
 
 def test_a_hub_that_knows_no_parts_is_asked_for_the_whole(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     hub.ignores_ranges = True
@@ -111,7 +111,7 @@ def test_a_hub_that_knows_no_parts_is_asked_for_the_whole(
 
 
 def test_a_part_of_another_file_is_found_out_and_fetched_anew(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     (chore.files / "model.safetensors.part").write_bytes(b"0" * 1000)
@@ -123,7 +123,7 @@ def test_a_part_of_another_file_is_found_out_and_fetched_anew(
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_what_does_not_come_to_its_hash_is_refused(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path, name: str
+    chore: TaskDir, hub: HubServer, tmp_path: Path, name: str
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     hub.wrong.add(name)
@@ -134,7 +134,7 @@ def test_what_does_not_come_to_its_hash_is_refused(
 
 
 def test_a_config_that_cannot_be_ends_it_before_the_weights(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path, num_hidden_layers=10**9))
     with pytest.raises(InvalidError, match="num_hidden_layers is 1000000000"):
@@ -144,7 +144,7 @@ def test_a_config_that_cannot_be_ends_it_before_the_weights(
 
 
 def test_a_gated_model_is_told_with_what_to_do(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chore: TaskDir, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     repo.gated = "manual"
@@ -158,7 +158,7 @@ def test_a_gated_model_is_told_with_what_to_do(
 
 
 def test_the_token_goes_to_the_hub_and_nowhere_else(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chore: TaskDir, hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path), private=True)
     repo.private = True
@@ -171,28 +171,28 @@ def test_the_token_goes_to_the_hub_and_nowhere_else(
     )
 
 
-def test_a_model_that_has_gone_is_told(chore: ChoreDir, hub: HubServer, tmp_path: Path) -> None:
+def test_a_model_that_has_gone_is_told(chore: TaskDir, hub: HubServer, tmp_path: Path) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     del hub.repos["model", "tiny/one"]
     with pytest.raises(NotFoundError, match="has no tiny/one, or not for us"):
         fetch(chore, repo)
 
 
-def test_a_model_without_safetensors_is_refused(chore: ChoreDir, hub: HubServer) -> None:
+def test_a_model_without_safetensors_is_refused(chore: TaskDir, hub: HubServer) -> None:
     repo = hub.model("old/one", {"config.json": b"{}", "pytorch_model.bin": b"x" * 10})
     with pytest.raises(InvalidError, match="its weights are pickled"):
         fetch(chore, repo)
 
 
-def test_a_disk_without_room_is_told_before_anything_comes(chore: ChoreDir, hub: HubServer) -> None:
+def test_a_disk_without_room_is_told_before_anything_comes(chore: TaskDir, hub: HubServer) -> None:
     repo = hub.model("big/one", {"config.json": b"{}", "model.safetensors": b"x"})
-    told = Found(id=repo.id, files=(HubFile(name="model.safetensors", size=2**60),))
+    told = HubModel(id=repo.id, files=(HubFile(name="model.safetensors", size=2**60),))
     with pytest.raises(DiskFullError, match=r"1,152,921,504\.6 GB"):
         download_model.refuse_without_room(chore.files, list(told.files))
 
 
 def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     asked = Reader(endpoint=hub.url)
@@ -208,7 +208,7 @@ def test_a_hub_that_says_no_more_is_given_up_after_some_tries(
 
 
 def test_code_comes_only_when_it_is_asked_for(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     own = {"auto_map": {"AutoConfig": "own.Own"}}
     repo = hub.model("tiny/one", files(tmp_path, **own) | {"own.py": b"1", "setup.txt": b"1"})
@@ -222,7 +222,7 @@ def test_code_comes_only_when_it_is_asked_for(
 
 
 def test_a_model_that_is_here_already_is_not_fetched_again(
-    chore: ChoreDir, hub: HubServer, tmp_path: Path
+    chore: TaskDir, hub: HubServer, tmp_path: Path
 ) -> None:
     repo = hub.model("tiny/one", files(tmp_path))
     first, _said = fetch(chore, repo)

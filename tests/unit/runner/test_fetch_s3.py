@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from studio.data_sources import Limits
+from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, NotFoundError, StudioError, UnavailableError
 from studio.runner.sources import s3
 from studio.settings import Settings
@@ -15,7 +15,7 @@ from tests.fakes.file_server import FileServer
 from tests.fakes.s3_signature import SignatureCheck
 
 ROWS = b"prompt,completion\n" + b"a,b\n" * 2000
-LIMITS = Limits(bytes=10**6, row_bytes=1000)
+LIMITS = FetchLimits(bytes=10**6, row_bytes=1000)
 
 
 def fetch(settings: Settings, folder: Path, url: str) -> tuple[Path, str, dict[str, Any]]:

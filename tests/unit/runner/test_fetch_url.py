@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from studio.data_sources import Limits
+from studio.data_sources import FetchLimits
 from studio.errors import InvalidError, StudioError, TooLargeError, UnavailableError
 from studio.runner.sources import http
 from studio.runner.sources.http import Wish
@@ -15,7 +15,7 @@ ROWS = b'{"prompt": "a", "completion": "b"}\n' * 3000
 
 
 def fetch(url: str, folder: Path, limit: int = 10**6, **given: Any) -> tuple[Path, str]:  # noqa: ANN401 -- of a wish
-    limits = Limits(bytes=limit, row_bytes=1000, seconds=given.pop("seconds", 60))
+    limits = FetchLimits(bytes=limit, row_bytes=1000, seconds=given.pop("seconds", 60))
     allow = given.pop("allow_internal", True)
     wish = Wish(url, limits, allow_internal=allow, pause=lambda _seconds: None)
     path, filename, _facts = http.fetch(wish, folder, lambda _phase, _share: None)

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Engine
 from sqlmodel import Session, select
 
-from studio.db.outbox import Channel, Delivery, DeliveryStatus, Try
-from studio.db.session import reading, unit_of_work
-from studio.db.states import Ask, RunStatus
+from studio.db.outbox import Channel, Delivery, DeliveryAttempt, DeliveryStatus
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import Run
 from studio.protocols.events import Failed, Paused
 from studio.services.notifications import deliveries
@@ -106,7 +106,7 @@ def test_a_run_that_pauses_by_itself_is_told(db: Session) -> None:
 def test_a_pause_that_was_asked_for_is_no_news(db: Session) -> None:
     run = make_running(db)
     run_commands.pause(db, run.id or 0)
-    assert run.asked is Ask.PAUSE
+    assert run.asked is RunCommand.PAUSE
     attempts.follow(db, run, [Paused(step=3)], 10)
 
     assert (run.status, events(db)) == (RunStatus.PAUSED, [])
@@ -117,7 +117,7 @@ def test_a_change_that_is_undone_is_not_told(engine: Engine) -> None:
         make_finished_run(db)
         db.rollback()
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert (db.exec(select(Run)).all(), written(db)) == ([], [])
 
 
@@ -212,4 +212,4 @@ def test_old_messages_are_forgotten_with_their_tries(db: Session) -> None:
     make_finished_run(db)
 
     assert events(db) == ["run.succeeded"]
-    assert db.exec(select(Try)).all() == []
+    assert db.exec(select(DeliveryAttempt)).all() == []

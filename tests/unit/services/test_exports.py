@@ -3,10 +3,10 @@
 import pytest
 from sqlmodel import Session
 
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.db.tasks import Export
-from studio.protocols.events import Finished, Phase, Stopped
-from studio.recipe.exports import Kind
+from studio.protocols.events import Finished, PhaseChanged, Stopped
+from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats, exports
 from studio.services.tasks import task_lifecycle
@@ -27,22 +27,24 @@ def export(db: Session) -> Export:
 
 
 def test_progress_is_kept_until_more_is_told(export: Export) -> None:
-    told = [Phase(name="converting", share=0.5), Phase(name="measuring after")]
+    told = [PhaseChanged(name="converting", share=0.5), PhaseChanged(name="measuring after")]
     exports.follow(export, told, 7)
 
     assert (export.phase, export.share, export.events_offset) == ("measuring after", 0.5, 7)
 
 
 def test_one_that_is_done_is_done_wholly(export: Export) -> None:
-    exports.follow(export, [Phase(name="measuring after", share=0.9), Finished(metrics={})], 7)
+    exports.follow(
+        export, [PhaseChanged(name="measuring after", share=0.9), Finished(metrics={})], 7
+    )
 
-    assert (export.status, export.phase, export.share) == (WorkStatus.SUCCEEDED, "", 1)
+    assert (export.status, export.phase, export.share) == (TaskStatus.SUCCEEDED, "", 1)
 
 
 def test_one_told_to_stop_from_outside_waits_again(export: Export) -> None:
     exports.follow(export, [Stopped(step=0)], 1)
 
-    assert (export.status, export.phase, export.share) == (WorkStatus.QUEUED, "", 0)
+    assert (export.status, export.phase, export.share) == (TaskStatus.QUEUED, "", 0)
 
 
 def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
@@ -51,23 +53,23 @@ def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
         task_lifecycle.begin(export)
     exports.follow(export, [Stopped(step=0)], 1)
 
-    assert (export.status, export.error_code) == (WorkStatus.FAILED, "lost_worker")
+    assert (export.status, export.error_code) == (TaskStatus.FAILED, "lost_worker")
 
 
 def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
     task_lifecycle.settle(export, End(exit_code=3), exports.WORD)
 
     assert (export.status, export.error_message) == (
-        WorkStatus.FAILED,
+        TaskStatus.FAILED,
         "The export process ended itself with exit code 3, and printed nothing.",
     )
 
 
 def test_what_has_ended_stays_as_it_is(export: Export) -> None:
-    export.status = WorkStatus.SUCCEEDED
+    export.status = TaskStatus.SUCCEEDED
     task_lifecycle.settle(export, End(exit_code=None), exports.WORD)
 
-    assert export.status is WorkStatus.SUCCEEDED
+    assert export.status is TaskStatus.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_format_costs_what_its_bits_say(dtype: DType, stored: str, says: str) 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("full", True), ("adapter", False)])
 def test_only_weights_that_are_written_can_overflow(
-    kind: Kind,
+    kind: ExportKind,
     is_refused: bool,  # noqa: FBT001 -- a parameter of the test
 ) -> None:
     facts = ModelFacts(spread=Spread(sampled=9, largest=1e5, over_float16=1))

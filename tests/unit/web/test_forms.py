@@ -6,7 +6,7 @@ import pytest
 from annotated_types import Ge, Gt
 from pydantic import Field, ValidationError
 
-from studio.recipe.fields import Knob, Section
+from studio.recipe.fields import FieldSpec, Section
 from studio.web.experiments.config_diff import changes
 from studio.web.forms.controls import Fieldset
 from studio.web.forms.recipe_form import fieldset, problems_in, tidy
@@ -19,24 +19,24 @@ class Sugar(Section):
     """
 
     kind: Literal["sugar"] = "sugar"
-    spoons: Annotated[int, Ge(1), Knob("Spoons")] = 2
+    spoons: Annotated[int, Ge(1), FieldSpec("Spoons")] = 2
 
 
 class Milk(Section, title="Milk, of any kind"):
     """White."""
 
     kind: Literal["milk"] = "milk"
-    oat: Annotated[bool, Knob("Oat milk", advanced=True)] = False
+    oat: Annotated[bool, FieldSpec("Oat milk", advanced=True)] = False
 
 
 class Tea(Section):
     """A hot drink."""
 
-    leaf: Annotated[str, Field(min_length=1), Knob("Leaf")]
+    leaf: Annotated[str, Field(min_length=1), FieldSpec("Leaf")]
     """What it is made of."""
-    minutes: Annotated[float, Gt(0), Knob("Minutes", "min")] = 3.0
-    cups: Annotated[int | None, Ge(1), Knob("Cups", advanced=True)] = None
-    size: Annotated[Literal["small", "large"], Knob("Size")] = "small"
+    minutes: Annotated[float, Gt(0), FieldSpec("Minutes", "min")] = 3.0
+    cups: Annotated[int | None, Ge(1), FieldSpec("Cups", advanced=True)] = None
+    size: Annotated[Literal["small", "large"], FieldSpec("Size")] = "small"
     extra: Annotated[Sugar | Milk, Field(discriminator="kind")] = Sugar()
 
 

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session, col, func, select
 
-from studio.db.idempotency_keys import Receipt
+from studio.db.idempotency_keys import IdempotencyKey
 from studio.db.session import unit_of_work
 from studio.db.tables import Dataset, Experiment, Run
 from studio.errors import ConflictError
@@ -75,12 +75,12 @@ def test_a_key_that_failed_can_be_used_again(client: TestClient) -> None:
 
 def test_of_two_under_a_key_at_once_one_is_undone(engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        db.add(Receipt(key="k", sha256="0", status=201, body=b"{}"))
+        db.add(IdempotencyKey(key="k", sha256="0", status=201, body=b"{}"))
 
     def make() -> None:
         with unit_of_work(engine) as db:
             make_run(db)
-            idempotency_keys.keep(db, Receipt(key="k", sha256="0", status=201, body=b"{}"))
+            idempotency_keys.keep(db, IdempotencyKey(key="k", sha256="0", status=201, body=b"{}"))
 
     with pytest.raises(ConflictError):
         make()

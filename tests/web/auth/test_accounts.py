@@ -4,9 +4,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio.db.accounts import Purpose, Role, Scope
-from studio.db.session import reading, unit_of_work
-from studio.errors import TooManyError
+from studio.db.accounts import LinkPurpose, Role, Scope
+from studio.db.session import read_session, unit_of_work
+from studio.errors import TooManyRequestsError
 from studio.services.accounts import accounts, audit_log, one_time_links, passwords
 from studio.settings import Settings
 from studio.web.auth.login_throttle import (
@@ -39,7 +39,7 @@ def add(home: Visitors, hashed: str, name: str = "ann", role: Role = Role.MEMBER
         accounts.add(db, name, role).password = hashed
 
 
-def issued(home: Visitors, purpose: Purpose, number: int | None = None) -> str:
+def issued(home: Visitors, purpose: LinkPurpose, number: int | None = None) -> str:
     with unit_of_work(home.engine) as db:
         return one_time_links.issue(db, purpose, number)
 
@@ -74,7 +74,7 @@ def test_who_is_refused_is_not_told_which_of_both_was_wrong(
 
 
 def test_the_first_administrator_comes_by_the_link(home: Visitors) -> None:
-    secret = issued(home, Purpose.FIRST)
+    secret = issued(home, LinkPurpose.FIRST)
     browser = home.stranger()
 
     assert "The first administrator" in parse_page(browser.get(f"/login?t={secret}").text).text
@@ -85,7 +85,7 @@ def test_the_first_administrator_comes_by_the_link(home: Visitors) -> None:
 
 
 def test_nobody_becomes_the_first_after_another(home: Visitors) -> None:
-    secret = issued(home, Purpose.FIRST)
+    secret = issued(home, LinkPurpose.FIRST)
     home.account("root", Role.ADMINISTRATOR)
 
     form = {"t": secret, "name": "mallory"} | CHOSEN
@@ -95,11 +95,11 @@ def test_nobody_becomes_the_first_after_another(home: Visitors) -> None:
 
 def test_a_link_to_a_password_is_of_one_person(home: Visitors) -> None:
     number = home.account("ann", Role.MEMBER)
-    secret = issued(home, Purpose.PASSWORD, number)
+    secret = issued(home, LinkPurpose.PASSWORD, number)
 
     home.stranger().post("/login/password", data={"t": secret, "name": "root"} | CHOSEN)
 
-    with reading(home.engine) as db:
+    with read_session(home.engine) as db:
         kept = {one.name: bool(one.password) for one in accounts.listed(db)}
     assert kept == {"ann": True}
 
@@ -108,7 +108,7 @@ def test_a_link_to_a_password_is_of_one_person(home: Visitors) -> None:
     "form", [{"again": "something else"}, {"password": "short", "again": "short"}]
 )
 def test_a_refused_password_leaves_the_link_as_it_was(home: Visitors, form: dict[str, str]) -> None:
-    secret = issued(home, Purpose.PASSWORD, home.account("ann", Role.MEMBER))
+    secret = issued(home, LinkPurpose.PASSWORD, home.account("ann", Role.MEMBER))
 
     answer = home.stranger().post("/login/password", data={"t": secret} | CHOSEN | form)
 
@@ -161,7 +161,7 @@ def test_many_names_from_one_address_are_slowed_down() -> None:
     for number in range(MOST_OF_ADDRESS):
         tries.begin(f"name{number}", "10.0.0.1")
 
-    with pytest.raises(TooManyError):
+    with pytest.raises(TooManyRequestsError):
         tries.begin("ann", "10.0.0.1")
 
 
@@ -280,5 +280,5 @@ def test_a_fault_of_ours_is_written_down_too(home: Visitors) -> None:
 
     answer = quiet.post("/api/v1/runs", json=RUN)
 
-    with reading(home.engine) as db:
+    with read_session(home.engine) as db:
         assert [one.status for one in audit_log.newest(db, 5)] == [answer.status_code] == [500]

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import select
 
-from studio.db.accounts import Role, Scope, Token
+from studio.db.accounts import ApiToken, Role, Scope
 from studio.db.column_types import now
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.settings import Settings
 from tests.support.factories import make_running
 from tests.support.page_reader import parse_page
@@ -36,8 +36,8 @@ def test_a_token_is_shown_once_and_lets_a_program_in(home: Visitors) -> None:
 def test_only_its_hash_is_kept(home: Visitors) -> None:
     secret = home.owner().post("/api/v1/tokens", json={"name": "n"}).json()["token"]
 
-    with reading(home.engine) as db:
-        kept = db.exec(select(Token)).one()
+    with read_session(home.engine) as db:
+        kept = db.exec(select(ApiToken)).one()
 
     assert secret not in kept.model_dump_json()
     assert secret.startswith(f"sft_{kept.id}_")
@@ -89,7 +89,7 @@ def test_it_does_less_once_its_maker_does(home: Visitors) -> None:
 def test_it_lasts_no_longer_than_said(home: Visitors) -> None:
     program = home.program(Scope.READ)
     with unit_of_work(home.engine) as db:
-        db.exec(select(Token)).one().expires_at = now() - timedelta(seconds=1)
+        db.exec(select(ApiToken)).one().expires_at = now() - timedelta(seconds=1)
 
     assert program.get("/api/v1/runs").status_code == 401
 
@@ -107,11 +107,11 @@ def test_use_is_written_once_a_minute(home: Visitors) -> None:
     program = home.program(Scope.READ)
     earlier = now() - timedelta(seconds=30)
     with unit_of_work(home.engine) as db:
-        db.exec(select(Token)).one().used_at = earlier
+        db.exec(select(ApiToken)).one().used_at = earlier
     program.get("/api/v1/runs")
 
-    with reading(home.engine) as db:
-        assert db.exec(select(Token)).one().used_at == earlier
+    with read_session(home.engine) as db:
+        assert db.exec(select(ApiToken)).one().used_at == earlier
 
 
 def test_a_revoked_token_lets_nobody_in(home: Visitors) -> None:
@@ -179,7 +179,7 @@ async def streamed(home: Visitors, shown: str) -> bool:
         await sent.get()
         assert first["status"] == 200
         with unit_of_work(home.engine) as db:
-            db.delete(db.exec(select(Token)).one())
+            db.delete(db.exec(select(ApiToken)).one())
         while (await sent.get()).get("more_body", True):
             pass
         await open_one

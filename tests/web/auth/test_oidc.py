@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from sqlalchemy import Engine
 
 from studio.db.accounts import Role
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import accounts
 from studio.services.accounts.oidc import PATIENCE_SECONDS, Pending
 from studio.settings import Settings
@@ -60,7 +60,7 @@ def come(browser: TestClient, provider: Provider, there: str = "/runs") -> Respo
 
 
 def role_of(engine: Engine, name: str) -> Role | None:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         found = accounts.find(db, name)
         return found.role if found else None
 

@@ -10,8 +10,8 @@ from fastapi.testclient import TestClient
 from sqlmodel import col, select
 
 from studio.db.accounts import Role, Scope
-from studio.db.owners import Actor, acting
-from studio.db.session import reading, unit_of_work
+from studio.db.owners import Actor, acting_as
+from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Experiment, Run
 from studio.services.operations.home import open_home
 from studio.settings import Settings
@@ -59,7 +59,7 @@ def home(furnished: Path, tmp_path: Path) -> Iterator[Visitors]:
     made = make_visitors(engine, settings, "accounts")
     ann = Actor(name="ann", account_id=made.account("ann", Role.MEMBER), is_limited=True)
     with unit_of_work(engine) as db:
-        with acting(ann):
+        with acting_as(ann):
             assert make_finished_run(db).experiment_id == ANNS
         assert make_finished_run(db).experiment_id == EVERYONES
     yield made
@@ -101,7 +101,7 @@ def test_what_starts_from_anothers_run_begins_in_a_copy(home: Visitors, attempt:
     status, text = send(bob, attempt)
     assert status in {201, 303}, text
 
-    with reading(home.engine) as db:
+    with read_session(home.engine) as db:
         copy = db.exec(select(Experiment).order_by(col(Experiment.id).desc())).first()
         assert copy is not None
         started = db.exec(select(Run).where(Run.experiment_id == ANNS)).all()

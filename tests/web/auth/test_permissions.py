@@ -15,11 +15,11 @@ from starlette.types import Scope as Asked
 
 from studio.db.accounts import Role, Scope
 from studio.db.session import unit_of_work
-from studio.db.summaries import Comparison, SavedView
+from studio.db.summaries import SavedComparison, SavedView
 from studio.db.sweeps import Sweep
 from studio.db.tables import Study
-from studio.db.tasks import Chore
-from studio.recipe.search_space import SPACE
+from studio.db.tasks import Task
+from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services.accounts.owners import NOUNS
 from studio.services.operations.home import open_home
 from studio.settings import Settings
@@ -86,11 +86,11 @@ def furnished_house(
     ann = home.account("ann", Role.MEMBER)
     with unit_of_work(home.engine) as db:
         make_run(db)
-        space = SPACE.validate_python({"seed": {"values": [1, 2]}})
+        space = SEARCH_SPACE_ADAPTER.validate_python({"seed": {"values": [1, 2]}})
         about: dict[str, Any] = {"experiment_id": 1, "name": "x", "recipe": make_recipe()}
         db.add(Sweep(space=space, strategy="grid", count=2, **about))
-        db.add_all([Study(experiment_id=1, name="x"), Chore(kind="look", subject="dataset:1")])
-        db.add_all([Comparison(name="x", query=""), SavedView(name="x", query="")])
+        db.add_all([Study(experiment_id=1, name="x"), Task(kind="look", subject="dataset:1")])
+        db.add_all([SavedComparison(name="x", query=""), SavedView(name="x", query="")])
         db.flush()
         for kind in set(NOUNS.values()):
             db.exec(update(kind).values(owner_id=ann))

@@ -5,7 +5,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.accounts import Role
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.errors import InvalidError
 from studio.services.accounts import accounts, audit_log
 from studio.settings import Settings
@@ -55,7 +55,7 @@ def test_new_people_are_let_in_where_that_is_said(engine: Engine, settings: Sett
     home = make_visitors(engine, open_to_new, "accounts")
 
     assert visitor(home, "10.0.0.1").get("/api/v1/runs").status_code == 200
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert {one.name: one.role for one in accounts.listed(db)} == {"ann": Role.VIEWER}
 
 
@@ -69,7 +69,7 @@ def test_where_somebody_is_comes_from_the_last_hop_that_is_no_proxy(home: Visito
     chain = {"X-Forwarded-For": "6.6.6.6, 203.0.113.9, 192.168.0.2"} | ANN
     visitor(home, "10.0.0.1", **chain).post("/api/v1/runs", json={})
 
-    with reading(home.engine) as db:
+    with read_session(home.engine) as db:
         assert audit_log.newest(db, 1)[0].address == "203.0.113.9"
 
 

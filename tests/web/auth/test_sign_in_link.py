@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import select
 
-from studio.db.accounts import SignIn, Ticket
+from studio.db.accounts import LoginSession, OneTimeLink
 from studio.db.column_types import now
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import api_tokens, login_sessions
 from studio.settings import Settings
 from studio.web.accounts.login_page import local
@@ -94,7 +94,7 @@ def test_who_is_in_may_open_the_link_again(home: Visitors) -> None:
 def test_an_old_link_works_no_more(home: Visitors) -> None:
     link = home.link()
     with unit_of_work(home.engine) as db:
-        db.exec(select(Ticket)).one().expires_at = now() - timedelta(seconds=1)
+        db.exec(select(OneTimeLink)).one().expires_at = now() - timedelta(seconds=1)
 
     assert home.stranger().get(link).status_code == 401
 
@@ -119,8 +119,8 @@ def test_the_cookie_is_kept_as_a_hash_only(home: Visitors) -> None:
     browser = home.owner()
     secret = browser.cookies["studio_80"]
 
-    with reading(home.engine) as db:
-        kept = db.exec(select(SignIn)).one()
+    with read_session(home.engine) as db:
+        kept = db.exec(select(LoginSession)).one()
 
     assert secret not in kept.model_dump_json()
     assert len(kept.sha256) == 64
@@ -132,7 +132,7 @@ def test_the_cookie_is_kept_as_a_hash_only(home: Visitors) -> None:
 def test_a_browser_is_shown_out_when_it_is_time(home: Visitors, field: str, ago: timedelta) -> None:
     browser = home.owner()
     with unit_of_work(home.engine) as db:
-        setattr(db.exec(select(SignIn)).one(), field, now() - ago - timedelta(seconds=1))
+        setattr(db.exec(select(LoginSession)).one(), field, now() - ago - timedelta(seconds=1))
 
     assert browser.get("/").status_code == 401
 
@@ -140,11 +140,11 @@ def test_a_browser_is_shown_out_when_it_is_time(home: Visitors, field: str, ago:
 def test_who_is_seen_stays(home: Visitors) -> None:
     browser = home.owner()
     with unit_of_work(home.engine) as db:
-        db.exec(select(SignIn)).one().seen_at = now() - login_sessions.IDLE / 2
+        db.exec(select(LoginSession)).one().seen_at = now() - login_sessions.IDLE / 2
     browser.get("/")
 
-    with reading(home.engine) as db:
-        assert db.exec(select(SignIn)).one().seen_at > now() - timedelta(minutes=1)
+    with read_session(home.engine) as db:
+        assert db.exec(select(LoginSession)).one().seen_at > now() - timedelta(minutes=1)
 
 
 def test_who_signs_out_is_out(home: Visitors) -> None:
@@ -208,7 +208,7 @@ def test_a_token_in_the_home_that_is_none_is_made_anew(home: Visitors) -> None:
     file.write_text("sft_1_nothing")
     api_tokens.keep_local(home.engine, file)
 
-    with reading(home.engine) as db:
+    with read_session(home.engine) as db:
         assert api_tokens.find(db, file.read_text().strip()) is not None
 
 

@@ -16,16 +16,16 @@ from starlette.types import Scope as Asked
 
 from studio.db.accounts import Role
 from studio.db.column_types import now
-from studio.db.owners import Actor, acting
+from studio.db.owners import Actor, acting_as
 from studio.db.session import unit_of_work
-from studio.db.states import RunStatus, SweepStatus, WorkStatus
-from studio.db.summaries import Comparison, SavedView
+from studio.db.states import RunStatus, SweepStatus, TaskStatus
+from studio.db.summaries import SavedComparison, SavedView
 from studio.db.sweeps import Sweep
 from studio.db.tables import Model, Study, Worker
-from studio.db.tasks import Chore, Export, Loaded
+from studio.db.tasks import Export, LoadedModel, Task
 from studio.protocols.events import Event, Failed, Sampled
 from studio.protocols.run_dir import RunDir
-from studio.recipe.search_space import SPACE
+from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
 from studio.services.operations.home import open_home
 from studio.services.runs import attempts, states
 from studio.settings import Settings
@@ -77,17 +77,17 @@ def fill(db: Session, settings: Settings) -> None:
     make_finished_run(db).deleted_at = now()
     db.add_all([Export(run_id=4, kind="merged", dtype="bfloat16")])
     recipe = make_recipe()
-    space = SPACE.validate_python({"seed": {"values": [1, 2]}})
+    space = SEARCH_SPACE_ADAPTER.validate_python({"seed": {"values": [1, 2]}})
     about: dict[str, Any] = {"name": "x", "recipe": recipe, "space": space, "count": 2}
     for status in (SweepStatus.RUNNING, SweepStatus.STOPPED):
         db.add(Sweep(experiment_id=1, strategy="grid", status=status, **about))
     db.add(Study(experiment_id=1, name="x", modes=["fp32", "bf16"], seeds=[1]))
-    db.add_all([Comparison(name="x", query="runs=4,5"), SavedView(name="x", query="q=x")])
-    failed: dict[str, Any] = {"status": WorkStatus.FAILED, "error_message": "It is gone."}
-    db.add(Chore(kind="look", subject="dataset:9"))
-    db.add(Chore(kind="look", subject="dataset:9", **failed))
+    db.add_all([SavedComparison(name="x", query="runs=4,5"), SavedView(name="x", query="q=x")])
+    failed: dict[str, Any] = {"status": TaskStatus.FAILED, "error_message": "It is gone."}
+    db.add(Task(kind="look", subject="dataset:9"))
+    db.add(Task(kind="look", subject="dataset:9", **failed))
     db.add(Worker(name="w", pid=1, slots=2, beat_at=now() + timedelta(hours=1)))
-    db.add(Loaded(worker="w", model="starter"))
+    db.add(LoadedModel(worker="w", model="starter"))
     db.add(Model(name="far", kind="hub", location="org/far"))
 
 
@@ -100,7 +100,7 @@ def home(furnished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     engine = open_home(settings)
     made = make_visitors(engine, settings, "accounts")
     ann = Actor(name="ann", account_id=made.account("ann", Role.MEMBER), is_limited=True)
-    with acting(ann), unit_of_work(engine) as db:
+    with acting_as(ann), unit_of_work(engine) as db:
         fill(db, settings)
     browser = made.person("ann", Role.MEMBER)
     for name, draft in (("one.jsonl", "false"), ("two.jsonl", "true")):

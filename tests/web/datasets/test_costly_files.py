@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 from pyarrow import parquet
 from sqlalchemy import Engine
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.errors import TooLargeError
 from studio.intake.files.limits import BLANK_LINES
-from studio.protocols.tasks import ChoreDir
+from studio.protocols.tasks import TaskDir
 from studio.runner.tasks.build_dataset import build
 from studio.services.datasets import dataset_builds
 
@@ -58,10 +58,10 @@ def test_a_dictionary_that_is_written_out_200_times_is_left_to_a_task_that_refus
     assert len(packed.getvalue()) < 1100
     assert (answer.status_code, answer.json()["status"]) == (201, "building")
     assert "Reading a data set" in client.get(f"/datasets/{answer.json()['id']}").text
-    with reading(engine) as db:
+    with read_session(engine) as db:
         chore = dataset_builds.of(db, answer.json()["id"])
     assert chore is not None
-    folder = ChoreDir(tmp_path / "task")
+    folder = TaskDir(tmp_path / "task")
     folder.files.mkdir(parents=True)
     with pytest.raises(TooLargeError, match=r"unpacks to more than 2\d\d MB; the limit is 1,000"):
         build(folder, chore.params, lambda _phase, _share: None)

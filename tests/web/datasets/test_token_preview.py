@@ -134,7 +134,7 @@ def test_while_the_desk_is_waited_for_other_pages_are_answered(
     place, data = settings.home / "desk.sock", form(client, base_model=model.name)
     place.unlink()
     with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor(AT_ONCE) as others:
-        with unix_sockets.address(place) as where:
+        with unix_sockets.socket_address(place) as where:
             listener.bind(where)
         listener.listen()
         listener.settimeout(60)  # of a test that fails

@@ -9,9 +9,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import select
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.tables import DatasetVersion
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.services.models import models
 from studio.settings import Settings
 from tests.support import factories, token_stats, tokenizer_services
@@ -70,8 +70,8 @@ def test_what_was_not_counted_yet_is_counted_by_one_click(
     answer = client.post(PAGE, data=dict(form_fields(form)), follow_redirects=False)
 
     assert answer.headers["location"].startswith(f"{PAGE}?version=1&model=spoken&")
-    with reading(engine) as db:
-        assert [chore.kind for chore in db.exec(select(Chore))] == ["stats"]
+    with read_session(engine) as db:
+        assert [chore.kind for chore in db.exec(select(Task))] == ["stats"]
     assert "Waits for its turn" in shown(client)
 
 
@@ -89,8 +89,8 @@ def test_another_cut_needs_no_other_counting(
 ) -> None:
     assert sentence in shown(client, max_length=at)
     assert told(client, max_length=at)["sentence"] == sentence
-    with reading(engine) as db:
-        assert len(db.exec(select(Chore)).all()) == 1
+    with read_session(engine) as db:
+        assert len(db.exec(select(Task)).all()) == 1
 
 
 @pytest.mark.usefixtures("known")

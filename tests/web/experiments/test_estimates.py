@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.hardware import detect
 from studio.intake.quality.length_stats import STATS, Row, Stats, Tally
 from studio.recipe.dotted_keys import merge
@@ -167,7 +167,7 @@ def measured(client: TestClient, engine: Engine, decoder: str) -> None:
     lengths = {"longest_example": 90, "longest_answer": 40, "train_rows": 10, "train_tokens": 500}
     with unit_of_work(engine) as db:
         chore = tasks.get(db, answer.json()["id"])
-        chore.status = WorkStatus.SUCCEEDED
+        chore.status = TaskStatus.SUCCEEDED
         chore.result = {"at_peak": parts} | lengths
 
 
@@ -203,7 +203,7 @@ def test_the_form_offers_to_count_and_then_says_what_was_counted(
     shown = parse_page(client.post("/new/measure", data=form, headers=HTMX).text)
     with unit_of_work(engine) as db:
         chore = tasks.get(db, 1)
-        chore.status = WorkStatus.SUCCEEDED
+        chore.status = TaskStatus.SUCCEEDED
         parts = {"weights": 230_000_000}
         lengths = {"longest_example": 9, "longest_answer": 4, "train_rows": 1, "train_tokens": 5}
         chore.result = {"at_peak": parts} | lengths
@@ -236,7 +236,7 @@ def test_rows_nobody_has_read_are_counted_for_the_form_by_itself(
     shown = parse_page(client.post("/new/lengths", data=form, headers=HTMX).text)
     with unit_of_work(engine) as db:
         chore = tasks.get(db, 1)
-        chore.status, chore.result = WorkStatus.SUCCEEDED, rows_of(20, longest=59)
+        chore.status, chore.result = TaskStatus.SUCCEEDED, rows_of(20, longest=59)
     after = parse_page(advised(client, base_model=decoder, precision="fp32"))
     memory = estimate(client, base_model=decoder)["memory"]
 
@@ -254,7 +254,7 @@ def test_a_count_that_failed_is_not_tried_again_by_itself(
     form = filled(client, base_model=decoder, precision="fp32")
     client.post("/new/lengths", data=form, headers=HTMX)
     with unit_of_work(engine) as db:
-        tasks.get(db, 1).status = WorkStatus.FAILED
+        tasks.get(db, 1).status = TaskStatus.FAILED
     page = parse_page(advised(client, base_model=decoder, precision="fp32"))
 
     assert page.all("div", **{"hx-post": "/new/lengths"}) == []

@@ -204,7 +204,7 @@ def test_the_yaml_is_the_recipe_that_the_form_starts(
     file = tmp_path / "recipe.yaml"
     file.write_text(texts(client)["yaml"], encoding="utf-8")
 
-    written, started = recipes.read(file, []), first_run(engine).recipe
+    written, started = recipes.load_recipe(file, []), first_run(engine).recipe
     assert written.precision == "auto"
     assert written.model_copy(update={"precision": started.precision}) == started
 

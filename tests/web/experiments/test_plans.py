@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.services.runs import runs
 from tests.support.page_reader import field_error, form_fields, parse_page
 from tests.unit.weights import safetensors_folders
@@ -104,7 +104,7 @@ def test_a_plan_says_what_stands_against_it(client: TestClient, overflowing: str
 def test_a_plan_starts_nothing(client: TestClient, engine: Engine, model: str) -> None:
     planned(client, base_model=model)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert runs.newest(db, runs.Filter(), limit=1) == []
 
 

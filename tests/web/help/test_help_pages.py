@@ -3,7 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from studio.failure_codes import KINDS
+from studio.failure_codes import FAILURE_CODES
 from studio.recipe.precision import PRECISIONS
 from studio.web.help import help_index
 from tests.support.page_reader import Node, parse_page
@@ -65,8 +65,10 @@ def test_help_without_words_holds_everything(client: TestClient) -> None:
     found = parse_page(client.get("/help").text).one(id="found")
 
     links = [link.attributes["href"] for link in found.all("a")]
-    assert len(links) == len(help_index.knobs()) + len(KINDS) + 1
-    assert help_index.pages("").count == len(help_index.knobs()) + len(KINDS) + len(PRECISIONS)
+    assert len(links) == len(help_index.knobs()) + len(FAILURE_CODES) + 1
+    assert help_index.pages("").count == len(help_index.knobs()) + len(FAILURE_CODES) + len(
+        PRECISIONS
+    )
 
 
 def test_the_form_leads_to_the_page_of_each_setting(client: TestClient) -> None:

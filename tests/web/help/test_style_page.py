@@ -19,7 +19,7 @@ def test_it_shows_every_colour_in_both_themes(engine: Engine, settings: Settings
     building = settings.model_copy(update={"development": True})
     page = parse_page(TestClient(create_app(engine, building)).get("/style").text)
 
-    sheet = (resources.static() / "css" / "tokens.css").read_text(encoding="utf-8")
+    sheet = (resources.static_dir() / "css" / "tokens.css").read_text(encoding="utf-8")
     colours = re.findall(r"--([\w-]+): light-dark", sheet)
     shown = [
         [code.text for code in theme.all("code")]

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.support.factories import make_run
@@ -22,7 +22,7 @@ def hasty(engine: Engine, settings: Settings) -> Iterator[Engine]:
     """Open the same database with less patience."""
     with unit_of_work(engine) as db:
         make_run(db)
-    hasty = connect(settings.database, busy_seconds=0.05)
+    hasty = open_engine(settings.database, busy_seconds=0.05)
     yield hasty
     hasty.dispose()
 

@@ -18,7 +18,7 @@ from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Worker
 from studio.methods import RECIPES
-from studio.protocols.events import Alarmed
+from studio.protocols.events import AlarmRaised
 from studio.services.operations import prometheus_metrics
 from studio.services.queue import queue
 from studio.services.runs import attempts
@@ -132,7 +132,7 @@ def test_how_long_runs_took_is_told(client: TestClient, engine: Engine) -> None:
 
 
 def test_tokens_and_alarms_are_told(client: TestClient, engine: Engine) -> None:
-    alarm = Alarmed(code="zero_loss", message="It is zero.", step=3)
+    alarm = AlarmRaised(code="zero_loss", message="It is zero.", step=3)
     with unit_of_work(engine) as db:
         make_finished_run(db)
         attempts.follow(db, make_running(db), [alarm, alarm], 1)
@@ -227,7 +227,7 @@ def log() -> Iterator[StringIO]:
     """Keep what the studio logs as a process writes it that has no terminal."""
     kept = StringIO()
     handler, logger = logging.StreamHandler(kept), logging.getLogger("studio")
-    handler.setFormatter(logs._Json("web"))
+    handler.setFormatter(logs._JsonFormatter("web"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield kept
@@ -306,4 +306,4 @@ def test_settings_do_not_show_their_secrets_in_a_log(monkeypatch: pytest.MonkeyP
 def test_a_line_break_in_a_value_makes_no_other_line() -> None:
     record = logging.makeLogRecord({"msg": "request_answered", "path": "/a\nb\x1b[31m"})
 
-    assert logs._Readable().format(record).endswith(r"path='/a\nb\x1b[31m'")
+    assert logs._TerminalFormatter().format(record).endswith(r"path='/a\nb\x1b[31m'")

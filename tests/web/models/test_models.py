@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Model
 from studio.protocols.events import Failed
 from studio.services.models import downloads, models
@@ -121,7 +121,7 @@ def test_a_download_is_queued_at_the_commit_of_now(
 ) -> None:
     repo = hub.model("tiny/one", {"config.json": b"{}", "model.safetensors": b"x"})
     answer = online.post("/models/download", data={"repo": "tiny/one"}, follow_redirects=False)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         (chore,) = downloads.shown(db)
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/models")
@@ -165,7 +165,7 @@ def test_a_download_that_cannot_be_is_refused_before_it_is_queued(
     hub.model("tiny/pickled", {"config.json": b"{}", "pytorch_model.bin": b"x"})
     hub.model("tiny/gated", {"config.json": b"{}", "model.safetensors": b"x"}).gated = "auto"
     answer = online.post("/models/download", data={"repo": repo})
-    with reading(engine) as db:
+    with read_session(engine) as db:
         waiting = downloads.shown(db)
 
     assert (answer.status_code, said in answer.text, waiting) == (422, True, [])

@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.services.runs import run_commands, runs, states
@@ -237,6 +237,6 @@ def test_a_validation_file_is_waited_for(client: TestClient, engine: Engine) -> 
     job = ask(client, training_file=training["id"], validation_file=validation["id"]).json()
 
     assert (job["status"], job["validation_file"]) == ("validating_files", validation["id"])
-    with reading(engine) as db:
+    with read_session(engine) as db:
         run = db.get_one(Run, job["x_studio"]["run"])
         assert (run.is_held, run.dataset_version_id) == (True, None)

@@ -7,8 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import WorkStatus
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import TaskStatus
 from studio.db.tables import DatasetVersion, Run
 from studio.protocols.events import Failed
 from studio.runner.tasks.build_dataset import build
@@ -28,7 +28,7 @@ def files(client: TestClient) -> dict[str, Any]:
 
 def read(engine: Engine, settings: Settings, dataset_id: int) -> None:
     """Read a file as its chore would, and take what it came to."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         chore = dataset_builds.of(db, dataset_id)
     assert chore is not None
     folder = tasks.folder(settings.chores, chore)
@@ -38,7 +38,7 @@ def read(engine: Engine, settings: Settings, dataset_id: int) -> None:
         found = tasks.get(db, chore.id or 0)
         with task_results.told(db, found):
             found.result = json.loads(json.dumps(result))
-            task_lifecycle.close(found, WorkStatus.SUCCEEDED)
+            task_lifecycle.close(found, TaskStatus.SUCCEEDED)
 
 
 def test_a_job_starts_once_its_rows_are_measured_by_the_other_file(
@@ -48,7 +48,7 @@ def test_a_job_starts_once_its_rows_are_measured_by_the_other_file(
     read(engine, settings, 2)
 
     assert client.get(f"/v1/fine_tuning/jobs/{job['id']}").json()["status"] == "queued"
-    with reading(engine) as db:
+    with read_session(engine) as db:
         run = db.get_one(Run, 1)
         version = db.get_one(DatasetVersion, run.dataset_version_id)
         assert (run.is_held, run.estimate != {}) == (False, True)
@@ -72,7 +72,7 @@ def test_a_job_without_a_validation_file_is_not_measured_by_another_jobs(
 
     ask(client, training_file=files["training_file"])
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         run = db.get_one(Run, 2)
         version = db.get_one(DatasetVersion, run.dataset_version_id)
         assert (version.train_rows, version.validation_rows) == (40, 0)
@@ -89,7 +89,7 @@ def test_jobs_that_wait_for_one_file_are_read_for_one_after_the_other(
     read(engine, settings, 2)
     read(engine, settings, 2)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         found = [db.get_one(Run, number).dataset_version_id for number in (1, 2)]
         held = [db.get_one(DatasetVersion, one).validation_rows for one in found]
     assert held == [3, 5]

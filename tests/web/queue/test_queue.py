@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from studio.db.column_types import now
 from studio.db.session import unit_of_work
 from studio.db.tables import Worker
-from studio.db.tasks import Loaded
+from studio.db.tasks import LoadedModel
 from studio.services.models import loaded_model
 from studio.services.runs import runs
 from studio.services.workers import workers
@@ -49,7 +49,7 @@ def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
 def load(engine: Engine, **told: Any) -> None:  # noqa: ANN401 -- any column
     with unit_of_work(engine) as db:
         workers.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
-        loaded_model.tell(db, Loaded(worker="box", model="ft:starter:local:tone:7", **told))
+        loaded_model.tell(db, LoadedModel(worker="box", model="ft:starter:local:tone:7", **told))
 
 
 def test_a_model_that_is_loaded_to_answer_has_a_slot(client: TestClient, engine: Engine) -> None:
@@ -77,7 +77,7 @@ def test_a_model_that_answers_does_not_say_when_it_leaves(
 
 def test_a_model_whose_worker_is_gone_is_not_told(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        loaded_model.tell(db, Loaded(worker="gone", model="starter"))
+        loaded_model.tell(db, LoadedModel(worker="gone", model="starter"))
 
     told = client.get("/api/v1/queue").json()
     assert (told["loaded"], told["used"]) == (None, 0)

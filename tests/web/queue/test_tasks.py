@@ -6,7 +6,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tasks import Export
-from studio.protocols.events import Failed, Phase
+from studio.protocols.events import Failed, PhaseChanged
 from studio.services.queue import background_overview
 from studio.services.tasks import task_lifecycle, tasks
 from tests.support.factories import make_finished_run
@@ -19,7 +19,7 @@ def chore(engine: Engine) -> int:
     with unit_of_work(engine) as db:
         chore = tasks.ask(db, "fetch", "dataset:3", {"source": {}})
         task_lifecycle.begin(chore)
-        task_lifecycle.follow(chore, [Phase(name="copying", share=0.5)], 1, "fetch")
+        task_lifecycle.follow(chore, [PhaseChanged(name="copying", share=0.5)], 1, "fetch")
         return chore.id or 0
 
 

@@ -7,7 +7,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.protocols.events import Sampled, Stage
+from studio.protocols.events import Sampled, SampleStage
 from studio.services.runs import attempts
 from tests.support.factories import make_finished_run
 
@@ -16,7 +16,7 @@ RATING = "/api/v1/runs/1/samples/0/rating"
 
 @pytest.fixture(autouse=True)
 def answered(engine: Engine) -> None:
-    stages: tuple[tuple[Stage, int], ...] = (("before", 0), ("during", 5), ("after", 9))
+    stages: tuple[tuple[SampleStage, int], ...] = (("before", 0), ("during", 5), ("after", 9))
     told = [
         Sampled(
             stage=stage,

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tasks import Export
-from studio.protocols.events import Failed, Finished, Phase
+from studio.protocols.events import Failed, Finished, PhaseChanged
 from studio.protocols.run_dir import ExportDir, RunDir
 from studio.services.exports import exports
 from studio.services.models import models
@@ -250,7 +250,7 @@ def test_the_page_asks_follows_and_shows_the_figures(
     assert str(answer.url).endswith("/runs/1#exports")
     with unit_of_work(engine) as db:
         task_lifecycle.begin(exports.get(db, 1, 1))
-        exports.follow(exports.get(db, 1, 1), [Phase(name="converting", share=0.5)], 1)
+        exports.follow(exports.get(db, 1, 1), [PhaseChanged(name="converting", share=0.5)], 1)
     assert section(client).all("div", **{"hx-trigger": "every 1s"}) != []
     assert cells(client)[:2] == ["float16 Merged with its base", "● running converting"]
     assert section(client).one("progress").attributes["value"] == "0.5000"

@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.db.tables import Attempt
-from studio.failure_codes import KINDS
-from studio.protocols.events import Event, Failed, Phase
+from studio.failure_codes import FAILURE_CODES
+from studio.protocols.events import Event, Failed, PhaseChanged
 from studio.protocols.run_dir import RunDir
 from studio.services.runs import attempts
 from studio.services.tasks.exit_diagnosis import End
@@ -37,7 +37,7 @@ def fail(engine: Engine, settings: Settings, code: str = "out_of_memory") -> Non
         db.add(Attempt(run_id=1, number=1, worker="w"))
         told: list[Event] = [
             metrics_event(4, loss=2.0),
-            Phase(name="saving"),
+            PhaseChanged(name="saving"),
             Failed(code=code, message="Bang."),
         ]
         attempts.follow(db, run, told, 1)
@@ -67,7 +67,7 @@ def test_a_code_is_explained_a_click_away(client: TestClient, panel: Node) -> No
     page, _, row = address.partition("#")
 
     shown = parse_page(client.get(page).text).one("article", id=row)
-    assert KINDS["out_of_memory"].meaning in shown.text
+    assert FAILURE_CODES["out_of_memory"].meaning in shown.text
 
 
 def test_a_bug_report_has_all_that_is_needed(panel: Node) -> None:

@@ -5,13 +5,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.protocols.events import Alarmed, Failed
+from studio.protocols.events import AlarmRaised, Failed
 from studio.recipe.dotted_keys import flatten
 from studio.services.runs import attempts, runs
 from tests.support.factories import make_running, metrics_event
 from tests.support.page_reader import Node, parse_page
 
-ALARM = Alarmed(
+ALARM = AlarmRaised(
     code="activations_overflow",
     message="The first output that is no number came from layers.1.mlp.",
     hint="Choose bfloat16.",

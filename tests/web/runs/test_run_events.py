@@ -12,7 +12,7 @@ from studio.commands import docs
 from studio.db.session import unit_of_work
 from studio.db.tables import Run
 from studio.protocols.events import (
-    Alarmed,
+    AlarmRaised,
     Checkpointed,
     Failed,
     Finished,
@@ -30,7 +30,7 @@ from tests.support.factories import make_run, make_running
 from tests.support.page_reader import parse_page
 
 HERE = Settings(home=Path("nowhere"))
-ALARM = Alarmed(code="zero_loss", message="The loss is exactly zero.", hint="Look.", step=4)
+ALARM = AlarmRaised(code="zero_loss", message="The loss is exactly zero.", hint="Look.", step=4)
 
 
 def taken(db: Session, run: Run) -> Owner:

@@ -4,7 +4,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
-from studio.protocols.events import Sampled, Stage
+from studio.protocols.events import Sampled, SampleStage
 from studio.services.runs import attempts
 from tests.support.factories import make_finished_run
 from tests.support.page_reader import Node, parse_page
@@ -14,7 +14,7 @@ SAID = (("yes it is", "one two"), ("yes it was", "one two"))
 """What each of two runs says to each of two prompts."""
 
 
-def sampled(position: int, answer: str, stage: Stage = "after", step: int = 9) -> Sampled:
+def sampled(position: int, answer: str, stage: SampleStage = "after", step: int = 9) -> Sampled:
     return Sampled(
         stage=stage,
         step=step,

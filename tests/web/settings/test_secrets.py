@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from sqlalchemy import Engine
 
 from studio.db.accounts import Role, Scope
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.errors import UnavailableError
 from studio.services.accounts import secrets
 from studio.services.operations import backups
@@ -30,7 +30,7 @@ def put(client: TestClient, name: str = "hub_token", value: str = TOKEN) -> None
 
 
 def used(engine: Engine, settings: Settings, name: str = "hub_token") -> str:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         return secrets.laid_under(db, settings).value(name)
 
 
@@ -156,7 +156,7 @@ def test_another_key_is_told_and_ends_nothing(
     trouble = {one["name"]: one["trouble"] for one in listed}["hub_token"]
     assert "locked with another key" in trouble
     assert used(engine, other) == ""
-    with reading(engine) as db, pytest.raises(UnavailableError, match="another key"):
+    with read_session(engine) as db, pytest.raises(UnavailableError, match="another key"):
         secrets.given(db, other, ["hub_token"])
 
 

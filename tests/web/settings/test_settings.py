@@ -5,8 +5,8 @@ import re
 
 from fastapi.testclient import TestClient
 
-from studio.hardware import detect, versions
-from studio.processes.start_time import born
+from studio.hardware import detect, package_versions
+from studio.processes.start_time import process_start_time
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
 from studio.services.workers import launcher_status
@@ -32,7 +32,7 @@ def test_the_machine_is_told(client: TestClient) -> None:
 def test_the_training_packages_are_told(client: TestClient) -> None:
     told = facts(client)
 
-    assert {name: told[name] for name in versions()} == versions()
+    assert {name: told[name] for name in package_versions()} == package_versions()
 
 
 def test_the_places_are_told(client: TestClient, settings: Settings) -> None:
@@ -66,7 +66,7 @@ def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
 def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
     pid = os.getpid()
     launcher_status.write(
-        settings, launcher_status.Launcher(state="ready", pid=pid, started=born(pid))
+        settings, launcher_status.Launcher(state="ready", pid=pid, started=process_start_time(pid))
     )
 
     told = facts(client)["Quick start"]

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.db.tables import Run
 from studio.services.compare import compare
 from studio.services.metrics import metrics
@@ -147,7 +147,7 @@ def curves(
 
 def _known(request: Request, runs: RunIds) -> list[int]:
     """Refuse before the stream begins: afterwards there is no status to set."""
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         return [run.id or 0 for run in compare.chosen(db, runs)]
 
 
@@ -182,7 +182,7 @@ async def stream(
 def _news(
     engine: Engine, ids: list[int], last: int
 ) -> tuple[dict[int, list[metrics.Row]], str, bool]:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         found: list[Run] = compare.chosen(db, ids)
         told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": PASSING})
         is_over = all(run.status.is_final for run in found)

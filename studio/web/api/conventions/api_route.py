@@ -9,7 +9,7 @@ from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from studio.schemas.validation_errors import is_list
+from studio.schemas.validation_errors import accepts_list
 from studio.web.http import idempotency
 
 CREATED, ACCEPTED = 201, 202
@@ -29,7 +29,7 @@ class Call(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        known = {one.alias: is_list(one.field_info) for one in get_flat_params(self.dependant)}
+        known = {one.alias: accepts_list(one.field_info) for one in get_flat_params(self.dependant)}
 
         async def answer(request: Request) -> Response:
             _check_query(request, known)

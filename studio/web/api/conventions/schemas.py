@@ -9,11 +9,11 @@ from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session
 
-from studio.db.states import Ask, RunStatus
+from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import Experiment, Run
 from studio.methods import AnyRecipe
 from studio.protocols.run_dir import RunDir
-from studio.schemas.field_docs import Described
+from studio.schemas.field_docs import FieldDocs
 from studio.services.estimates import run_progress
 from studio.services.queue import queue, queue_eta
 from studio.services.queue.wait_reasons import Wait
@@ -33,7 +33,7 @@ Source = Annotated[str, Field(pattern=r"^((run|experiment):\d{1,18})?$")]
 """A run or an experiment, as `run:12`; or nothing."""
 
 
-class Body(Described, BaseModel):
+class Body(FieldDocs, BaseModel):
     """What a program sends: unknown fields are refused, and numbers are numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -104,7 +104,7 @@ class RunBrief(Out):
     name: str
     status: RunStatus
     attempt: int
-    asked: Ask | None
+    asked: RunCommand | None
     """What a person has asked of it, until that is done."""
     checkpoint_step: int | None
     """The step it can go on from."""

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import ConfigDict, Field
 from sqlmodel import Session
 
-from studio.db.session import reading
-from studio.protocols.tokenizer_service import Asked, Source, Tokens
+from studio.db.session import read_session
+from studio.protocols.tokenizer_service import TemplateSource, TokenizerRequest, TokenPreview
 from studio.services.datasets import datasets, token_preview
 from studio.services.datasets.versions import Part
 from studio.services.models import tokenizer_client
@@ -29,7 +29,7 @@ class Settings(Body):
     model: str = Field(min_length=1, max_length=500)
     """The base model, as recipes name it."""
     max_length: int = Field(default=1024, ge=1, le=1_048_576)
-    chat_template: Source = "model"
+    chat_template: TemplateSource = "model"
 
 
 class Wanted(Settings):
@@ -58,9 +58,9 @@ class Previewed(Settings):
 @router.get("")
 def preview(
     request: Request, config: Config, dataset_id: Id, wanted: Annotated[Wanted, Query()]
-) -> Tokens:
+) -> TokenPreview:
     """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
         place = token_preview.exactly(db, dataset, wanted.split, wanted.row, wanted.version)
         asked = _asked(db, wanted, token_preview.row(config.datasets, place))
@@ -71,15 +71,17 @@ def preview(
 
 
 @router.post("")
-def preview_unsaved(request: Request, config: Config, dataset_id: Id, wanted: Previewed) -> Tokens:
+def preview_unsaved(
+    request: Request, config: Config, dataset_id: Id, wanted: Previewed
+) -> TokenPreview:
     """Show a row that is not saved as training would see it."""
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         datasets.get(db, dataset_id)
         asked = _asked(db, wanted, wanted.row)
     return tokenizer_client.tokens(config, asked)
 
 
-def _asked(db: Session, wanted: Settings, row: dict[str, Any]) -> Asked:
+def _asked(db: Session, wanted: Settings, row: dict[str, Any]) -> TokenizerRequest:
     return token_preview.question(
         db, wanted.model, row, max_length=wanted.max_length, chat_template=wanted.chat_template
     )

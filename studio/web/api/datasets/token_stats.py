@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import ConfigDict
 
-from studio.db.tasks import Chore
+from studio.db.tasks import Task
 from studio.errors import NotFoundError
 from studio.services.datasets import datasets, token_stats
 from studio.web.api.conventions.api_route import Call
@@ -124,7 +124,7 @@ def count(response: Response, dataset_id: Id, db: DB, config: Config, wanted: Wa
     return _answer(response, chore, wanted.max_length)
 
 
-def _answer(response: Response, chore: Chore, at: int) -> Answer:
+def _answer(response: Response, chore: Task, at: int) -> Answer:
     found = token_stats.told(chore)
     response.status_code = 200 if found else 202
     if found is None:

@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.states import RunStatus, SweepStatus
 from studio.db.sweeps import Sweep
 from studio.methods import AnyRecipe
-from studio.recipe.search_space import Scalar, Space
+from studio.recipe.search_space import Scalar, SearchSpace
 from studio.services import experiments
 from studio.services.sweeps import sweep_preview, sweeps, trials
 from studio.services.sweeps.sweep_preview import Direction, Plan, Strategy
@@ -26,7 +26,7 @@ METRIC = r"^[a-z][a-z0-9_]*$"
 
 class NewSweep(Body):
     experiment_id: Known
-    space: Annotated[Space, Field(min_length=1, max_length=50)]
+    space: Annotated[SearchSpace, Field(min_length=1, max_length=50)]
     """By the dotted name of each knob that varies: `{"values": […]}`, or `{"low": …, "high": …}`
     with `log` or `step`."""
     strategy: Strategy = "grid"
@@ -73,7 +73,7 @@ class SweepOut(Out):
     name: str
     recipe: AnyRecipe
     """What holds of every run, but for the knobs that vary."""
-    space: Space
+    space: SearchSpace
     strategy: Strategy
     count: int
     metric: str

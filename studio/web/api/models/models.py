@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.tables import Model
 from studio.errors import NotFoundError
 from studio.services.accounts import owners
@@ -128,7 +128,7 @@ def search(
 ) -> Hits:
     """Look for models that write text on the hub, the most fetched first."""
     found = downloads.search(config, q)
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         return Hits(data=[_found(one) for one in downloads.offers(db, found)])
 
 

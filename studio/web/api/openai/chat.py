@@ -12,10 +12,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.errors import StudioError, UnavailableError
-from studio.protocols.inference_service import Asked, End
-from studio.protocols.tokenizer_service import Asked as Row
+from studio.protocols.inference_service import GenerationEnd, GenerationRequest
+from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import inference_client, tokenizer_client
 from studio.services.models.inference_client import Line
 from studio.services.openai import model_names
@@ -50,12 +50,12 @@ async def _answered(request: Request, wish: Wish, reply: Reply) -> Response:
     return JSONResponse(reply.whole(text, end, len(asked.ids)))
 
 
-async def _asked(request: Request, wish: Wish) -> Asked:
+async def _asked(request: Request, wish: Wish) -> GenerationRequest:
     """Look up the model, and have the desk write the prompt: a template is a stranger's program."""
     state, settings = request.app.state, request.app.state.settings
 
     def found() -> model_names.Voice:
-        with reading(state.engine) as db:
+        with read_session(state.engine) as db:
             return model_names.voice(db, settings.runs, wish.model)
 
     async with state.seats.readers:
@@ -77,13 +77,13 @@ async def _asked(request: Request, wish: Wish) -> Asked:
     )
 
 
-async def _whole(line: Line) -> tuple[str, End]:
+async def _whole(line: Line) -> tuple[str, GenerationEnd]:
     try:
         said = [one async for one in line.said()]
     finally:
         await line.close()
     *parts, end = said
-    assert isinstance(end, End)  # noqa: S101 -- what is said last
+    assert isinstance(end, GenerationEnd)  # noqa: S101 -- what is said last
     return "".join(map(str, parts)), end
 
 
@@ -93,7 +93,7 @@ async def _streamed(line: Line, reply: Reply, prompt: int, wish: Wish) -> AsyncI
     try:
         yield _event(reply.opening() | usage)
         async for one in line.said():
-            if isinstance(one, End):
+            if isinstance(one, GenerationEnd):
                 yield _event(reply.closing(one) | usage)
                 if wish.wants_usage:
                     yield _event(reply.counted(one, prompt))

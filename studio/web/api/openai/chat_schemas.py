@@ -10,7 +10,7 @@ from annotated_types import Ge, Le, Len
 from pydantic import Field
 
 from studio.errors import InvalidError
-from studio.protocols.inference_service import Asked, End
+from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.web.api.openai.schemas import Body, check
 
 IGNORED = frozenset(
@@ -88,7 +88,7 @@ class Wish:
     model: str
     row: dict[str, Any]
     """What the model is to go on with, as the desk takes it."""
-    asked: Asked
+    asked: GenerationRequest
     """How; the model and the tokens are looked up later."""
     is_streamed: bool
     wants_usage: bool
@@ -111,7 +111,7 @@ class _Asking(Body):
         options = self.stream_options or StreamOptions()
         check(options, (), {})
         stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        asked = Asked(
+        asked = GenerationRequest(
             model=self.model,
             ids=[],
             stops=[],
@@ -174,7 +174,7 @@ class Reply:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, text: str, end: End, prompt: int) -> dict[str, Any]:
+    def whole(self, text: str, end: GenerationEnd, prompt: int) -> dict[str, Any]:
         message = {"role": "assistant", "content": text, "refusal": None}
         said: dict[str, Any] = {"message": message} if self.is_chat else {"text": text}
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": end.reason}
@@ -187,10 +187,10 @@ class Reply:
     def part(self, text: str) -> dict[str, Any]:
         return self._chunk({"content": text} if self.is_chat else text)
 
-    def closing(self, end: End) -> dict[str, Any]:
+    def closing(self, end: GenerationEnd) -> dict[str, Any]:
         return self._chunk({} if self.is_chat else "", end.reason) | _computed(end)
 
-    def counted(self, end: End, prompt: int) -> dict[str, Any]:
+    def counted(self, end: GenerationEnd, prompt: int) -> dict[str, Any]:
         return self._told(self._chunk_kind, []) | {"usage": _usage(end, prompt)}
 
     @property
@@ -208,12 +208,12 @@ class Reply:
         return about | {"choices": choices, "system_fingerprint": None}
 
 
-def _computed(end: End) -> dict[str, Any]:
+def _computed(end: GenerationEnd) -> dict[str, Any]:
     """Say the number format that was computed in, which OpenAI's interface has no word for."""
     return {"x_studio": {"computed_in": end.computed_in}} if end.computed_in else {}
 
 
-def _usage(end: End, prompt: int) -> dict[str, int]:
+def _usage(end: GenerationEnd, prompt: int) -> dict[str, int]:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": end.tokens,

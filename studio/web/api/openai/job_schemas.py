@@ -9,7 +9,7 @@ from pydantic import Field
 from sqlmodel import Session
 
 from studio.db.openai import OpenAIJob
-from studio.db.states import Ask, RunStatus
+from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.services.estimates import run_progress
@@ -239,7 +239,7 @@ _STATUS = {
     RunStatus.FAILED: "failed",
     RunStatus.CANCELLED: "cancelled",
 }
-_STOPPING = {Ask.PAUSE: "pausing", Ask.DRAIN: "running", Ask.KEEP: "running"}
+_STOPPING = {RunCommand.PAUSE: "pausing", RunCommand.DRAIN: "running", RunCommand.KEEP: "running"}
 
 
 def _status(run: Run, job: OpenAIJob) -> str:
@@ -247,7 +247,7 @@ def _status(run: Run, job: OpenAIJob) -> str:
     if job.is_validating and run.status is RunStatus.QUEUED:
         return "validating_files"
     if run.status is RunStatus.STOPPING:
-        return _STOPPING.get(run.asked or Ask.CANCEL, "cancelled")
+        return _STOPPING.get(run.asked or RunCommand.CANCEL, "cancelled")
     return _STATUS[run.status]
 
 

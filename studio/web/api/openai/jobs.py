@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from sqlmodel import Session
 
-from studio.db.idempotency_keys import Receipt
+from studio.db.idempotency_keys import IdempotencyKey
 from studio.services.accounts import idempotency_keys, owners
 from studio.services.openai import fine_tuning_jobs, job_events
 from studio.services.openai.fine_tuning_jobs import Wish
@@ -64,7 +64,9 @@ def create(
         return job_out(db, runs.get(db, int(known.body)))
     run = fine_tuning_jobs.create(db, config.datasets, _wish(new), limits_of(config))
     told = str(run.id).encode()
-    idempotency_keys.keep(db, Receipt(key=key, sha256=sha256, status=HTTPStatus.OK, body=told))
+    idempotency_keys.keep(
+        db, IdempotencyKey(key=key, sha256=sha256, status=HTTPStatus.OK, body=told)
+    )
     return job_out(db, run)
 
 

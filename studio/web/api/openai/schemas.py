@@ -11,18 +11,18 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from studio.errors import InvalidError
-from studio.schemas.field_docs import Described
+from studio.schemas.field_docs import FieldDocs
 
 T = TypeVar("T")
 
 
-class Body(Described, BaseModel):
+class Body(FieldDocs, BaseModel):
     """What a client sends. Fields that are not named here are looked through by `check`."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class Out(Described, BaseModel):
+class Out(FieldDocs, BaseModel):
     model_config = ConfigDict(ser_json_inf_nan="null")
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Request
 from sqlmodel import Session
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.methods import AnyRecipe
 from studio.services.estimates import calibrations, dry_runs, estimates, fit_suggestions
 from studio.services.estimates.estimates import Needed
@@ -111,7 +111,7 @@ class Estimate(Out):
 @router.post("")
 def show(asked: Asked, request: Request) -> Estimate:
     """Say what a recipe would need. Starts nothing and writes nothing."""
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         return of(db, recommendation.resolve(db, asked.recipe).recipe)
 
 

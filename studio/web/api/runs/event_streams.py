@@ -15,7 +15,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import TypeAdapter
 from sqlalchemy import Engine
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.protocols.run_dir import RunDir
 from studio.services.compare import compare
 from studio.services.metrics import metrics
@@ -62,7 +62,7 @@ class Viewer:
 
 def _known(request: Request, run_id: Id) -> int:
     """Answer 404 before the stream begins: afterwards there is no status to set."""
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         runs.get(db, run_id)
     return run_id
 
@@ -121,7 +121,7 @@ def place_of(text: str) -> Place:
 
 def recent(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
     """Read the newest runs, those that are live, and those that were: how they ended is news."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         newest = runs.newest(db, runs.Filter(), limit=RECENT)
         known = {run.id for run in newest}
         older = [run for run in runs.following(db, followed) if run.id not in known]
@@ -137,7 +137,7 @@ def news(
     engine: Engine, settings: Settings, viewer: Viewer
 ) -> tuple[Viewer, list[ServerSentEvent]]:
     """Read what is new for a viewer, and say where that leaves it."""
-    with reading(engine) as db:
+    with read_session(engine) as db:
         run = runs.get(db, viewer.run_id)
         brief = run_brief(db, run)
         answers = len(compare.samples(db, [viewer.run_id]))

@@ -6,11 +6,11 @@ from datetime import datetime
 from fastapi import APIRouter
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 
-from studio.db.states import WorkStatus
+from studio.db.states import TaskStatus
 from studio.db.tasks import Export
 from studio.errors import ConflictError
 from studio.protocols.run_dir import ExportDir, RunDir
-from studio.recipe.exports import Kind
+from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
 from studio.services.exports import exports
 from studio.services.queue import wait_reasons
@@ -38,7 +38,7 @@ LINES = 500
 
 class NewExport(Body):
     dtype: DType
-    kind: Kind | None = None
+    kind: ExportKind | None = None
     """full, merged, merged_original or adapter; null takes the whole model as it was trained.
 
     merged folds the adapter into the base as it was trained beside it, dequantised if need be;
@@ -49,9 +49,9 @@ class NewExport(Body):
 class ExportOut(Out):
     id: int
     run_id: int
-    kind: Kind
+    kind: ExportKind
     dtype: DType
-    status: WorkStatus
+    status: TaskStatus
     phase: str
     progress: float
     measured: dict[str, float]
@@ -112,7 +112,7 @@ def file(run_id: Id, export_id: Id, name: str, db: DB, config: Config) -> FileRe
 def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingResponse:
     """Fetch all files as one zip."""
     export = exports.get(db, run_id, export_id)
-    if export.status is not WorkStatus.SUCCEEDED:
+    if export.status is not TaskStatus.SUCCEEDED:
         raise ConflictError(
             f"Export {export_id} is {export.status}.", hint="Its files are there once it succeeded."
         )

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from studio.db.session import reading
+from studio.db.session import read_session
 from studio.methods import AnyRecipe
 from studio.services.datasets import data_quality, token_stats
 from studio.services.precision import number_formats, recommendation
@@ -104,7 +104,7 @@ class Answer(Estimate):
 @router.post("")
 def show(asked: Planned, request: Request) -> Answer:
     """Say what a recipe would do. Starts nothing and writes nothing."""
-    with reading(request.app.state.engine) as db:
+    with read_session(request.app.state.engine) as db:
         facts = recommendation.facts_of(db, asked.recipe.base_model)
         advised = recommendation.advise_for(db, asked.recipe, facts)
         recipe = recommendation.resolve(db, asked.recipe).recipe

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from fastapi import APIRouter
 
-from studio.db.tasks import Loaded
+from studio.db.tasks import LoadedModel
 from studio.services.models import loaded_model
 from studio.services.queue import background_overview, queue_eta
 from studio.services.runs import runs
@@ -79,7 +79,7 @@ def stop(db: DB) -> LoadedOut:
     return _loaded(loaded_model.stop(db))
 
 
-def _loaded(row: Loaded) -> LoadedOut:
+def _loaded(row: LoadedModel) -> LoadedOut:
     left = loaded_model.left(row)
     return LoadedOut(
         model=row.model,

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path
 from pydantic import Field
 
 from studio.db.tables import Sample
-from studio.protocols.events import Stage
+from studio.protocols.events import SampleStage
 from studio.services.compare import compare
 from studio.services.runs import runs
 from studio.services.samples import sample_ratings
@@ -23,7 +23,7 @@ Position = Annotated[int, Path(ge=0, lt=2**31)]
 class SampleOut(Out):
     """What the model answered to one validation prompt, at one stage of its run."""
 
-    stage: Stage
+    stage: SampleStage
     step: int
     position: Position
     """The number of the prompt: its answer is rated under it."""

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from studio.db.outbox import Channel, Delivery, DeliveryStatus
-from studio.db.outbox import Try as TryRow
+from studio.db.outbox import DeliveryAttempt as TryRow
 from studio.services.notifications import channels, deliveries
 from studio.web.api.conventions.api_route import Call
 from studio.web.api.conventions.schemas import After, Body, Id, Listing, Out, page_of

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 import studio
 from studio.errors import UnavailableError
-from studio.hardware import versions
+from studio.hardware import package_versions
 from studio.recipe.precision import PRECISIONS
 from studio.services.workers import worker_process, workers
 from studio.web.api.conventions.api_route import Call
@@ -67,4 +67,6 @@ def hardware(db: DB) -> HardwareOut:
     fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
     told = {name: getattr(found, name) for name in fields}
     refusals = {mode.name: mode.refusal(found) for mode in PRECISIONS.values()}
-    return HardwareOut.model_validate(told | {"packages": versions(), "precisions": refusals})
+    return HardwareOut.model_validate(
+        told | {"packages": package_versions(), "precisions": refusals}
+    )

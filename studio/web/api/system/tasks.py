@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.services.queue import task_results, wait_reasons
 from studio.services.runs import artifacts
 from studio.services.tasks import tasks
@@ -36,7 +36,7 @@ class ChoreOut(Out):
     title: str
     subject: str
     """What it is for, as `dataset:3`."""
-    status: WorkStatus
+    status: TaskStatus
     phase: str
     progress: float
     result: dict[str, Any]
@@ -75,7 +75,7 @@ def log(chore_id: Id, db: DB, config: Config) -> str:
     return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)
 
 
-def out(chore: Chore) -> ChoreOut:
+def out(chore: Task) -> ChoreOut:
     error = {
         "code": chore.error_code,
         "message": chore.error_message,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import WorkStatus
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import TaskStatus
 from studio.db.tables import DatasetVersion
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.files.limits import Limits
@@ -52,7 +52,7 @@ def bring(engine: Engine, folder: Path) -> Bring:
 
 
 def version_of(engine: Engine, dataset_id: int, number: int = 1) -> DatasetVersion:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         return versions.get(db, dataset_id, number)
 
 
@@ -210,7 +210,7 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
         found = tasks.get(db, chore.id or 0)
         with task_results.told(db, found):
             found.result = json.loads(json.dumps(result))
-            task_lifecycle.close(found, WorkStatus.SUCCEEDED)
+            task_lifecycle.close(found, TaskStatus.SUCCEEDED)
 
     assert (codes(version_of(engine, dataset_id)), told[-1]) == (["duplicates"], 1)
 

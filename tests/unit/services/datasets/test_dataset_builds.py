@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import DatasetStatus, WorkStatus
-from studio.db.tasks import Chore
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import DatasetStatus, TaskStatus
+from studio.db.tasks import Task
 from studio.errors import ConflictError, InvalidError, TooLargeError
 from studio.intake.files.limits import AT_ONCE_BYTES, Limits
 from studio.intake.mapping import Mapping
@@ -38,8 +38,8 @@ def large(engine: Engine, settings: Settings) -> int:
         return made.id or 0
 
 
-def asked(engine: Engine, dataset_id: int) -> Chore:
-    with reading(engine) as db:
+def asked(engine: Engine, dataset_id: int) -> Task:
+    with read_session(engine) as db:
         chore = dataset_builds.of(db, dataset_id)
     assert chore is not None
     return chore
@@ -56,16 +56,16 @@ def finish(engine: Engine, settings: Settings, dataset_id: int) -> list[float | 
         found = tasks.get(db, chore.id or 0)
         with task_results.told(db, found):
             found.result = json.loads(json.dumps(result))
-            task_lifecycle.close(found, WorkStatus.SUCCEEDED)
+            task_lifecycle.close(found, TaskStatus.SUCCEEDED)
     return shares
 
 
 def test_a_large_file_is_read_by_a_chore(engine: Engine, settings: Settings, large: int) -> None:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         before = datasets.get(db, large)
     shares = finish(engine, settings, large)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         after, version = datasets.get(db, large), versions.get(db, large, 1)
     assert (before.status, before.version) == (DatasetStatus.BUILDING, None)
     assert (after.status, after.version) == (DatasetStatus.READY, 1)
@@ -95,7 +95,7 @@ def test_a_large_file_whose_reading_fails_has_failed(engine: Engine, large: int)
                 found, Failed(code="invalid", message="No row can be used.", hint="")
             )
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert datasets.get(db, large).status is DatasetStatus.FAILED
 
 
@@ -109,7 +109,7 @@ def test_a_data_set_that_has_rows_keeps_them_when_another_reading_fails(
     with unit_of_work(engine) as db:
         task_results.cancel(db, asked(engine, large).id or 0)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         found = datasets.get(db, large)
     assert (found.status, found.version) == (DatasetStatus.READY, 1)
 
@@ -154,11 +154,11 @@ def bring_slow(engine: Engine, settings: Settings, content: bytes = ROWS, **more
 
 def test_a_file_that_takes_long_is_read_by_a_task(engine: Engine, settings: Settings) -> None:
     slow = bring_slow(engine, settings)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         before = datasets.get(db, slow)
     finish(engine, settings, slow)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         after, version = datasets.get(db, slow), versions.get(db, slow, 1)
     assert (before.status, before.format, before.detected) == ("building", "jsonl", {})
     assert (after.status, after.version, version.train_rows) == ("ready", 1, 9)
@@ -171,7 +171,7 @@ def test_a_draft_that_takes_long_to_look_at_is_a_draft_when_its_task_has_looked(
     slow = bring_slow(engine, settings, is_draft=True)
     finish(engine, settings, slow)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         draft = datasets.get(db, slow)
     assert (draft.status, draft.version) == (DatasetStatus.DRAFT, None)
     assert draft.detected["mapping"]["shape"] == "prompt_completion"
@@ -183,7 +183,7 @@ def test_a_draft_without_a_column_to_learn_from_stays_one(
     slow = bring_slow(engine, settings, b'{"a": 1}\n', is_draft=True)
     finish(engine, settings, slow)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         draft = datasets.get(db, slow)
     assert (draft.status, draft.detected) == (DatasetStatus.DRAFT, {})
 
@@ -201,7 +201,7 @@ def test_another_reading_that_takes_long_is_done_by_a_task(
     finish(engine, settings, slow)
 
     assert (made.version, made.chore is not None) == (None, True)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert versions.get(db, slow, 2).train_rows == 8
 
 
@@ -227,6 +227,6 @@ def test_a_validation_file_that_is_large_is_read_by_a_task(
 
     assert made.status is DatasetStatus.BUILDING
     finish(engine, settings, made.id or 0)
-    with reading(engine) as db:
+    with read_session(engine) as db:
         version = versions.get(db, made.id or 0, 1)
     assert (version.train_rows, version.validation_rows) == (9, 9)

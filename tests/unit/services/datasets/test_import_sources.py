@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session
 
-from studio.data_sources import S3, Folder, Hub, Source, Url
+from studio.data_sources import HubDatasetSource, LocalFileSource, S3Source, Source, UrlSource
 from studio.errors import InvalidError, StudioError, UnavailableError
 from studio.services.datasets import import_sources
 from studio.settings import Settings
@@ -55,7 +55,7 @@ def test_only_what_stays_inside_is_listed(config: Settings, opened: Path) -> Non
 def test_what_leads_out_is_told_as_what_is_not_there(
     db: Session, config: Settings, opened: Path, path: str
 ) -> None:
-    error = refused(db, config, Folder(path=os.path.join(opened, path)))  # noqa: PTH118 -- a Path would mend it
+    error = refused(db, config, LocalFileSource(path=os.path.join(opened, path)))  # noqa: PTH118 -- a Path would mend it
 
     assert error.message == "There is nothing of that name in the folders that may be read."
 
@@ -67,7 +67,7 @@ def test_one_goes_up_no_further_than_one_may(config: Settings, opened: Path) -> 
 
 
 def test_without_open_folders_none_is_read(db: Session, settings: Settings, opened: Path) -> None:
-    error = refused(db, settings, Folder(path=str(opened / "rows.jsonl")))
+    error = refused(db, settings, LocalFileSource(path=str(opened / "rows.jsonl")))
 
     assert (type(error), error.message) == (UnavailableError, "Folder cannot be used here.")
 
@@ -75,11 +75,11 @@ def test_without_open_folders_none_is_read(db: Session, settings: Settings, open
 @pytest.mark.parametrize(
     "source",
     [
-        Url(url="ftp://example.org/rows"),
-        Url(url="https://me:secret@example.org/rows"),
-        Url(url="rows.jsonl"),
-        Hub(id="rows"),
-        Hub(id="../../etc"),
+        UrlSource(url="ftp://example.org/rows"),
+        UrlSource(url="https://me:secret@example.org/rows"),
+        UrlSource(url="rows.jsonl"),
+        HubDatasetSource(id="rows"),
+        HubDatasetSource(id="../../etc"),
     ],
 )
 def test_what_is_spelt_wrong_is_refused(db: Session, settings: Settings, source: Source) -> None:
@@ -87,15 +87,15 @@ def test_what_is_spelt_wrong_is_refused(db: Session, settings: Settings, source:
 
 
 def test_what_an_address_holds_besides_is_not_shown() -> None:
-    shown = Url(url="https://me:secret@example.org/rows.csv?key=secret#secret").shown
+    shown = UrlSource(url="https://me:secret@example.org/rows.csv?key=secret#secret").shown
 
     assert shown == "https://example.org/rows.csv"
 
 
 def test_asking_twice_fetches_once(db: Session, settings: Settings) -> None:
-    first = import_sources.bring(db, settings, Url(url="https://example.org/rows"))
-    second = import_sources.bring(db, settings, Url(url="https://example.org/rows"))
-    other = import_sources.bring(db, settings, Url(url="https://example.org/others"))
+    first = import_sources.bring(db, settings, UrlSource(url="https://example.org/rows"))
+    second = import_sources.bring(db, settings, UrlSource(url="https://example.org/rows"))
+    other = import_sources.bring(db, settings, UrlSource(url="https://example.org/others"))
 
     assert (second.id, other.id) == (first.id, (first.id or 0) + 1)
 
@@ -105,6 +105,6 @@ def test_a_missing_package_is_told_with_how_to_install_it(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
     offer = next(one for one in import_sources.offers(settings) if one.kind == "s3")
-    error = refused(db, settings, S3(url="s3://bucket/rows.csv"))
+    error = refused(db, settings, S3Source(url="s3://bucket/rows.csv"))
 
     assert (error.hint, "mantissa-studio[s3]" in offer.missing) == (offer.missing, True)

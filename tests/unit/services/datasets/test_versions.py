@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.states import DatasetStatus
 from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.files.limits import Limits
@@ -66,7 +66,7 @@ def test_another_reading_makes_the_next_version_and_it_is_in_use(
     made = again(engine, folder, pets, system="Be brief.")
 
     assert made.version is not None
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert (made.is_new, current(db, pets)) == (True, 2)
         assert [one.number for one in versions.of(db, pets)] == [2, 1]
         first = versions.rows(folder, made.version, limit=1).rows[0].row
@@ -80,7 +80,7 @@ def test_rows_that_are_the_same_are_the_same_version(
 
     made = again(engine, folder, pets, joiner=" ")
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert made.version is not None
         assert (made.is_new, made.version.number, current(db, pets)) == (False, 1, 1)
         assert len(versions.of(db, pets)) == 2
@@ -95,7 +95,7 @@ def test_a_refused_reading_changes_nothing(engine: Engine, folder: Path, pets: i
     with pytest.raises(InvalidError) as refused:
         again(engine, folder, pets, roles={"prompt": ["gone"], "completion": ["answer"]})
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert (refused.value.param, current(db, pets)) == ("roles.prompt", 1)
     assert not list((folder / str(pets)).glob(".new*"))
 
@@ -151,7 +151,7 @@ def test_a_version_that_nothing_needs_is_deleted_with_its_rows(
     with unit_of_work(engine) as db:
         versions.delete(db, folder, pets, 1)
 
-    with reading(engine) as db, pytest.raises(NotFoundError):
+    with read_session(engine) as db, pytest.raises(NotFoundError):
         versions.get(db, pets, 1)
     assert not (folder / str(pets) / "1").exists()
 
@@ -166,7 +166,7 @@ def test_an_older_version_is_used_again(engine: Engine, folder: Path, pets: int)
     with unit_of_work(engine) as db:
         versions.use(db, pets, 1)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert versions.require(db, "pets").number == 1
 
 
@@ -221,7 +221,7 @@ def test_the_file_that_was_brought_to_measure_by_is_read_again(
 
 
 def test_rows_are_found_by_words_and_by_number(engine: Engine, folder: Path, pets: int) -> None:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         version = versions.get(db, pets, 1)
     found = versions.rows(folder, version, Which(words="IS 1?"))
     named = versions.rows(folder, version, Which(numbers=frozenset({3, 7, 99})))

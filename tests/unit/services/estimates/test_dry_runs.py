@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from sqlmodel import Session
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.methods import AnyRecipe
 from studio.services.estimates import dry_runs, estimates
@@ -45,9 +45,9 @@ def recipe(**changes: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recip
     return make_recipe(**({"precision": "fp32", "adapter": {"kind": "full"}} | changes))
 
 
-def count(db: Session, settings: Settings, asked: AnyRecipe) -> Chore:
+def count(db: Session, settings: Settings, asked: AnyRecipe) -> Task:
     chore = dry_runs.ask(db, asked, settings)
-    chore.status, chore.result = WorkStatus.SUCCEEDED, RESULT
+    chore.status, chore.result = TaskStatus.SUCCEEDED, RESULT
     return chore
 
 

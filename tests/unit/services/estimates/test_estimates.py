@@ -8,7 +8,7 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.recipe.constraints import conflict
+from studio.recipe.constraints import find_conflict
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates import estimates, memory, memory_assumptions, reference_runs
 from studio.services.estimates.activation_memory import Load
@@ -90,7 +90,7 @@ def test_every_way_to_train_is_worked_out_without_a_dry_run(on_gpu: bool) -> Non
     unknown = [
         name
         for recipe, name in ways
-        if conflict(recipe) is None
+        if find_conflict(recipe) is None
         if memory.estimate(recipe, FACTS, Load(2, 100, 50), on_gpu=on_gpu) is None
     ]
 

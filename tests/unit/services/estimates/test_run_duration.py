@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.tables import DatasetVersion
 from studio.hardware import detect
 from studio.methods import AnyRecipe
-from studio.protocols.events import Finished, Progressed, Started
+from studio.protocols.events import Finished, MetricsLogged, Started
 from studio.services.estimates import reference_runs, run_duration
 from studio.services.estimates.eval_overhead import Asides
 from studio.services.estimates.reference_runs import Lengths, Precedent
@@ -102,7 +102,7 @@ def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
     told = [("eval_loss", 0, 2), ("loss", 4, 6), ("eval_loss", 4, 8), ("loss", 8, 18)]
     told += [("eval_loss", 8, 20), ("loss", 9, 21), ("eval_loss", 9, 23)]
     numbers = [
-        Progressed(step=step, epoch=1, tokens=100, seconds=seconds, metrics={key: 1.0})
+        MetricsLogged(step=step, epoch=1, tokens=100, seconds=seconds, metrics={key: 1.0})
         for key, step, seconds in told
     ]
     ends = Finished(metrics={"train_seconds": 9.0})

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from sqlmodel import Session
 
 from studio.db.tables import Run
-from studio.protocols.events import Event, Phase, Progressed, Started
+from studio.protocols.events import Event, MetricsLogged, PhaseChanged, Started
 from studio.services.estimates import run_progress
 from tests.support.factories import make_run, make_running
 
@@ -24,13 +24,13 @@ def begun(db: Session) -> Run:
 
 def said() -> list[Event]:
     return [
-        Phase(name="loading", at=at(-60)),  # of an earlier attempt
-        Phase(name="loading", at=at(2)),
-        Phase(name="tokenising", at=at(4)),
-        Phase(name="training", at=at(5)),
+        PhaseChanged(name="loading", at=at(-60)),  # of an earlier attempt
+        PhaseChanged(name="loading", at=at(2)),
+        PhaseChanged(name="tokenising", at=at(4)),
+        PhaseChanged(name="training", at=at(5)),
         Started(total_steps=2, resolved={}, at=at(7)),
-        Progressed(step=1, epoch=0, tokens=1, seconds=1, metrics={}, at=at(8)),
-        Phase(name="saving", at=at(9)),
+        MetricsLogged(step=1, epoch=0, tokens=1, seconds=1, metrics={}, at=at(8)),
+        PhaseChanged(name="saving", at=at(9)),
     ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session, col, delete
 
-from studio.db.session import reading, unit_of_work
+from studio.db.session import read_session, unit_of_work
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
 from studio.protocols.events import Finished, Resumed, Started
@@ -113,7 +113,7 @@ def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
         db.exec(delete(MetricSummary).where(col(MetricSummary.run_id) == run.id))
     metric_summaries.catch_up(engine)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert summary(db, run).model_dump() == before
         assert summary(db, run, "train_seconds").last == 3.0
 

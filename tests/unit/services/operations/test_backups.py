@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from studio.db.session import connect, unit_of_work
+from studio.db.session import open_engine, unit_of_work
 from studio.db.states import RunStatus
 from studio.errors import ConflictError, InvalidError, StudioError, UnavailableError
 from studio.services.operations import backup_format, backups, home, restores
@@ -43,7 +43,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def rows(settings: Settings) -> list[tuple[object, ...]]:
-    engine = connect(settings.database)
+    engine = open_engine(settings.database)
     with engine.connect() as connection:
         tables = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'"))
         found = [

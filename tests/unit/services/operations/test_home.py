@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from studio.db.session import connect, reading
+from studio.db.session import open_engine, read_session
 from studio.errors import UnavailableError
 from studio.services.models import models
 from studio.services.operations import home
@@ -29,7 +29,7 @@ def stored(engine: Engine) -> str:
 
 
 def location(engine: Engine) -> str:
-    with reading(engine) as db:
+    with read_session(engine) as db:
         return models.require(db, "starter")
 
 
@@ -38,7 +38,7 @@ def test_a_model_inside_is_known_wherever_the_home_is(engine: Engine, settings: 
     engine.dispose()
     moved = settings.home.replace(settings.home.with_name("moved"))
 
-    assert location(connect(moved / "studio.db")) == str(moved / "models" / "starter")
+    assert location(open_engine(moved / "studio.db")) == str(moved / "models" / "starter")
 
 
 @pytest.mark.parametrize("is_moved", [False, True], ids=["in its place", "moved since"])

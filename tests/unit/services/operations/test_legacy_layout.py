@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from studio.db import migrate
-from studio.db.session import connect, reading, unit_of_work
+from studio.db.session import open_engine, read_session, unit_of_work
 from studio.db.tables import Dataset, DatasetVersion, Run
 from studio.services.datasets import pending_datasets, versions
 from studio.services.operations import home, legacy_layout
@@ -35,7 +35,7 @@ def test_files_are_moved_when_a_home_is_opened(
     engine.dispose()
     again = home.open_home(settings)
 
-    with reading(again) as db:
+    with read_session(again) as db:
         version = versions.get(db, 1, 1)
     again.dispose()
     assert sorted(path.name for path in older.iterdir()) == ["1", "validation-original.jsonl"]
@@ -74,7 +74,7 @@ def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: S
 
     legacy_layout.renew(engine, settings.datasets)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         assert versions.get(db, 1, 1).sha256 == known
 
 
@@ -83,14 +83,14 @@ def test_rows_to_measure_on_outlive_another_reading(
 ) -> None:
     legacy_layout.renew(engine, settings.datasets)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         found = pending_datasets.validation(settings.datasets, db.get_one(Dataset, 1))
     assert found is not None
     assert found.path == older / "validation-original.jsonl"
 
 
 def test_what_a_data_set_was_becomes_its_first_version(tmp_path: Path) -> None:
-    engine = connect(tmp_path / "studio.db")
+    engine = open_engine(tmp_path / "studio.db")
     migrate.upgrade(engine, "0006")
     with engine.begin() as connection:
         for name, at in (("pets", "2026-01-01"), ("late", "2026-03-01")):
@@ -105,7 +105,7 @@ def test_what_a_data_set_was_becomes_its_first_version(tmp_path: Path) -> None:
     add_runs(engine, "pets", "2", "late")
     migrate.upgrade(engine)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         first, dataset = versions.get(db, 1, 1), db.get_one(Dataset, 1)
         used = [db.get_one(Run, number).dataset_version_id for number in (1, 2, 3)]
     engine.dispose()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from studio.hardware import OPTIONAL, Gpu, Hardware
+from studio.hardware import OPTIONAL_PACKAGES, Gpu, Hardware
 from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal, refusals
 from studio.weights.model_facts import ModelFacts
@@ -17,7 +17,7 @@ PROCESSOR = Hardware(
     memory_bytes=2**34,
     native_bf16=True,
     torch="2.13",
-    packages=frozenset(OPTIONAL),
+    packages=frozenset(OPTIONAL_PACKAGES),
 )
 H100 = replace(PROCESSOR, gpus=(Gpu(index=0, name="H100", memory_bytes=2**36, capability=(9, 0)),))
 EVEN = ModelFacts(family="llama", declared="bfloat16", parameters=1000, stored={"bfloat16": 1.0})

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from sqlmodel import Session, col, select
 
-from studio.db.states import WorkStatus
-from studio.db.tasks import Chore
+from studio.db.states import TaskStatus
+from studio.db.tasks import Task
 from studio.hardware import Hardware, detect
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import recommendation
@@ -17,8 +17,8 @@ from studio.settings import Settings
 MACHINE = Hardware(processor="P", cores=2, memory_bytes=2**34, native_bf16=False, torch="2.13")
 
 
-def probes(db: Session) -> list[Chore]:
-    query = select(Chore).where(Chore.kind == matmul_speeds.KIND).order_by(col(Chore.id))
+def probes(db: Session) -> list[Task]:
+    query = select(Task).where(Task.kind == matmul_speeds.KIND).order_by(col(Task.id))
     return list(db.exec(query))
 
 
@@ -26,7 +26,7 @@ def measured(db: Session, machine: Hardware, **seconds: float) -> Hardware:
     matmul_speeds.ask(db, machine)
     probe = probes(db)[-1]
     probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1} | seconds}
-    task_lifecycle.close(probe, WorkStatus.SUCCEEDED)
+    task_lifecycle.close(probe, TaskStatus.SUCCEEDED)
     db.flush()
     return matmul_speeds.with_measured(db, machine)
 
@@ -41,13 +41,13 @@ def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
     assert len(probes(db)) == 1
 
 
-@pytest.mark.parametrize("status", [WorkStatus.FAILED, WorkStatus.CANCELLED])
-def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: WorkStatus) -> None:
+@pytest.mark.parametrize("status", [TaskStatus.FAILED, TaskStatus.CANCELLED])
+def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: TaskStatus) -> None:
     matmul_speeds.ask(db, MACHINE)
     task_lifecycle.close(probes(db)[0], status)
     matmul_speeds.ask(db, MACHINE)
 
-    assert [one.status for one in probes(db)] == [status, WorkStatus.QUEUED]
+    assert [one.status for one in probes(db)] == [status, TaskStatus.QUEUED]
     assert matmul_speeds.with_measured(db, MACHINE) == MACHINE
 
 

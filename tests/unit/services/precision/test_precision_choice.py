@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from sqlmodel import Session, select
 
-from studio.db.tables import Experiment, Happening, Run
+from studio.db.tables import Experiment, Run, RunEvent
 from studio.recipe.search_space import Values
 from studio.services import experiments
 from studio.services.precision import recommendation
@@ -104,7 +104,7 @@ def test_the_machine_that_trains_has_the_last_word(db: Session) -> None:
 
     assert run.recipe.precision == "fp16"
     assert run.precision_reason.startswith("float16 mixed: Tesla T4")
-    changed = db.exec(select(Happening).where(Happening.kind == "precision")).one()
+    changed = db.exec(select(RunEvent).where(RunEvent.kind == "precision")).one()
     assert changed.data == {"precision": "fp16"}
 
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlmodel import Session, col, select
 
-from studio.db.session import reading, unit_of_work
-from studio.db.states import Ask, RunStatus
+from studio.db.session import read_session, unit_of_work
+from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import Metric, Run, Sample
 from studio.protocols.events import (
     Checkpointed,
@@ -63,7 +63,7 @@ def test_nan_is_kept_as_nan(engine: Engine) -> None:
         run_id = make_running(db).id or 0
         attempts.follow(db, runs.get(db, run_id), [metrics_event(1, loss=math.nan)], 1)
 
-    with reading(engine) as db:
+    with read_session(engine) as db:
         metric = db.exec(select(Metric)).one()
         assert (metric.value, metric.non_finite) == (None, "nan")
         assert math.isnan(runs.get(db, run_id).metrics["loss"])
@@ -162,20 +162,20 @@ def test_a_final_run_stays_as_it_is(db: Session) -> None:
     assert (run.status, run.error_message) == (RunStatus.SUCCEEDED, "")
 
 
-@pytest.mark.parametrize("asked", [Ask.PAUSE, Ask.DRAIN])
+@pytest.mark.parametrize("asked", [RunCommand.PAUSE, RunCommand.DRAIN])
 @pytest.mark.parametrize("word", [[Paused(step=4)], [Stopped(step=0)], []])
 def test_a_run_asked_to_pause_can_go_on(
-    db: Session, asked: Ask, word: list[Paused | Stopped]
+    db: Session, asked: RunCommand, word: list[Paused | Stopped]
 ) -> None:
     make_run(db)
     run = claimed(db)
-    run_commands.pause(db, run.id or 0) if asked is Ask.PAUSE else run_commands.drain(
+    run_commands.pause(db, run.id or 0) if asked is RunCommand.PAUSE else run_commands.drain(
         db, run.id or 0
     )
     attempts.follow(db, run, word, 2)
     attempts.settle(db, run, End(exit_code=0))
 
-    expected = {Ask.PAUSE: RunStatus.PAUSED, Ask.DRAIN: RunStatus.QUEUED}[asked]
+    expected = {RunCommand.PAUSE: RunStatus.PAUSED, RunCommand.DRAIN: RunStatus.QUEUED}[asked]
     assert (run.status, run.asked, run.handle, run.resumes) == (expected, None, "", True)
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from sqlmodel import Session
 
-from studio.protocols.events import Alarmed
+from studio.protocols.events import AlarmRaised
 from studio.services.runs import attempts, nonfinite_steps
 from tests.support.factories import make_running, metrics_event
 
 
 def test_a_step_is_told_with_its_module_and_its_line(db: Session, tmp_path: Path) -> None:
     run = make_running(db)
-    alarm = Alarmed(code="x", message="m", step=2, module="layers.3")
+    alarm = AlarmRaised(code="x", message="m", step=2, module="layers.3")
     told = [metrics_event(2, loss=math.nan), metrics_event(3, loss=math.inf, grad_norm=1.0)]
     attempts.follow(db, run, [*told, alarm], 1)
     log = tmp_path / "log.txt"

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 from sqlmodel import Session
 
-from studio.db.states import Ask, RunStatus
+from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import Run
 from studio.errors import ConflictError
-from studio.protocols.events import Alarmed, Checkpointed, Failed, Paused
+from studio.protocols.events import AlarmRaised, Checkpointed, Failed, Paused
 from studio.services.metrics import metrics
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs
@@ -46,12 +46,14 @@ def test_what_has_no_process_is_cancelled_at_once(
 @pytest.mark.parametrize(
     ("ask", "word"),
     [
-        (run_commands.cancel, Ask.CANCEL),
-        (run_commands.keep, Ask.KEEP),
-        (run_commands.pause, Ask.PAUSE),
+        (run_commands.cancel, RunCommand.CANCEL),
+        (run_commands.keep, RunCommand.KEEP),
+        (run_commands.pause, RunCommand.PAUSE),
     ],
 )
-def test_a_running_run_is_asked(db: Session, ask: Callable[[Session, int], Run], word: Ask) -> None:
+def test_a_running_run_is_asked(
+    db: Session, ask: Callable[[Session, int], Run], word: RunCommand
+) -> None:
     run = ask(db, make_running(db).id or 0)
 
     assert (run.status, run.asked) == (RunStatus.STOPPING, word)
@@ -74,7 +76,7 @@ def test_who_waits_for_a_pause_may_still_cancel(db: Session) -> None:
     run = make_running(db)
     run_commands.pause(db, run.id or 0)
 
-    assert run_commands.cancel(db, run.id or 0).asked is Ask.CANCEL
+    assert run_commands.cancel(db, run.id or 0).asked is RunCommand.CANCEL
 
 
 def test_a_paused_run_goes_back_to_the_queue(db: Session) -> None:
@@ -108,7 +110,7 @@ def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
 
 def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
     run = make_running(db)
-    alarm = Alarmed(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
+    alarm = AlarmRaised(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
     attempts.follow(db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0), alarm], 1)
     attempts.fail(db, run, Failed(code="x", message="No."))
     number = run_commands.restart(db, run.id or 0).id or 0

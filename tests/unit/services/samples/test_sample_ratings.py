@@ -5,14 +5,14 @@ from sqlmodel import Session, select
 
 from studio.db.summaries import Rating
 from studio.errors import ConflictError, InvalidError, NotFoundError
-from studio.protocols.events import Failed, Sampled, Stage
+from studio.protocols.events import Failed, Sampled, SampleStage
 from studio.services.compare import compare
 from studio.services.runs import attempts, run_commands
 from studio.services.samples import sample_ratings
 from tests.support.factories import make_finished_run, make_running
 
 
-def answered(position: int, stage: Stage = "after", step: int = 10) -> Sampled:
+def answered(position: int, stage: SampleStage = "after", step: int = 10) -> Sampled:
     return Sampled(
         stage=stage, step=step, position=position, prompt="Q?", reference="R", answer="A"
     )

@@ -6,7 +6,7 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.db.tables import Run
-from studio.protocols.events import Alarmed, Event, Started
+from studio.protocols.events import AlarmRaised, Event, Started
 from studio.services.runs import attempts, states
 from studio.services.studies import incidents
 from tests.support.factories import make_run, metrics_event
@@ -32,7 +32,7 @@ def test_a_run_whose_numbers_hold_has_no_incidents(db: Session) -> None:
 
 
 def test_an_alarm_stands_where_it_was_raised(db: Session) -> None:
-    run = told(db, metrics_event(4, loss=1.0), Alarmed(code="x", message="It broke.", step=4))
+    run = told(db, metrics_event(4, loss=1.0), AlarmRaised(code="x", message="It broke.", step=4))
 
     found = incidents.of(db, [run]).incidents
     assert [(one.kind, one.first, one.text) for one in found] == [("alarm", 4, "It broke.")]

@@ -12,7 +12,7 @@ from studio.db.session import unit_of_work
 from studio.db.states import RunStatus
 from studio.db.tables import Experiment, Run, Study
 from studio.errors import InvalidError, NotFoundError
-from studio.protocols.events import Alarmed, Event, Failed, Finished, Sampled, Started
+from studio.protocols.events import AlarmRaised, Event, Failed, Finished, Sampled, Started
 from studio.services import experiments
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.samples.sample_diff import Piece
@@ -182,7 +182,7 @@ def test_failed_runs_are_counted(db: Session) -> None:
 def test_numbers_that_are_none_are_counted_and_break_nothing(db: Session) -> None:
     reference, mode = make_study(db)
     finish(db, reference, 5.0, 2.0)
-    alarm = Alarmed(code="nan", message="The loss is no number.", step=1)
+    alarm = AlarmRaised(code="nan", message="The loss is no number.", step=1)
     numbers = metrics_event(1, loss=math.nan, tokens_per_second=math.inf, skipped_steps=math.nan)
     train(db, mode, numbers, alarm, *validated(5.0, math.nan))
     attempts.follow(db, mode, [Finished(metrics={"eval_loss": math.nan})], 2)

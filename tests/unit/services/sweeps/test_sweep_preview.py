@@ -5,7 +5,7 @@ from sqlalchemy import event
 from sqlmodel import Session
 
 from studio.errors import InvalidError
-from studio.recipe.search_space import Range, Space, Values
+from studio.recipe.search_space import Range, SearchSpace, Values
 from studio.services.sweeps import sweep_preview
 from studio.services.sweeps.sweep_preview import Plan
 from tests.support.factories import make_recipe
@@ -18,7 +18,7 @@ def several(*values: object) -> Values:
     return Values.model_validate({"values": list(values)})
 
 
-GRID: Space = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
+GRID: SearchSpace = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_is_no_sweep_is_refused(db: Session, plan: Plan, param: str, said: 
 
 
 def test_settings_of_one_kind_count_with_that_kind_alone(db: Session) -> None:
-    space: Space = {"adapter.kind": several("lora", "full"), RANK: several("4", "8")}
+    space: SearchSpace = {"adapter.kind": several("lora", "full"), RANK: several("4", "8")}
     found = sweep_preview.of(db, make_recipe(), Plan(space=space))
 
     assert [*found.planned] == [
@@ -88,7 +88,7 @@ def test_a_large_grid_asks_no_more_than_a_small_one(db: Session) -> None:
 
 
 def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
-    space: Space = {"dataset": several("starter", "moon"), RANK: several(4, 8)}
+    space: SearchSpace = {"dataset": several("starter", "moon"), RANK: several(4, 8)}
     found = sweep_preview.of(db, make_recipe(), Plan(space=space))
 
     assert (found.count, found.looked_at, found.left_out) == (2, 4, 2)

@@ -14,7 +14,7 @@ from studio.db.sweeps import Sweep
 from studio.db.tables import Dataset, Run
 from studio.errors import ConflictError, NotFoundError
 from studio.protocols.events import Event, Failed, Finished, Started
-from studio.recipe.search_space import Range, Several, Space, Values
+from studio.recipe.search_space import Distribution, Range, SearchSpace, Values
 from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs, states
@@ -31,7 +31,7 @@ def several(*values: object) -> Values:
     return Values.model_validate({"values": list(values)})
 
 
-GRID: Space = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
+GRID: SearchSpace = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
 
 
 def begin(db: Session, plan: Plan) -> Sweep:
@@ -108,7 +108,7 @@ def test_many_runs_at_once_are_queued_a_few_at_a_time(
     engine: Engine, tmp_path: Path, strategy: sweep_preview.Strategy
 ) -> None:
     with unit_of_work(engine) as db:
-        space: Space = {RANK: Range(low=1, high=20)}
+        space: SearchSpace = {RANK: Range(low=1, high=20)}
         begin(db, Plan(space=space, strategy=strategy, count=20, parallel=18))
     sweeper = Sweeper(engine, tmp_path)
     seen = []
@@ -163,7 +163,7 @@ def test_tpe_closes_in_on_what_is_best(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_tpe_tries_kinds_each_with_its_own_settings(engine: Engine, tmp_path: Path) -> None:
-    space: Space = {"adapter.kind": several("lora", "full"), RANK: several(4, 8), RATE: LOG}
+    space: SearchSpace = {"adapter.kind": several("lora", "full"), RANK: several(4, 8), RATE: LOG}
     with unit_of_work(engine) as db:
         begin(db, Plan(space=space, strategy="tpe", count=12))
     carry_out(engine, Sweeper(engine, tmp_path))
@@ -342,7 +342,7 @@ def test_a_deleted_sweep_leaves_its_runs(db: Session) -> None:
 
 
 def test_the_best_is_the_greatest_where_more_is_better(db: Session) -> None:
-    made: dict[str, Several] = {RANK: several(4, 8)}
+    made: dict[str, Distribution] = {RANK: several(4, 8)}
     sweep = begin(
         db, Plan(space=made, metric="tokens_per_second", direction="maximise", parallel=2)
     )
@@ -360,7 +360,7 @@ def test_a_migration_back_keeps_the_runs(engine: Engine) -> None:
         begin(db, Plan(space=GRID))
         sweeps.advance(db, 1)
         make_finished_run(db)
-    migrate.downgrade(engine, migrate.versions()[migrate.versions().index("0016") - 1])
+    migrate.downgrade(engine, migrate.known_versions()[migrate.known_versions().index("0016") - 1])
     migrate.upgrade(engine)
 
     with engine.connect() as connection:
