@@ -103,11 +103,11 @@ def train(recipe: RecipeFile, changes: Changes = [], name: RunName = "") -> None
 def backup(to: BackupFile, *, models: Models = True, checkpoints: Checkpoints = True) -> None:
     """Copy everything the studio keeps to one file or folder; it may go on meanwhile."""
     from studio.commands import backup as keeping  # noqa: PLC0415 -- heavy import
-    from studio.services.operations.backups import Choice  # noqa: PLC0415 -- heavy import
+    from studio.services.operations.backups import BackupOptions  # noqa: PLC0415 -- heavy import
     from studio.settings import Settings  # noqa: PLC0415 -- heavy import
 
     packed = to.suffix.lower() == ".zip"
-    choice = Choice(models=models, checkpoints=checkpoints, packed=packed)
+    choice = BackupOptions(models=models, checkpoints=checkpoints, packed=packed)
     keeping.back_up(Settings(), to, choice)
 
 

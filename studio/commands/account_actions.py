@@ -24,7 +24,7 @@ def add(name: str, role: Role) -> None:
 
 def print_accounts() -> None:
     with _open_home() as (_settings, engine), read_session(engine) as db:
-        for account in accounts.listed(db):
+        for account in accounts.list_all(db):
             waits = "" if account.password else ", has chosen no password yet"
             typer.echo(f"{account.name}  {account.role.value}{waits}")
 
@@ -32,7 +32,7 @@ def print_accounts() -> None:
 def link(name: str) -> None:
     with _open_home() as (settings, engine):
         with read_session(engine) as db:
-            account = accounts.named(db, name)
+            account = accounts.get_by_name(db, name)
         typer.echo(
             login_link.password_link(engine, login_link.studio_url(settings), account, "link")
         )
@@ -40,9 +40,9 @@ def link(name: str) -> None:
 
 def remove(name: str) -> None:
     with _open_home() as (_settings, engine), unit_of_work(engine) as db:
-        account = accounts.named(db, name)
+        account = accounts.get_by_name(db, name)
         accounts.remove(db, account)
-        audit_log.note(db, login_link.audit_entry("remove", account.name))
+        audit_log.record(db, login_link.audit_entry("remove", account.name))
     typer.echo(f"{account.name} is removed.")
 
 

@@ -5,20 +5,20 @@ from pathlib import Path
 import typer
 
 from studio.services.operations import backup_format, backups, restores
-from studio.services.operations.backups import Choice
+from studio.services.operations.backups import BackupOptions
 from studio.settings import Settings
 
 
-def back_up(settings: Settings, to: Path, choice: Choice) -> None:
+def back_up(settings: Settings, to: Path, choice: BackupOptions) -> None:
     """Write a backup of the home.
 
     Raises:
-        StudioError: as `backups.make`.
+        StudioError: as `backups.create`.
 
     """
-    total = backups.measure(settings, choice)
+    total = backups.estimate_bytes(settings, choice)
     with typer.progressbar(length=max(total, 1), label="Copying") as bar:
-        manifest = backups.make(settings, to, choice, bar.update)
+        manifest = backups.create(settings, to, choice, bar.update)
     typer.echo(f"{to} holds {len(manifest.files)} files, {_format_bytes(manifest.bytes)}.")
     if manifest.left_out:
         typer.echo(f"Left out: {' and '.join(manifest.left_out)}.")
@@ -31,7 +31,7 @@ def restore(settings: Settings, source: Path, *, force: bool) -> None:
         StudioError: as `restores.restore`.
 
     """
-    with backup_format.reading(source) as backup:
+    with backup_format.open_backup(source) as backup:
         manifest = backup.manifest
         with typer.progressbar(length=max(manifest.bytes, 1), label="Checking") as bar:
             restores.restore(backup, settings.home, force=force, watch=bar.update)
@@ -41,7 +41,7 @@ def restore(settings: Settings, source: Path, *, force: bool) -> None:
     )
     if manifest.left_out:
         typer.echo(f"The backup was made without {' and '.join(manifest.left_out)}.")
-    if force and (replaced := restores.replaced(settings.home)):
+    if force and (replaced := restores.list_replaced(settings.home)):
         typer.echo(f"What was there before is in {replaced[-1]}. Delete it when you miss nothing.")
     typer.echo(f"Start it: STUDIO_HOME={settings.home} studio serve")
 

@@ -9,7 +9,7 @@ from studio import resources
 from studio.hardware import Hardware, detect, package_versions
 from studio.recipe.precision import PRECISIONS
 from studio.services.operations import health_checks
-from studio.services.operations.health_checks import Finding
+from studio.services.operations.health_checks import CheckResult
 from studio.services.workers import launcher_status
 from studio.settings import Settings
 
@@ -26,41 +26,41 @@ def print_findings(settings: Settings) -> int:
     return 1 if any(finding.good is False for finding in findings) else 0
 
 
-def collect_findings(settings: Settings, hardware: Hardware) -> Iterator[Finding]:
+def collect_findings(settings: Settings, hardware: Hardware) -> Iterator[CheckResult]:
     memory = hardware.memory_bytes / 10**9
-    yield Finding(good=True, text=f"{hardware.title}, {memory:.0f} GB memory")
+    yield CheckResult(good=True, text=f"{hardware.title}, {memory:.0f} GB memory")
     yield _packages(hardware)
     yield _quick_start(settings)
     if hardware.gpus and hardware.device == "cpu" and hardware.torch:
-        yield Finding(good=False, text="There is a GPU, but this torch was built without CUDA.")
+        yield CheckResult(good=False, text="There is a GPU, but this torch was built without CUDA.")
     for mode in PRECISIONS.values():
         refused = mode.refusal(hardware)
         note = refused or mode.caution(hardware)
-        yield Finding(
+        yield CheckResult(
             good=None if refused else True, text=f"{mode.title}{': ' + note if note else ''}"
         )
     yield _scripts()
-    yield from health_checks.of_home(settings)
+    yield from health_checks.check_home(settings)
 
 
-def _packages(hardware: Hardware) -> Finding:
+def _packages(hardware: Hardware) -> CheckResult:
     found = package_versions()
     if not hardware.torch or "trl" not in found:
-        return Finding(
+        return CheckResult(
             good=False,
             text="The training packages are missing: pip install 'mantissa-studio[train]'",
         )
-    return Finding(
+    return CheckResult(
         good=True, text=", ".join(f"{name} {version}" for name, version in found.items())
     )
 
 
-def _quick_start(settings: Settings) -> Finding:
+def _quick_start(settings: Settings) -> CheckResult:
     found = launcher_status.read(settings)
-    return Finding(good=found.state == "ready" or None, text=f"Quick start: {found.told}")
+    return CheckResult(good=found.state == "ready" or None, text=f"Quick start: {found.told}")
 
 
-def _scripts() -> Finding:
+def _scripts() -> CheckResult:
     if resources.has_vendored_scripts():
-        return Finding(good=True, text="The page's scripts are in place")
-    return Finding(good=False, text="The page's scripts are missing: python hatch_build.py")
+        return CheckResult(good=True, text="The page's scripts are in place")
+    return CheckResult(good=False, text="The page's scripts are missing: python hatch_build.py")

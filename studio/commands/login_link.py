@@ -59,7 +59,7 @@ def restrict_umask() -> None:
 def prepare_sign_in(engine: Engine, settings: Settings, url: str) -> str:
     """Make ready what lets people in. Return the address to open, with a link if it takes one."""
     with unit_of_work(engine) as db:
-        audit_log.forget(db, settings.audit_days)
+        audit_log.prune(db, settings.audit_days)
     match settings.sign_in:
         case "none":
             typer.secho(
@@ -69,7 +69,7 @@ def prepare_sign_in(engine: Engine, settings: Settings, url: str) -> str:
             )
             return url
         case "link":
-            api_tokens.keep_local(engine, settings.api_token)
+            api_tokens.ensure_local_token(engine, settings.api_token)
             return _login_url(engine, url, LinkPurpose.ENTER)
         case "accounts":
             with unit_of_work(engine) as db:
@@ -104,7 +104,7 @@ def print_login_link(settings: Settings) -> None:
 
 def studio_url(settings: Settings) -> str:
     """Return the address of the studio that runs on a home, or would by default."""
-    told = locks.holder(settings.home, "web").rpartition(" ")[2]
+    told = locks.describe_holder(settings.home, "web").rpartition(" ")[2]
     running = told if told.startswith("http") else Address("127.0.0.1", 8000).url
     return settings.public_url.rstrip("/") + "/" if settings.public_url else running
 
@@ -113,7 +113,7 @@ def password_link(engine: Engine, url: str, account: Account, did: str) -> str:
     """Return a link by which somebody chooses a password, and note that it was made."""
     with unit_of_work(engine) as db:
         secret = one_time_links.issue(db, LinkPurpose.PASSWORD, account.id)
-        audit_log.note(db, audit_entry(did, account.name))
+        audit_log.record(db, audit_entry(did, account.name))
     return f"{url}login?t={secret}"
 
 

@@ -44,11 +44,11 @@ def serve(settings: Settings, address: Address, *, open_page: bool, worker: bool
     login_link.require_safe_address(settings, address)
     _require_vendored_scripts()
     listening = open_listener(address)
-    with locks.only_one(settings.home, "web", address.url):
+    with locks.single_process(settings.home, "web", address.url):
         engine = home.open_home(settings)
-        secrets.hide(engine, settings)
-        home.tidy(engine, settings)
-        home.furnish(engine, settings, typer.echo, output.print_in_place)
+        secrets.register_for_redaction(engine, settings)
+        home.cleanup(engine, settings)
+        home.install_starter(engine, settings, typer.echo, output.print_in_place)
         _print_warnings(settings)
         with _supervised_worker(engine, settings, wanted=worker) as ending:
             # The largest import of all goes on while the worker does its own.
@@ -82,7 +82,7 @@ def _require_vendored_scripts() -> None:
 
 def _print_warnings(settings: Settings) -> None:
     """Say on the terminal what may hurt the data; nothing of it keeps the studio from starting."""
-    for finding in health_checks.of_home(settings):
+    for finding in health_checks.check_home(settings):
         if finding.good is False:
             typer.secho(f"  ! {finding.text}", fg="yellow", err=True)
 

@@ -20,7 +20,7 @@ from sqlalchemy import Engine
 
 from studio.db.session import unit_of_work
 from studio.services.workers import worker_process, workers
-from studio.services.workers.worker_process import Death
+from studio.services.workers.worker_process import WorkerExit
 from studio.settings import Settings
 from studio.worker.fault_isolation import caught
 
@@ -93,10 +93,10 @@ class Supervisor:
         try:
             self.child = self._spawn()
         except OSError as error:
-            return worker_process.not_started(error)
+            return worker_process.describe_start_failure(error)
         if self._ending.is_set():  # A signal came in between.
             self.child.terminate()
-        return worker_process.ended(self.child.wait())
+        return worker_process.describe_exit(self.child.wait())
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         if self._line is not None:
@@ -111,13 +111,13 @@ class Supervisor:
     def _record(self, reason: str, deaths: int, pause: float) -> None:
         """Write down how a worker ended, and forget it at once: nothing starts until the next."""
         next_at = datetime.now(UTC) + timedelta(seconds=pause)
-        death = Death(reason=reason, words=self._words(), deaths=deaths, next_at=next_at)
+        death = WorkerExit(reason=reason, words=self._words(), deaths=deaths, next_at=next_at)
         log.error(
             "worker_died", extra={"reason": reason, "deaths": deaths, "again_in_seconds": pause}
         )
         worker_process.write(self.settings, death)
         with caught() as errors, unit_of_work(self.engine) as db:
-            workers.retire_process(db, self.child.pid if self.child else 0)
+            workers.deregister_process(db, self.child.pid if self.child else 0)
         for error in errors:  # It counts as gone a little later, by its silence.
             log.warning("worker_not_retired", exc_info=error)
 

@@ -34,7 +34,7 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
     """
     recipe = recipes.load_recipe(file, changes)
     engine = home.open_home(settings)
-    home.furnish(engine, settings, typer.echo, output.print_in_place)
+    home.install_starter(engine, settings, typer.echo, output.print_in_place)
     with unit_of_work(engine) as db:
         run = runs.submit(db, experiments.create(db, name, recipe))
     typer.echo(f"Run {run.id} is queued.")
@@ -54,9 +54,9 @@ def train(settings: Settings, file: Path, changes: Sequence[str], name: str) -> 
 def _run_worker(engine: Engine, settings: Settings, stop: threading.Event) -> None:
     """Run the queue here, unless a worker already does."""
     try:
-        with locks.only_one(settings.home, "worker", "studio train"):
+        with locks.single_process(settings.home, "worker", "studio train"):
             logs.configure("worker")
-            secrets.hide(engine, settings)
+            secrets.register_for_redaction(engine, settings)
             Loop.local(engine, settings).run(stop)
     except ConflictError:
         typer.echo("The studio's worker will train it.")
@@ -68,7 +68,7 @@ def _follow(engine: Engine, run_id: int) -> Run:
     while True:
         with read_session(engine) as db:
             run = runs.get(db, run_id)
-            rows = metrics.after(db, run_id, last)
+            rows = metrics.load_rows_after(db, run_id, last)
         for row in rows:
             last = row.last_id
             told = {key: row.values[key] for key in ("loss", "eval_loss") if key in row.values}

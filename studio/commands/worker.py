@@ -34,9 +34,9 @@ def run_worker(lifeline: int | None) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         engine = home.open_home(settings)
-        secrets.hide(engine, settings)
+        secrets.register_for_redaction(engine, settings)
         patience = 0.0 if lifeline is None else LOCK_WAIT_SECONDS
-        with locks.only_one(settings.home, "worker", "the queue", patience_seconds=patience):
+        with locks.single_process(settings.home, "worker", "the queue", patience_seconds=patience):
             Loop.local(engine, settings).run(stop)
 
 

@@ -317,7 +317,7 @@ class FailingStep(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     step: str
-    """One of `studio.services.workers.workers.STEPS`."""
+    """One of `studio.services.workers.workers.STEP_FAILURES`."""
     subject: str
     """What it was for, as `run 3`; empty for the worker itself."""
     error: str

@@ -15,7 +15,7 @@ NAME_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class ExperimentChanges:
     """What may be changed in an experiment; None leaves a field as it is."""
 
     name: str | None = None
@@ -34,7 +34,7 @@ def create(
         InvalidError: the name is no name, or there is no such model to recommend a precision for.
 
     """
-    resolved = recommendation.resolve(db, recipe)
+    resolved = recommendation.resolve_precision(db, recipe)
     experiment = Experiment(
         name=clean_name(name),
         recipe=resolved.recipe,
@@ -74,7 +74,7 @@ def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[Ex
     return db.exec(query).all()
 
 
-def change(db: Session, experiment_id: int, changes: Changes) -> Experiment:
+def update(db: Session, experiment_id: int, changes: ExperimentChanges) -> Experiment:
     experiment = get(db, experiment_id)
     if changes.name is not None:
         experiment.name = clean_name(changes.name)

@@ -11,8 +11,8 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 
 import studio
-from studio.services.accounts.oidc import Pending
-from studio.services.runs.base_model_check import HubAnswers
+from studio.services.accounts.oidc import PendingSignIns
+from studio.services.runs.base_model_check import HubAccessCache
 from studio.settings import Settings
 from studio.web import openapi_extras
 from studio.web.api.routers import ROUTERS as API
@@ -71,9 +71,9 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.state.traffic = traffic
     app.state.seats = Seats()
     app.state.tries = Tries()
-    app.state.pending = Pending()
+    app.state.pending = PendingSignIns()
     app.state.viewers = Viewers()
-    app.state.hub_answers = HubAnswers()
+    app.state.hub_answers = HubAccessCache()
     app.state.look_again_seconds = LOOK_AGAIN_SECONDS
     errors.install(app)
     # To include a router is to analyse each of its routes again, a fifth of a second at the first

@@ -3,8 +3,13 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from studio.services.studies.study_reports import Report
-from studio.services.studies.study_statistics import ENOUGH, REFERENCE, Estimate, Finding
+from studio.services.studies.study_reports import StudyReport
+from studio.services.studies.study_statistics import (
+    MIN_SEEDS,
+    REFERENCE,
+    PrecisionResult,
+    SampleStats,
+)
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext, ngettext
 
@@ -17,7 +22,7 @@ _SLIGHT = 0.005
 """A ratio nearer to one than this is no difference: it would be written as 0 %."""
 
 
-def verdict(report: Report) -> list[str]:
+def verdict(report: StudyReport) -> list[str]:
     """Return a sentence for each mode, then what to know before believing them."""
     others = [one for one in report.findings if one.precision != REFERENCE]
     reference = [one for one in report.findings if one.precision == REFERENCE]
@@ -53,7 +58,7 @@ def share(value: float) -> str:
     return f"{text.removesuffix('-0').replace('-', MINUS) or '0'}\N{NO-BREAK SPACE}%"
 
 
-def times(ratio: Estimate) -> str:
+def times(ratio: SampleStats) -> str:
     """Write a ratio, with its spread where that is known."""
     mean = f"{ratio.mean:.2f}" if ratio.mean >= _SMALL else f"{ratio.mean:.2g}"
     return mean if ratio.spread is None else f"{mean} ± {brief(ratio.spread)}"
@@ -72,13 +77,13 @@ def plural(count: int, word: Literal["run", "seed", "step", "alarm"]) -> str:
     return told % {"count": count}
 
 
-def _sentence(one: Finding) -> str:
+def _sentence(one: PrecisionResult) -> str:
     costs = _costs(one) if one.loss else ""
     parts = [f"{one.precision} {_loss(one)}{costs}", *_troubles(one)]
     return gettext("; ").join(parts) + gettext(".")
 
 
-def _loss(one: Finding) -> str:
+def _loss(one: PrecisionResult) -> str:
     if one.gap is not None:
         return _compared(one, one.gap)
     if one.failed + one.cancelled == one.runs:
@@ -90,7 +95,7 @@ def _loss(one: Finding) -> str:
     return told % {"mode": REFERENCE, "runs": plural(one.runs, "run")}
 
 
-def _compared(one: Finding, gap: Estimate) -> str:
+def _compared(one: PrecisionResult, gap: SampleStats) -> str:
     place = "" if one.step is None else gettext(" at step %(step)s") % {"step": one.step}
     noise = one.noise.spread if one.noise else None
     said, told = _words(one, gap)
@@ -105,7 +110,7 @@ def _compared(one: Finding, gap: Estimate) -> str:
     }
 
 
-def _words(one: Finding, gap: Estimate) -> tuple[str, list[str]]:
+def _words(one: PrecisionResult, gap: SampleStats) -> tuple[str, list[str]]:
     """Say where a mode ended; the gap follows in brackets unless it is what is said."""
     bracket = [gettext("gap %(gap)s") % {"gap": signed(gap.mean)}]
     if one.versus == "within":
@@ -123,7 +128,7 @@ def _words(one: Finding, gap: Estimate) -> tuple[str, list[str]]:
     return off % {"gap": brief(abs(gap.mean)), "mode": REFERENCE}, []
 
 
-def _costs(one: Finding) -> str:
+def _costs(one: PrecisionResult) -> str:
     parts = []
     if one.speed_ratio is not None:
         parts.append(gettext("%(ratio)s times its speed") % {"ratio": times(one.speed_ratio)})
@@ -139,7 +144,7 @@ def memory(ratio: float) -> str:
     return told % {"share": share(abs(ratio - 1))}
 
 
-def _troubles(one: Finding) -> list[str]:
+def _troubles(one: PrecisionResult) -> list[str]:
     """Say what went wrong, where something did."""
     runs = plural(one.runs, "run")
     lost = one.not_finite if one.gap is not None else 0
@@ -164,19 +169,19 @@ def _troubles(one: Finding) -> list[str]:
     ]
 
 
-def _noise(reference: Sequence[Finding]) -> list[str]:
+def _noise(reference: Sequence[PrecisionResult]) -> list[str]:
     """Say that noise is unknown, where it is."""
     finished = reference[0].noise.n if reference and reference[0].noise else 0
-    if finished >= ENOUGH:
+    if finished >= MIN_SEEDS:
         return []
     told = gettext(
         "Seed noise is unknown: %(seeds)s of %(mode)s with a validation loss, and it takes "
         "%(enough)s."
     )
-    return [told % {"seeds": plural(finished, "seed"), "mode": REFERENCE, "enough": ENOUGH}]
+    return [told % {"seeds": plural(finished, "seed"), "mode": REFERENCE, "enough": MIN_SEEDS}]
 
 
-def _progress(report: Report) -> list[str]:
+def _progress(report: StudyReport) -> list[str]:
     if not report.going:
         return []
     over, runs = len(report.runs) - report.going, plural(len(report.runs), "run")

@@ -10,9 +10,9 @@ from studio.db.states import RunCommand
 from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir, WorkDir
 from studio.services.runs import artifacts
-from studio.services.runs.attempts import Owner
+from studio.services.runs.attempts import AttemptOwner
 from studio.services.tasks import exit_diagnosis
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
 from studio.worker.processes.launcher import Launcher
 
@@ -28,7 +28,7 @@ _NO_ROOM = 64 * 1024
 
 @dataclass(slots=True)
 class Followed:
-    owner: Owner
+    owner: AttemptOwner
     handle: str
     folder: RunDir
     gpu: int | None = None
@@ -58,7 +58,7 @@ class Followed:
         if now - self._asked_at > grace:
             launcher.kill(self.handle)
 
-    def witness(self, end: End) -> End:
+    def witness(self, end: ProcessExit) -> ProcessExit:
         """Add to how a process ended what its folder and its last words tell."""
         return replace(witnessed(self.folder, end), hung=self.is_hung)
 
@@ -83,19 +83,19 @@ def has_news(folder: WorkDir, offset: int) -> bool:
 
     """
     if not folder.root.is_dir():
-        raise exit_diagnosis.lost_folder()
+        raise exit_diagnosis.folder_lost_error()
     path = folder.events.path
     size = path.stat().st_size if path.exists() else 0
     if size < offset:
-        raise exit_diagnosis.lost_events(path.name)
+        raise exit_diagnosis.events_lost_error(path.name)
     return size > offset
 
 
-def witnessed(folder: WorkDir, end: End) -> End:
+def witnessed(folder: WorkDir, end: ProcessExit) -> ProcessExit:
     """Add to how a process ended what its folder and its last words tell, as far as they can."""
     printed: list[str] = []
     with suppress(OSError):
-        printed = artifacts.log_part(folder.log, None, _LAST_LINES).lines
+        printed = artifacts.read_log(folder.log, None, _LAST_LINES).lines
     there = next(path for path in (folder.root, *folder.root.parents) if path.is_dir())
     return replace(
         end,

@@ -26,12 +26,12 @@ from studio.protocols.events import Failed
 from studio.protocols.run_dir import RunDir
 from studio.services.models import models
 from studio.services.queue import concurrent_exports, queue, wait_reasons
-from studio.services.queue.wait_reasons import Obstacle
+from studio.services.queue.wait_reasons import Blocker
 from studio.services.runs import attempts, run_commands, runs, trash
 from studio.services.runs.attempts import LeaseLostError
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import exit_diagnosis
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.attempt_monitor import Followed, has_news
@@ -141,7 +141,7 @@ class Loop:
         """
         with self.isolation.step("adopt"):
             with read_session(self.engine) as db:
-                left = [_id(run) for run in attempts.abandoned(db, self.name, alone=alone)]
+                left = [_id(run) for run in attempts.list_abandoned(db, self.name, alone=alone)]
             for run_id in left:
                 with self.isolation.step("adopt", _subject(run_id)):
                     self._adopt(run_id, alone=alone)
@@ -150,7 +150,7 @@ class Loop:
 
     def _adopt(self, run_id: int, *, alone: bool) -> None:
         with unit_of_work(self.engine) as db:
-            left = attempts.abandoned(db, self.name, alone=alone)
+            left = attempts.list_abandoned(db, self.name, alone=alone)
             run = next((one for one in left if _id(one) == run_id), None)
             if run is None:
                 return  # Another worker was quicker.
@@ -162,9 +162,9 @@ class Loop:
                 if is_shortage(error):
                     raise error
                 log.error("run_not_adopted", extra={"run_id": run_id}, exc_info=error)
-                followed.broken = exit_diagnosis.unfollowed(error, "run")
+                followed.broken = exit_diagnosis.monitoring_failure(error, "run")
             if not run.handle and not followed.broken:
-                attempts.give_back(db, run)
+                attempts.requeue(db, run)
                 return
             self.followed[run_id] = followed
             log.info("run_adopted", extra={"run_id": run_id, "handle": run.handle})
@@ -193,11 +193,11 @@ class Loop:
 
     def _free_slots(self) -> int:
         with read_session(self.engine) as db:
-            return max(0, self._slots - queue.used(db, self.name))
+            return max(0, self._slots - queue.count_used_slots(db, self.name))
 
-    def _obstacle(self) -> Obstacle | None:
+    def _obstacle(self) -> Blocker | None:
         with read_session(self.engine) as db:
-            return wait_reasons.slots_are_taken(db)
+            return wait_reasons.find_slot_blocker(db)
 
     @property
     def _slots(self) -> int:
@@ -208,8 +208,8 @@ class Loop:
         self.speaker.tend(self._free_slots, self._free_gpu, self._obstacle)
         if self.speaker.slots:
             with read_session(self.engine) as db:
-                wanted = max(queue.wanted(db), self.trades.wanted(db))
-                if wanted and queue.used(db, self.name) + wanted > self._slots:
+                wanted = max(queue.next_run_slots(db), self.trades.wanted(db))
+                if wanted and queue.count_used_slots(db, self.name) + wanted > self._slots:
                     self.speaker.make_room()
 
     def _drain(self) -> None:
@@ -226,7 +226,7 @@ class Loop:
 
     def _retire(self) -> None:
         with unit_of_work(self.engine) as db:
-            workers.retire(db, self.name)
+            workers.deregister(db, self.name)
 
     def _is_beat_due(self) -> bool:
         is_news = self.isolation.failing() != self._reported
@@ -237,10 +237,10 @@ class Loop:
         failing = self.isolation.failing()
         with self.isolation.step("heartbeat"), unit_of_work(self.engine) as db:
             worker = Worker(name=self.name, pid=os.getpid(), slots=self.launcher.slots())
-            worker.hardware = workers.HARDWARE.dump_python(self.hardware, mode="json")
+            worker.hardware = workers.HARDWARE_ADAPTER.dump_python(self.hardware, mode="json")
             worker.failing, worker.failures = failing, self.isolation.failures
-            workers.beat(db, worker)
-            attempts.extend(db, self.name)
+            workers.heartbeat(db, worker)
+            attempts.extend_leases(db, self.name)
             self._reported = failing
         if time.monotonic() - self._emptied_at > EMPTY_SECONDS:
             self._emptied_at = time.monotonic()
@@ -255,7 +255,7 @@ class Loop:
             with self.isolation.step("follow", subject):
                 self._follow(run_id, followed)
             if error := self.isolation.hopeless("follow", subject):
-                followed.broken = exit_diagnosis.unfollowed(error, "run")
+                followed.broken = exit_diagnosis.monitoring_failure(error, "run")
         if followed.broken is not None:
             with self.isolation.step("end", subject):
                 self._end(run_id, followed, followed.broken)
@@ -265,18 +265,18 @@ class Loop:
     def _end(self, run_id: int, followed: Followed, why: Failed) -> None:
         """Kill a run that cannot be followed, and then fail it in words, which frees its slot."""
         followed.kills += 1
-        end: End | None = None
+        end: ProcessExit | None = None
         with self.isolation.step("kill", _subject(run_id)):
             self.launcher.kill(followed.handle)
             end = self.launcher.observe(followed.handle)
         if end is None and followed.kills < KILLS:
             return  # Its process is about to be gone.
         with suppress(NotFoundError, LeaseLostError), unit_of_work(self.engine) as db:
-            run = attempts.owned(db, run_id, followed.owner)
+            run = attempts.require_owned(db, run_id, followed.owner)
             if not followed.folder.root.is_dir():
                 run.checkpoint_step = None
             attempts.fail(db, run, why)
-            attempts.settle(db, run, end or End())
+            attempts.close_exited(db, run, end or ProcessExit())
         del self.followed[run_id]
         log.error("run_ended_by_worker", extra={"run_id": run_id, "reason": why.message})
 
@@ -301,17 +301,17 @@ class Loop:
     def _has_news(self, run_id: int, followed: Followed) -> bool:
         """Whether the file has grown or a person asked for something; no write lock is taken."""
         with read_session(self.engine) as db:
-            run = attempts.owned(db, run_id, followed.owner)
+            run = attempts.require_owned(db, run_id, followed.owner)
         return has_news(followed.folder, run.events_offset) or run.status is RunStatus.STOPPING
 
-    def _read_on(self, run_id: int, followed: Followed, end: End | None) -> Run:
+    def _read_on(self, run_id: int, followed: Followed, end: ProcessExit | None) -> Run:
         with unit_of_work(self.engine) as db:
-            run = attempts.owned(db, run_id, followed.owner)
+            run = attempts.require_owned(db, run_id, followed.owner)
             was, events = run.status, followed.folder.events
             has_news(followed.folder, run.events_offset)  # or the events before are gone
-            attempts.follow(db, run, *events.read(run.events_offset))
+            attempts.apply_events(db, run, *events.read(run.events_offset))
             if end is not None:
-                attempts.settle(db, run, followed.witness(end))
+                attempts.close_exited(db, run, followed.witness(end))
             if run.status is RunStatus.SUCCEEDED and was is not run.status:
                 models.add_from_run(db, run, followed.folder.artifacts)
         return run
@@ -320,7 +320,7 @@ class Loop:
         """Start the next queued run. Return whether there was one."""
         with read_session(self.engine) as db:
             # Beside an export there may not be enough memory for it.
-            if not queue.waiting(db) or concurrent_exports.holding_up(db, self.hardware):
+            if not queue.list_waiting(db) or concurrent_exports.blocking_export(db, self.hardware):
                 return False
         with unit_of_work(self.engine) as db:
             # A run that was paused may wait again before its process is quite gone.
@@ -330,15 +330,15 @@ class Loop:
         return run is not None
 
     def _launch(self, run_id: int) -> None:
-        with caught() as errors, atomic_dirs.room(), unit_of_work(self.engine) as db:
+        with caught() as errors, atomic_dirs.explain_disk_full(), unit_of_work(self.engine) as db:
             run = runs.get(db, run_id)
             run.gpu = self._free_gpu()
-            runs.confirm_precision(db, run, self.hardware)
+            runs.recheck_precision(db, run, self.hardware)
             spec = run_dir_setup.ready(db, run, self._spec(run), self.settings)
             handle = self.launcher.submit(spec)
-            owner = attempts.Owner(self.name, run.attempt)
+            owner = attempts.AttemptOwner(self.name, run.attempt)
             self.followed[run_id] = Followed(owner, handle, spec.folder, run.gpu)
-            attempts.launched(run, handle)
+            attempts.record_process(run, handle)
         for error in errors:
             log.error("run_not_launched", extra={"run_id": run_id}, exc_info=error)
             self._give_up(run_id, error)
@@ -359,7 +359,7 @@ class Loop:
         with suppress(NotFoundError), unit_of_work(self.engine) as db:
             run = runs.get(db, run_id)
             attempts.fail(db, run, self._unlaunched[run_id])
-            attempts.settle(db, run, End())
+            attempts.close_exited(db, run, ProcessExit())
         del self._unlaunched[run_id]
 
     def _free_gpu(self) -> int | None:

@@ -32,7 +32,9 @@ class Sweeper:
         """Do for each sweep what is to be done now."""
         with self.isolation.step("sweeps"):
             with read_session(self.engine) as db:
-                found = [(sweep, sweeps.stand(db, sweep)) for sweep in sweeps.running(db)]
+                found = [
+                    (sweep, sweeps.change_marker(db, sweep)) for sweep in sweeps.list_running(db)
+                ]
             for sweep, stands in found:
                 if self._stood.get(sweep.id or 0) != stands:
                     self._try(sweep, stands)
@@ -45,13 +47,13 @@ class Sweeper:
             self._stood[sweep_id] = stands
         if error := self.isolation.hopeless("sweeps", subject):
             with self.isolation.step("end", subject), unit_of_work(self.engine) as db:
-                sweeps.fail(db, sweep_id, exit_diagnosis.unfollowed(error, "sweep"))
+                sweeps.fail(db, sweep_id, exit_diagnosis.monitoring_failure(error, "sweep"))
                 self.isolation.forget(subject)
 
     def _advance(self, sweep: Sweep) -> None:
         with read_session(self.engine) as db:
-            made = trials.of(db, sweep, courses=sweep.is_pruning)
-            wanted = 0 if sweep.planned else sweeps.wanted(db, sweep)
+            made = trials.list_trials(db, sweep, courses=sweep.is_pruning)
+            wanted = 0 if sweep.planned else sweeps.count_queueable(db, sweep)
         # Outside of any transaction: nobody waits for the database while Optuna thinks.
         advice = _advice(sweep, made, self.folder, wanted)
         with unit_of_work(self.engine) as db:
@@ -66,12 +68,12 @@ class Sweeper:
 
 def _advice(
     sweep: Sweep, made: Sequence[Trial], folder: Path, wanted: int
-) -> "optuna_sampler.Advice | None":
+) -> "optuna_sampler.SamplerResult | None":
     """Ask Optuna; None where there is nothing to ask yet."""
     ended = [one for one in made if one.state == "done"]
-    if sweep.strategy != "tpe" and len(ended) < trials.ENOUGH:
+    if sweep.strategy != "tpe" and len(ended) < trials.MIN_TRIALS:
         return None
     # Neither the web nor a worker without sweeps loads Optuna: it takes half a second.
     from studio.services.sweeps import optuna_sampler  # noqa: PLC0415 -- heavy import
 
-    return optuna_sampler.consult(sweep, made, folder / f"{sweep.id}.journal", wanted)
+    return optuna_sampler.ask_optuna(sweep, made, folder / f"{sweep.id}.journal", wanted)

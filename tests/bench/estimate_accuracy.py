@@ -159,7 +159,9 @@ def _pair(
     return result
 
 
-def _result(name: str, first: estimates.Miss, second: estimates.Miss, dry: float) -> Result:
+def _result(
+    name: str, first: estimates.EstimateError, second: estimates.EstimateError, dry: float
+) -> Result:
     assert first.memory is not None
     assert second.memory is not None
     assert second.seconds is not None
@@ -170,7 +172,7 @@ def _result(name: str, first: estimates.Miss, second: estimates.Miss, dry: float
 
 def _train(
     engine: Engine, settings: Settings, recipe: dict[str, Any], batch: int, steps: int
-) -> estimates.Miss:
+) -> estimates.EstimateError:
     with unit_of_work(engine) as db:
         whole = RECIPES.validate_python(merge(_rest(batch, steps), recipe))
         run = runs.submit(db, experiments.create(db, "bench", whole))
@@ -185,27 +187,27 @@ def _train(
     with unit_of_work(engine) as db:
         run = db.get_one(Run, run_id)
         assert ended == 0, folder.log.read_text()
-        attempts.follow(db, run, *folder.events.read())
+        attempts.apply_events(db, run, *folder.events.read())
         assert run.status is RunStatus.SUCCEEDED, folder.log.read_text()
-        return estimates.miss(run)
+        return estimates.measure_error(run)
 
 
 def _dry_run(engine: Engine, settings: Settings, run: Run) -> float:
     """Go through a run's step without numbers; only now, for runs are estimated without it."""
     with unit_of_work(engine) as db:
-        chore = dry_runs.ask(db, run.recipe, settings)
-        folder = tasks.folder(settings.chores, chore)
+        chore = dry_runs.enqueue(db, run.recipe, settings)
+        folder = tasks.task_dir(settings.chores, chore)
         folder.root.mkdir(parents=True)
         spec = TaskSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")
         chore_id = chore.id or 0
     subprocess.run([sys.executable, "-m", "studio.runner.task_main", str(folder.root)], check=True)
     with unit_of_work(engine) as db:
-        tasks.follow(tasks.get(db, chore_id), *folder.events.read(), folder)
-        found = estimates.of(db, run.recipe).memory
+        tasks.apply_events(tasks.get(db, chore_id), *folder.events.read(), folder)
+        found = estimates.estimate_recipe(db, run.recipe).memory
     assert found is not None
     assert found.is_exact
-    return found.total / (memory.measured(run) or 0) - 1
+    return found.total / (memory.measured_peak(run) or 0) - 1
 
 
 def _rest(batch: int, steps: int) -> dict[str, Any]:
@@ -264,7 +266,7 @@ def _add_rows(engine: Engine, settings: Settings) -> None:
             dataset_id=data.id or 0, number=1, kind="conversation", sha256="0" * 64, train_rows=ROWS
         )
         db.add(version)
-        folder = versions.files(settings.datasets, version)[0].parent
+        folder = versions.row_files(settings.datasets, version)[0].parent
     folder.mkdir(parents=True)
     tiny.write_rows(folder / "train.jsonl", rows)
 

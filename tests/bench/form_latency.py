@@ -69,11 +69,11 @@ def _closed(settings: Settings) -> Iterator[Measurement]:
 
         def work(number: int) -> None:
             recipe = RECIPES.validate_python(_recipe(number))
-            known = estimates.known(db)
-            assert estimates.of(db, recipe, known).memory is not None
-            fit_suggestions.of(db, recipe, known)
+            known = estimates.load_inputs(db)
+            assert estimates.estimate_recipe(db, recipe, known).memory is not None
+            fit_suggestions.suggest(db, recipe, known)
 
-        recommendation.facts_of(db, "starter")
+        recommendation.load_model_facts(db, "starter")
         yield from _figures("the closed form, and what makes it fit", _times(work))
     engine.dispose()
 

@@ -47,12 +47,12 @@ def _asked(settings: Settings, rows: int) -> Path:
     with path.open("w", encoding="utf-8") as file:
         file.writelines(_row(number) for number in range(rows))
     with unit_of_work(engine) as db:
-        dataset = dataset_builds.bring(
+        dataset = dataset_builds.import_file(
             db, settings.datasets, Upload(path=path, filename="large.jsonl")
         )
-        chore = dataset_builds.of(db, dataset.id or 0)
+        chore = dataset_builds.latest_task(db, dataset.id or 0)
         assert chore is not None
-        folder = tasks.folder(settings.chores, chore)
+        folder = tasks.task_dir(settings.chores, chore)
         folder.files.mkdir(parents=True)
         spec = TaskSpec(kind=chore.kind, params=chore.params)
         folder.job.write_text(spec.model_dump_json(), encoding="utf-8")

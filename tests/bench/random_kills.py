@@ -181,7 +181,7 @@ def _states(scene: Scene) -> dict[int, str] | None:
 
 
 def _worker(scene: Scene) -> psutil.Process:
-    return psutil.Process(int(locks.holder(scene.studio.home, "worker").split()[1]))
+    return psutil.Process(int(locks.describe_holder(scene.studio.home, "worker").split()[1]))
 
 
 def _launcher(scene: Scene) -> psutil.Process | None:

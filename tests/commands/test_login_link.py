@@ -53,7 +53,7 @@ def test_a_start_makes_a_link(
 
     address, _, secret = url.partition("login?t=")
     with read_session(engine) as db:
-        assert one_time_links.look(db, secret).purpose == purpose
+        assert one_time_links.verify(db, secret).purpose == purpose
     assert address == "http://127.0.0.1:8000/"
 
 
@@ -81,7 +81,7 @@ def test_another_link_is_printed(
 
     with read_session(engine) as db:
         secret = capsys.readouterr().out.strip().partition("?t=")[2]
-        assert one_time_links.look(db, secret).purpose is LinkPurpose.ENTER
+        assert one_time_links.verify(db, secret).purpose is LinkPurpose.ENTER
 
 
 def test_somebody_is_added_listed_and_removed(
@@ -114,7 +114,7 @@ def test_what_was_done_long_ago_is_forgotten(engine: Engine, settings: Settings)
         for days in (1, 200):
             deed = login_link.audit_entry("add", "ann")
             deed.at = now() - timedelta(days=days)
-            audit_log.note(db, deed)
+            audit_log.record(db, deed)
 
     login_link.prepare_sign_in(engine, settings, HERE.url)
 

@@ -17,7 +17,7 @@ ANSWERS = (AccessError, StaleError)
 NAMED = {"TrainingError", "_known", "super().__init__"}
 """Calls whose first argument is a code; of `super()`, in subclasses of TrainingError."""
 
-KEYED = {"Why", "Failed"}
+KEYED = {"ExitCause", "Failed"}
 """Calls that name it `code`."""
 
 
@@ -71,7 +71,7 @@ def test_what_a_code_was_called_before_is_still_understood() -> None:
 
 
 def test_every_repair_is_of_a_trouble_that_exists() -> None:
-    assert set(fixes._WAYS) - set(FAILURE_CODES) - alarms() == set()
+    assert set(fixes._FIXES_BY_CODE) - set(FAILURE_CODES) - alarms() == set()
 
 
 def test_every_row_says_what_to_do() -> None:

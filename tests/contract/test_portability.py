@@ -30,7 +30,7 @@ from studio.protocols.events import (
 from studio.services.notifications import deliveries
 from studio.services.queue import queue
 from studio.services.runs import attempts
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.web.app import create_app
@@ -109,8 +109,8 @@ def _submit(engine: Engine, client: TestClient) -> None:
     changed = {"place": 1, "priority": 1, "name": "renamed", "is_held": False}
     client.patch("/api/v1/runs/1", json=changed).raise_for_status()
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="w", pid=1, slots=2))
-        deliveries.send_test(db, Channel.EMAIL)
+        workers.heartbeat(db, Worker(name="w", pid=1, slots=2))
+        deliveries.enqueue_test(db, Channel.EMAIL)
 
 
 def _train(engine: Engine, _client: TestClient) -> None:
@@ -125,23 +125,25 @@ def _train(engine: Engine, _client: TestClient) -> None:
         ]
         sampled = Sampled(stage="after", step=3, position=0, prompt="", reference="", answer="")
         saved = Checkpointed(step=3, bytes=1, seconds=0.1)
-        attempts.follow(db, run, [Started(total_steps=3, resolved={}), *told, alarm], 1)
-        attempts.follow(db, run, [sampled, saved, Finished(metrics={})], 2)
-        attempts.settle(db, run, End(exit_code=0))
+        attempts.apply_events(db, run, [Started(total_steps=3, resolved={}), *told, alarm], 1)
+        attempts.apply_events(db, run, [sampled, saved, Finished(metrics={})], 2)
+        attempts.close_exited(db, run, ProcessExit(exit_code=0))
 
 
 def _lose(engine: Engine, client: TestClient) -> None:
     with unit_of_work(engine) as db:
         run = queue.claim(db, "w", 2)
         assert run is not None
-        attempts.extend(db, "w")
-        list(attempts.abandoned(db, "other", alone=False))
-        attempts.follow(db, run, [Resumed(step=1, attempt=1), metrics_event(1, loss=1.0)], 1)
-        attempts.settle(db, run, End(exit_code=-9))
+        attempts.extend_leases(db, "w")
+        list(attempts.list_abandoned(db, "other", alone=False))
+        attempts.apply_events(db, run, [Resumed(step=1, attempt=1), metrics_event(1, loss=1.0)], 1)
+        attempts.close_exited(db, run, ProcessExit(exit_code=-9))
         again = queue.claim(db, "w", 2)
         assert again is run
-        attempts.follow(db, run, [metrics_event(1, loss=1.0), Failed(code="x", message="No.")], 2)
-        attempts.settle(db, run, End(exit_code=1))
+        attempts.apply_events(
+            db, run, [metrics_event(1, loss=1.0), Failed(code="x", message="No.")], 2
+        )
+        attempts.close_exited(db, run, ProcessExit(exit_code=1))
     client.post(f"/api/v1/runs/{run.id}/retry", json={"from": "start"}).raise_for_status()
     client.post(f"/api/v1/runs/{run.id}/cancel").raise_for_status()
     client.delete(f"/api/v1/runs/{run.id}").raise_for_status()

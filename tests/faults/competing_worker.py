@@ -16,8 +16,8 @@ from studio.db.session import open_engine, unit_of_work
 from studio.protocols.events import Event, Finished, Started
 from studio.services.queue import queue
 from studio.services.runs import attempts
-from studio.services.runs.attempts import LeaseLostError, Owner
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.runs.attempts import AttemptOwner, LeaseLostError
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
 
 LEASE = timedelta(seconds=1)
@@ -38,24 +38,24 @@ def main(home: Path, name: str) -> None:
 
 def tidy(engine: Engine, name: str) -> None:
     with unit_of_work(engine) as db:
-        for run in attempts.abandoned(db, name, alone=False):
+        for run in attempts.list_abandoned(db, name, alone=False):
             attempts.take_over(run, name, LEASE)
-            attempts.give_back(db, run)
+            attempts.requeue(db, run)
 
 
-def claim(engine: Engine, name: str) -> tuple[int, Owner] | None:
+def claim(engine: Engine, name: str) -> tuple[int, AttemptOwner] | None:
     with unit_of_work(engine) as db:
         run = queue.claim(db, name, SLOTS, LEASE)
-        return (run.id or 0, Owner(name, run.attempt)) if run else None
+        return (run.id or 0, AttemptOwner(name, run.attempt)) if run else None
 
 
-def finish(engine: Engine, run_id: int, owner: Owner) -> None:
+def finish(engine: Engine, run_id: int, owner: AttemptOwner) -> None:
     told: list[Event] = [Started(total_steps=1, resolved={}), Finished(metrics={})]
     try:
         with unit_of_work(engine) as db:
-            run = attempts.owned(db, run_id, owner)
-            attempts.follow(db, run, told, 1)
-            attempts.settle(db, run, End(exit_code=0))
+            run = attempts.require_owned(db, run_id, owner)
+            attempts.apply_events(db, run, told, 1)
+            attempts.close_exited(db, run, ProcessExit(exit_code=0))
     except LeaseLostError:
         return
     sys.stdout.write(f"{run_id}\n")

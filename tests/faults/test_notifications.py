@@ -36,7 +36,7 @@ def test_a_message_outlives_a_worker_killed_before_it_heard_the_answer(
     engine = home.open_home(Settings(home=tmp_path))
     hook.go_on.clear()
     with unit_of_work(engine) as db:
-        deliveries.send_test(db, Channel.WEBHOOK)
+        deliveries.enqueue_test(db, Channel.WEBHOOK)
     first = start(tmp_path, hook)
     wait_until(lambda: len(hook.posted) == 1)
     first.send_signal(signal.SIGKILL)

@@ -92,7 +92,7 @@ def test_contenders_that_are_killed_lose_no_run_and_do_none_twice(tmp_path: Path
     with read_session(engine) as db:
         outcomes = Counter(db.exec(select(Attempt.outcome)).all())
         live = db.exec(select(func.count()).where(col(Run.status).in_(LIVE))).one()
-        held = sum(queue.used(db, name) for name in db.exec(select(Run.worker)).all())
+        held = sum(queue.count_used_slots(db, name) for name in db.exec(select(Run.worker)).all())
     said = log.read_text(encoding="ascii").split()
     assert kills > CONTENDERS
     # A word may be lost with its process, but none is said twice.

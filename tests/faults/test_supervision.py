@@ -11,7 +11,7 @@ import pytest
 
 from studio.protocols import tokenizer_service
 from studio.services.storage import locks
-from studio.services.workers.worker_process import FILE
+from studio.services.workers.worker_process import FILE_NAME
 from tests.faults.test_processes import LONG, trainer_of
 from tests.support.live_studio import (
     Studio,
@@ -29,8 +29,10 @@ pytestmark = pytest.mark.faults
 def worker_of(studio: Studio) -> psutil.Process:
     """Wait for the worker that has taken the queue, and return its process."""
     assert studio.process is not None
-    wait_until(lambda: locks.holder(studio.home, "worker").startswith("process "), seconds=180)
-    return psutil.Process(int(locks.holder(studio.home, "worker").split()[1]))
+    wait_until(
+        lambda: locks.describe_holder(studio.home, "worker").startswith("process "), seconds=180
+    )
+    return psutil.Process(int(locks.describe_holder(studio.home, "worker").split()[1]))
 
 
 def helpers_of(worker: psutil.Process) -> list[psutil.Process]:
@@ -63,7 +65,7 @@ def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
     wait_until(lambda: get_run(studio, number)["step"] >= 3, seconds=180)
     first = worker_of(studio)
     first.kill()
-    wait_until((studio.home / FILE).exists)
+    wait_until((studio.home / FILE_NAME).exists)
     page = httpx2.get(f"{studio.url}/queue", trust_env=False).text
     wait_until(lambda: health(studio)[0] == httpx2.codes.OK, seconds=180)
     seen = get_run(studio, number)["step"]
@@ -79,8 +81,12 @@ def test_a_worker_that_is_killed_is_started_again(studio: Studio) -> None:
 def test_a_worker_that_cannot_start_says_why_until_it_can(studio: Studio) -> None:
     lock = studio.home / "worker.lock"
     worker_of(studio).kill()
-    wait_until(lambda: not locks.holder(studio.home, "worker") or (studio.home / FILE).exists())
-    with locks.only_one(studio.home, "worker", "a test", patience_seconds=60):
+    wait_until(
+        lambda: (
+            not locks.describe_holder(studio.home, "worker") or (studio.home / FILE_NAME).exists()
+        )
+    )
+    with locks.single_process(studio.home, "worker", "a test", patience_seconds=60):
         assert lock.exists()
         wait_until(lambda: "exit code 1" in str(health(studio)[1]))
         page = httpx2.get(f"{studio.url}/", trust_env=False).text

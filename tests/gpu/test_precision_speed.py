@@ -97,7 +97,7 @@ def test_the_estimate_holds(model: Path, tmp_path: Path, mode: PrecisionName, ad
     run = trained(tmp_path / "run", model, mode, adapter__kind=adapter)
     recipe = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
     told: dict[str, Any] = tiny.events_of(run, Started)[0].resolved
-    load = memory.load_of(recipe, told)
+    load = memory.batch_shape(recipe, told)
 
     found = memory.estimate(recipe, model_facts.read(model), load, on_gpu=True)
     assert found is not None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studio.methods import AnyRecipe
-from studio.services.estimates.activation_memory import Load
+from studio.services.estimates.activation_memory import BatchShape
 from studio.services.estimates.memory import estimate
 from studio.weights.decoder_layers import FAMILIES
 from studio.weights.model_facts import ModelFacts
@@ -30,7 +30,7 @@ recipes = st.builds(
     st.booleans(),
 )
 loads = st.builds(
-    lambda batch, length, answers: Load(batch, length, min(length, answers)),
+    lambda batch, length, answers: BatchShape(batch, length, min(length, answers)),
     st.integers(1, 64),
     st.integers(1, 4096),
     st.integers(1, 4096),
@@ -65,14 +65,16 @@ models = st.builds(
 )
 
 
-def total(recipe: AnyRecipe, facts: ModelFacts, load: Load) -> int:
+def total(recipe: AnyRecipe, facts: ModelFacts, load: BatchShape) -> int:
     found = estimate(recipe, facts, load, on_gpu=False)
     assert found is not None
     return found.total
 
 
 @given(recipes, models, loads)
-def test_an_estimate_grows_with_the_model(recipe: AnyRecipe, facts: ModelFacts, load: Load) -> None:
+def test_an_estimate_grows_with_the_model(
+    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
+) -> None:
     assert facts.shape is not None
     deeper = model(facts.shape.layers + 1, facts.shape.hidden, facts.family)
 
@@ -81,7 +83,7 @@ def test_an_estimate_grows_with_the_model(recipe: AnyRecipe, facts: ModelFacts, 
 
 @given(recipes, models, loads)
 def test_an_estimate_never_falls_with_the_batch(
-    recipe: AnyRecipe, facts: ModelFacts, load: Load
+    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     larger = replace(load, batch=load.batch + 1)
 
@@ -90,7 +92,7 @@ def test_an_estimate_never_falls_with_the_batch(
 
 @given(recipes, models, loads)
 def test_an_estimate_never_falls_with_the_length(
-    recipe: AnyRecipe, facts: ModelFacts, load: Load
+    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     longer = replace(load, length=load.length + 1)
 
@@ -99,7 +101,7 @@ def test_an_estimate_never_falls_with_the_length(
 
 @given(recipes, models, loads)
 def test_an_estimate_is_the_sum_of_what_it_shows(
-    recipe: AnyRecipe, facts: ModelFacts, load: Load
+    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     found = estimate(recipe, facts, load, on_gpu=False)
 
@@ -110,6 +112,6 @@ def test_an_estimate_is_the_sum_of_what_it_shows(
 
 @given(recipes, models, loads)
 def test_nothing_is_said_of_a_family_nobody_counted(
-    recipe: AnyRecipe, facts: ModelFacts, load: Load
+    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape
 ) -> None:
     assert estimate(recipe, replace(facts, family="mamba"), load, on_gpu=False) is None

@@ -23,7 +23,7 @@ def left(steps: int, of_steps: int, passed: float, resumed: int = 0) -> float | 
     run = Run(experiment_id=1, name="r", recipe=RECIPE, status=RunStatus.RUNNING)
     run.first_step_at, run.resumed_step = BEGAN, resumed
     run.step, run.total_steps = steps, of_steps
-    return run_progress.of(run, BEGAN + timedelta(seconds=passed)).eta_seconds
+    return run_progress.measure(run, BEGAN + timedelta(seconds=passed)).eta_seconds
 
 
 def told(milliseconds: list[int], resumed: int) -> list[tuple[int, float, float]]:

@@ -68,10 +68,10 @@ def test_a_link_among_the_files_of_a_run_is_not_followed(tmp_path: Path) -> None
     (files / "file").symlink_to(outside / "secret")
     (files / "folder").symlink_to(outside, target_is_directory=True)
 
-    assert artifacts.listing(files) == []
+    assert artifacts.list_files(files) == []
     for name in ("file", "folder/secret"):
         with pytest.raises(NotFoundError):
-            artifacts.find(files, name)
+            artifacts.find_file(files, name)
 
 
 @settings(max_examples=40, deadline=None)

@@ -46,7 +46,7 @@ def test_what_looks_like_a_secret_is_in_no_line(
     line = f"{before} {shape.format(word)} {after}"
     record = logging.makeLogRecord({"msg": "said", "line": line})
 
-    assert word not in artifacts.shown(line.encode())
+    assert word not in artifacts.clean_line(line.encode())
     assert word not in logs._TerminalFormatter().format(record)
     assert word not in json.loads(logs._JsonFormatter("web").format(record))["line"]
 

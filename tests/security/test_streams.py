@@ -185,7 +185,7 @@ LINES = st.builds(
 def test_what_a_run_prints_commands_no_terminal_and_no_stream(place: Target, printed: str) -> None:
     log = place.settings.runs / "1" / "log.txt"
     log.write_bytes(printed.encode("utf-8", "replace") + b"\n")
-    shown = artifacts.log_part(log, None, 500).lines
+    shown = artifacts.read_log(log, None, 500).lines
 
     assert [
         sign for line in shown for sign in line if not (sign.isprintable() or sign == "\t")

@@ -82,8 +82,8 @@ MACHINES = {
 
 def connect_worker(db: Session, machine: str) -> None:
     """Have a worker on another machine be connected."""
-    facts = workers.HARDWARE.dump_python(MACHINES[machine], mode="json")
-    workers.beat(db, Worker(name=machine, pid=1, slots=1, hardware=facts))
+    facts = workers.HARDWARE_ADAPTER.dump_python(MACHINES[machine], mode="json")
+    workers.heartbeat(db, Worker(name=machine, pid=1, slots=1, hardware=facts))
 
 
 def make_run(db: Session, name: str = "first try", **changes: Any) -> Run:  # noqa: ANN401 -- any field of a recipe
@@ -104,7 +104,7 @@ def make_finished_run(db: Session, name: str = "first try", **changes: Any) -> R
     """Make a run that has succeeded, with a falling loss."""
     run = make_running(db, name, **changes)
     told = [metrics_event(step, loss=3 - step / 10) for step in range(1, 11)]
-    attempts.follow(db, run, told, 1000)
+    attempts.apply_events(db, run, told, 1000)
     states.move(db, run, RunStatus.SUCCEEDED)
     return run
 

@@ -147,7 +147,7 @@ def prepare(settings: Settings) -> None:
     """Furnish a home as `studio serve` does, with a starter model made earlier."""
     engine = home.open_home(settings)
     shutil.copytree(starter_model(), settings.models / home.STARTER)
-    home.furnish(engine, settings, say=print, report=print)
+    home.install_starter(engine, settings, say=print, report=print)
     with unit_of_work(engine) as db:
         # Measured once a machine: not by each studio that a test starts.
         (probe,) = db.exec(select(Task).where(Task.kind == matmul_speeds.KIND))
@@ -178,7 +178,7 @@ def make_starter(folder: Path) -> None:
         settings = Settings(home=Path(temporary))
         engine = home.open_home(settings)
         reports: list[str] = []
-        home.furnish(engine, settings, say=print, report=reports.append)
+        home.install_starter(engine, settings, say=print, report=reports.append)
         engine.dispose()
         (made,) = settings.models.iterdir()  # and nothing else is left beside it
         folder.with_suffix(".txt").write_text("\n".join(reports), encoding="utf-8")

@@ -68,5 +68,5 @@ def add_metrics(engine: Engine, run_id: int, first: int, count: int) -> float:
     began = time.perf_counter()
     with unit_of_work(engine) as db:
         run = runs.get(db, run_id)
-        attempts.follow(db, run, told, run.events_offset)
+        attempts.apply_events(db, run, told, run.events_offset)
     return time.perf_counter() - began

@@ -18,7 +18,9 @@ def count_tokens(db: Session, settings: Settings, model: str, chat_template: str
     """Count the first data set's rows for a model."""
     version = versions.current(db, datasets.get(db, 1))
     assert version is not None
-    chore = token_stats.ask(db, settings, token_stats.which(db, version, model, chat_template))
+    chore = token_stats.enqueue(
+        db, settings, token_stats.build_request(db, version, model, chat_template)
+    )
     asked = Counting.model_validate(chore.params)
     write = writer(cache.load(asked.model), asked.chat_template)
 
@@ -29,7 +31,7 @@ def count_tokens(db: Session, settings: Settings, model: str, chat_template: str
         train=part(asked.train, "training"),
         validation=part(asked.validation, "validation") if asked.validation else None,
     )
-    task_lifecycle.begin(chore)
+    task_lifecycle.start(chore)
     chore.result = STATS.dump_python(found, mode="json")
     task_lifecycle.close(chore, TaskStatus.SUCCEEDED)
     return chore

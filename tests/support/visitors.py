@@ -55,7 +55,7 @@ class Visitors:
         """Return a program that shows a token."""
         whose = self.account(name, Role.ADMINISTRATOR) if name else None
         with unit_of_work(self.engine) as db:
-            _token, secret = api_tokens.make(db, api_tokens.Wish("test", scope, 1), whose)
+            _token, secret = api_tokens.create(db, api_tokens.TokenRequest("test", scope, 1), whose)
         headers = {"Authorization": f"Bearer {secret}"}
         return TestClient(self.app, follow_redirects=False, headers=headers)
 

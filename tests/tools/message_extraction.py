@@ -168,7 +168,8 @@ def _terms() -> Iterator[tuple[str, str]]:
         yield "studio/web/http/errors.py", status.phrase
     yield from (("studio/intake/detection/row_shapes.py", word) for word in BECOME.values())
     yield from (
-        ("studio/services/datasets/token_stats.py", word) for word in token_stats.PARTS.values()
+        ("studio/services/datasets/token_stats.py", word)
+        for word in token_stats.PART_NAMES.values()
     )
     for words in (study_export.STATES, study_export.INCIDENTS, study_export.VERSUS):
         yield from (
@@ -177,8 +178,8 @@ def _terms() -> Iterator[tuple[str, str]]:
             if word.isascii()
         )
     yield _where(Actor), Actor().name
-    for about in (*completions._ORDERED.values(), *completions._ABOUT.values()):
-        yield _where(completions.Offer), about
+    for about in (*completions._NUMBER_SIGNS.values(), *completions._FLAG_TITLES.values()):
+        yield _where(completions.Suggestion), about
 
 
 def _where(declared: type) -> str:

@@ -74,7 +74,7 @@ def test_a_log_that_holds_it_is_shown_without_it(secret: str, tmp_path: Path) ->
     log = tmp_path / "log.txt"
     log.write_text(f"asked with {secret}\n")
 
-    assert artifacts.log_part(log, None, 10).lines == ["asked with ***"]
+    assert artifacts.read_log(log, None, 10).lines == ["asked with ***"]
 
 
 def test_a_process_that_is_told_one_prints_none(secret: str) -> None:

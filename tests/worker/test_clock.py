@@ -80,10 +80,10 @@ def test_a_run_goes_on_and_is_done_once(
     wait_until(lambda: seen(lambda run: run.status.is_final and not loop.followed))
 
     with read_session(engine) as db:
-        run, made = runs.get(db, 1), attempts.of(db, 1)
-        counted = prometheus_metrics.take(db)
+        run, made = runs.get(db, 1), attempts.list_attempts(db, 1)
+        counted = prometheus_metrics.collect(db)
     assert (run.status, [one.outcome for one in made]) == (RunStatus.SUCCEEDED, ["succeeded"])
-    told = run_progress.of(run)
+    told = run_progress.measure(run)
     took = (told.queued_seconds, told.launch_seconds, told.first_step_seconds, told.total_seconds)
     assert min(second for second in took if second is not None) >= 0
     assert counted.duration_seconds >= 0

@@ -51,9 +51,9 @@ def repo(hub: HubServer, tmp_path: Path) -> Repo:
 
 
 def ask(loop: Loop, repo: Repo) -> None:
-    found = downloads.look(loop.settings, repo.id, "")
+    found = downloads.inspect_repo(loop.settings, repo.id, "")
     with unit_of_work(loop.engine) as db:
-        downloads.ask(db, found)
+        downloads.enqueue(db, found)
 
 
 def part(settings: Settings) -> int:
@@ -71,7 +71,7 @@ def test_a_download_becomes_a_model_that_says_where_it_is_from(loop: Loop, repo:
     ask(loop, repo)
     made = wait_until_final(loop)
     with read_session(loop.engine) as db:
-        model = models.named(db, "tiny/one")
+        model = models.find_by_name(db, "tiny/one")
 
     assert (made.status, made.error_message) == (TaskStatus.SUCCEEDED, "")
     assert model is not None
@@ -96,7 +96,7 @@ def test_a_download_that_is_killed_goes_on_where_it_was(
 
     hub.held.set()
     with unit_of_work(loop.engine) as db:
-        tasks.again(tasks.get(db, 1))
+        tasks.retry(tasks.get(db, 1))
     made = wait_until_final(loop)
 
     assert (made.status, made.error_message) == (TaskStatus.SUCCEEDED, "")
@@ -124,15 +124,15 @@ def test_code_is_fetched_once_it_is_allowed_and_goes_with_the_consent(
     ask(loop, repo)
     wait_until_final(loop)
     with unit_of_work(loop.engine) as db:
-        model = models.named(db, "tiny/one")
+        model = models.find_by_name(db, "tiny/one")
         assert model is not None
-        remote_code_trust.give(db, model, repo.commit("main"))
-        assert downloads.ask_code(db, model) is not None
+        remote_code_trust.grant(db, model, repo.commit("main"))
+        assert downloads.enqueue_code(db, model) is not None
     wait_until_final(loop, 2)
     with unit_of_work(loop.engine) as db:
-        model = models.named(db, "tiny/one")
+        model = models.find_by_name(db, "tiny/one")
         assert model is not None
-        remote_code_trust.require(model)
+        remote_code_trust.require_consent(model)
         folder = Path(model.location)
         assert (folder / "own.py").read_bytes() == b"print()"
         remote_code_trust.revoke(model)

@@ -72,7 +72,7 @@ def test_a_run_that_eats_its_memory_is_told_so(engine: Engine, settings: Setting
     run = played(engine, settings, launcher)
 
     with read_session(engine) as db:
-        (attempt,) = attempts.of(db, run.id or 0)
+        (attempt,) = attempts.list_attempts(db, run.id or 0)
     assert (run.status, run.error_code, run.error_message, attempt.exit_code) == (
         RunStatus.FAILED,
         "out_of_memory",
@@ -131,7 +131,7 @@ def test_a_run_that_starts_over_begins_with_nothing(engine: Engine, settings: Se
 
     wait_until(is_over)
     with read_session(engine) as db:
-        tried = [(one.number, one.from_step) for one in attempts.of(db, 1)]
+        tried = [(one.number, one.from_step) for one in attempts.list_attempts(db, 1)]
     spec = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     assert (tried, spec.attempt, spec.resume) == ([(1, 0), (2, 0)], 2, False)
     assert not folder.artifacts.exists()
@@ -191,8 +191,8 @@ def test_a_run_goes_on_with_smaller_batches_where_it_may(
     )
 
     with read_session(engine) as db:
-        told = [one.data for one in runs.happenings(db, run.id or 0) if one.kind == "shrunk"]
-        ended = [one.outcome for one in attempts.of(db, run.id or 0)]
+        told = [one.data for one in runs.list_events(db, run.id or 0) if one.kind == "shrunk"]
+        ended = [one.outcome for one in attempts.list_attempts(db, run.id or 0)]
     assert [(one["from"], one["to"], one["accumulation"]) for one in told] == [
         (4, 2, 6),
         (2, 1, 12),

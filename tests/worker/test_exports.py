@@ -69,7 +69,7 @@ def export(engine: Engine, settings: Settings) -> int:
     RunDir(settings.runs / "1").artifacts.mkdir(parents=True)
     with unit_of_work(engine) as db:
         run = make_finished_run(db)
-        return exports.request(db, run.id or 0, "bfloat16", None, settings.runs).id or 0
+        return exports.create(db, run.id or 0, "bfloat16", None, settings.runs).id or 0
 
 
 def folder(settings: Settings, export_id: int) -> ExportDir:
@@ -142,8 +142,8 @@ def test_training_goes_first(engine: Engine, start: Start) -> None:
     loop = start("succeed")
     loop.tick()
     with read_session(engine) as db:
-        assert task_lifecycle.waiting(db, Export)[0].status is TaskStatus.QUEUED
-        assert [run.id for run in runs.live(db)] == [second]
+        assert task_lifecycle.list_waiting(db, Export)[0].status is TaskStatus.QUEUED
+        assert [run.id for run in runs.list_live(db)] == [second]
     settled(loop)
 
     with read_session(engine) as db:
@@ -203,7 +203,7 @@ def test_an_export_without_memory_beside_training_waits_and_says_so(
     with read_session(engine) as db:
         made, fits = (
             exports.get(db, 1, small),
-            concurrent_exports.fits(db, exports.get(db, 1, small), SPARE, 0),
+            concurrent_exports.fits_in_memory(db, exports.get(db, 1, small), SPARE, 0),
         )
 
     assert (made.status, fits) == (TaskStatus.QUEUED, False)
@@ -219,7 +219,7 @@ def test_a_run_waits_for_an_export_that_it_has_no_memory_beside(
         loop.tick()
     with read_session(engine) as db:
         status = runs.get(db, second).status
-        blocking = concurrent_exports.holding_up(db, loop.hardware)
+        blocking = concurrent_exports.blocking_export(db, loop.hardware)
     (folder(loop.settings, small).root / "go").touch()
     settled(loop)
     loop.tick()
@@ -286,7 +286,7 @@ def test_what_died_with_its_worker_is_made_again(
 def test_an_export_that_dies_again_and_again_fails(
     engine: Engine, start: Start, export: int
 ) -> None:
-    for _ in range(task_lifecycle.MOST_ATTEMPTS):
+    for _ in range(task_lifecycle.MAX_ATTEMPTS):
         loop = start("wait")
         until(loop, begun)
         left = loop.trades.exports.followed.pop(export).process

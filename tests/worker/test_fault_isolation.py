@@ -18,7 +18,7 @@ from studio.protocols.run_dir import RunDir, WorkDir
 from studio.services.exports import exports
 from studio.services.runs import run_commands, runs
 from studio.services.tasks import tasks
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.loop import Loop
@@ -56,7 +56,7 @@ class Faulty(Local):
             self._fail("adopt")
         return Local.adopt(self, spec, handle)
 
-    def observe(self, handle: str) -> End | None:
+    def observe(self, handle: str) -> ProcessExit | None:
         if handle in self._victims:
             self._fail("observe")
         return Local.observe(self, handle)
@@ -292,13 +292,13 @@ def test_what_a_worker_cannot_do_is_reported_and_ceases(engine: Engine, start: S
 
     def told() -> list[str]:
         with read_session(engine) as db:
-            return workers.failing(db)
+            return workers.list_failures(db)
 
     tick_until(loop, lambda: told() == ["The worker cannot keep its launcher (RuntimeError)"])
     loop.launcher.fails_in = ""  # type: ignore[attr-defined] # of `Faulty`
     tick_until(loop, lambda: told() == [])
     with read_session(engine) as db:
-        (worker,) = workers.heard_of(db)
+        (worker,) = workers.list_alive(db)
     assert worker.failures >= 1
 
 
@@ -311,13 +311,13 @@ def test_a_task_with_broken_files_fails_and_the_other_goes_on(
     loop = start()
     tick_until(loop, lambda: all(task(loop, number).share for number in (1, 2)))
     watched = loop.trades.chores.followed[1].process
-    broken(tasks.folder(loop.settings.chores, task(loop, 1)))
+    broken(tasks.task_dir(loop.settings.chores, task(loop, 1)))
     tick_until(loop, lambda: task(loop, 1).status.is_final)
 
     assert (task(loop, 1).status, task(loop, 1).error_code) == (TaskStatus.FAILED, code)
     assert not watched.is_alive
     tick_until(loop, lambda: task(loop, 3).share > 0)
-    (tasks.folder(loop.settings.chores, task(loop, 2)).root / "go").touch()
+    (tasks.task_dir(loop.settings.chores, task(loop, 2)).root / "go").touch()
     tick_until(loop, lambda: task(loop, 2).status is TaskStatus.SUCCEEDED)
 
 
@@ -331,7 +331,7 @@ def test_an_export_whose_folder_is_deleted_fails(engine: Engine, start: Start) -
     folder = folder_of(loop, 1)
     folder.artifacts.mkdir(parents=True)
     with unit_of_work(engine) as db:
-        exports.request(db, make_finished_run(db).id or 0, "bfloat16", None, loop.settings.runs)
+        exports.create(db, make_finished_run(db).id or 0, "bfloat16", None, loop.settings.runs)
 
     def export() -> Export:
         with read_session(engine) as db:
@@ -357,4 +357,4 @@ def test_a_silent_worker_reports_nothing(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         db.add(Worker(name="w", pid=1, slots=1))
         db.flush()
-        assert workers.failing(db) == []
+        assert workers.list_failures(db) == []

@@ -23,7 +23,7 @@ from studio.protocols.tokenizer_service import PromptTokens
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import inference_client, loaded_model, tokenizer_client
 from studio.services.operations.home import open_home
-from studio.services.queue.wait_reasons import Obstacle
+from studio.services.queue.wait_reasons import Blocker
 from studio.services.workers import workers
 from studio.settings import Settings
 from studio.worker.socket_services.inference import Speaker
@@ -31,7 +31,7 @@ from studio.worker.socket_services.socket_activation import Post
 from tests.support import live_studio
 from tests.support.waiting import wait_until
 
-TAKEN = Obstacle("waits for run 7 to end", 130)
+TAKEN = Blocker("waits for run 7 to end", 130)
 TURN = {"messages": [{"role": "user", "content": "What is two plus two?"}]}
 
 
@@ -59,14 +59,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 def engine(home: Settings) -> Iterator[Engine]:
     engine = open_home(home)
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="w", pid=1, slots=1, beat_at=now() + timedelta(hours=1)))
+        workers.heartbeat(db, Worker(name="w", pid=1, slots=1, beat_at=now() + timedelta(hours=1)))
     yield engine
     engine.dispose()
 
 
 def told(engine: Engine) -> LoadedModel | None:
     with read_session(engine) as db:
-        return loaded_model.now(db)
+        return loaded_model.current(db)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -99,7 +99,7 @@ def model() -> Path:
 
 @pytest.fixture(scope="module")
 def prompt(home: Settings, model: Path) -> PromptTokens:
-    return tokenizer_client.prompt(home, Row(kind="prompt", model=str(model), row=TURN))
+    return tokenizer_client.render_prompt(home, Row(kind="prompt", model=str(model), row=TURN))
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def question(model: Path, prompt: PromptTokens) -> GenerationRequest:
 
 
 async def heard(home: Settings, asked: GenerationRequest) -> tuple[list[str], GenerationEnd]:
-    voice = await inference_client.ask(home, asked)
+    voice = await inference_client.open_stream(home, asked)
     try:
         *parts, end = [one async for one in voice.said()]
     finally:
@@ -181,7 +181,7 @@ def test_a_model_that_is_gone_is_an_error_in_words(
 def test_whoever_hangs_up_stops_the_answer(home: Settings, question: GenerationRequest) -> None:
     async def leave() -> None:
         endless = question.model_copy(update={"most": None, "stops": [-1], "temperature": 1.0})
-        voice = await inference_client.ask(home, endless)
+        voice = await inference_client.open_stream(home, endless)
         await voice.close()
 
     asyncio.run(leave())
@@ -220,8 +220,8 @@ def test_what_is_loaded_is_told_and_leaves_when_a_person_wants_it(
         answer(home, question.model_copy(update={"name": "ft:one"}))
         wait_until(has_answered)
         with unit_of_work(engine) as db:
-            stays = loaded_model.left(db.exec(select(LoadedModel)).one())
-            loaded_model.stop(db)
+            stays = loaded_model.time_left(db.exec(select(LoadedModel)).one())
+            loaded_model.request_unload(db)
         wait_until(lambda: told(engine) is None)
         assert stays is not None
         assert timedelta() < stays <= timedelta(seconds=home.answer_idle_seconds)
@@ -231,11 +231,11 @@ def test_nothing_is_stopped_where_nothing_is_loaded(engine: Engine) -> None:
     wait_until(lambda: told(engine) is None)
 
     with unit_of_work(engine) as db, pytest.raises(ConflictError, match="No model is loaded"):
-        loaded_model.stop(db)
+        loaded_model.request_unload(db)
 
 
 def test_a_text_is_gone_on_with(home: Settings, model: Path) -> None:
-    text = tokenizer_client.prompt(
+    text = tokenizer_client.render_prompt(
         home, Row(kind="prompt", model=str(model), row={"text": "Once upon"})
     )
 

@@ -85,7 +85,7 @@ def test_a_run_goes_from_the_queue_to_its_end(
 
     assert (run.status, run.step, run.total_steps) == (RunStatus.SUCCEEDED, 5, 5)
     assert run.metrics["eval_loss"] == 2.6
-    assert [file.name for file in artifacts.listing(settings.runs / "1" / "artifacts")] == [
+    assert [file.name for file in artifacts.list_files(settings.runs / "1" / "artifacts")] == [
         "README.md"
     ]
 
@@ -113,7 +113,9 @@ def test_every_number_is_told_once(engine: Engine, start: Start) -> None:
     run = until(start("succeed"), submit(engine), ended)
 
     with read_session(engine) as db:
-        told = [(row.step, row.values["loss"]) for row in metrics.after(db, run.id or 0, 0)]
+        told = [
+            (row.step, row.values["loss"]) for row in metrics.load_rows_after(db, run.id or 0, 0)
+        ]
     assert told == [(1, 2.9), (2, 2.8), (3, 2.7), (4, 2.6), (5, 2.5)]
 
 
@@ -123,8 +125,8 @@ def test_runs_wait_while_one_trains(engine: Engine, start: Start) -> None:
     until(loop, first, lambda run: run.step == 1)
 
     with read_session(engine) as db:
-        assert [run.id for run in runs.live(db)] == [first]
-        assert [run.id for run in queue.waiting(db)] == [second]
+        assert [run.id for run in runs.list_live(db)] == [first]
+        assert [run.id for run in queue.list_waiting(db)] == [second]
 
 
 def test_a_run_is_given_the_slot_of_a_model_that_answers(
@@ -221,7 +223,7 @@ def test_another_worker_adopts_what_still_trains(
 
     run = until(second, run_id, ended)
     with read_session(engine) as db:
-        steps = [row.step for row in metrics.after(db, run_id, 0)]
+        steps = [row.step for row in metrics.load_rows_after(db, run_id, 0)]
     assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 1, [1, 2, 3, 4, 5])
 
 
@@ -253,7 +255,7 @@ def test_what_ended_while_nobody_looked_is_settled(
     ("ask", "word", "status"),
     [
         (run_commands.pause, "pause", RunStatus.PAUSED),
-        (run_commands.keep, "keep", RunStatus.SUCCEEDED),
+        (run_commands.stop_and_keep, "keep", RunStatus.SUCCEEDED),
         (run_commands.cancel, "cancel", RunStatus.CANCELLED),
     ],
 )
@@ -283,7 +285,7 @@ def test_a_paused_run_goes_on(engine: Engine, settings: Settings, start: Start) 
 
     run = until(loop, run_id, ended)
     with read_session(engine) as db:
-        steps = [row.step for row in metrics.after(db, run_id, 0)]
+        steps = [row.step for row in metrics.load_rows_after(db, run_id, 0)]
     assert (run.status, run.attempt, steps) == (RunStatus.SUCCEEDED, 2, [1, 2, 3, 4, 5])
 
 
@@ -300,7 +302,7 @@ def test_a_run_resumed_at_once_waits_for_its_process_to_be_gone(
     until(loop, run_id, lambda run: run.attempt == 2)
 
     with read_session(engine) as db:
-        assert [one.outcome for one in attempts.of(db, run_id)] == ["paused", ""]
+        assert [one.outcome for one in attempts.list_attempts(db, run_id)] == ["paused", ""]
 
 
 def test_a_worker_that_drains_leaves_its_runs_in_the_queue(

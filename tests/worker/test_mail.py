@@ -9,7 +9,7 @@ import trustme
 from pydantic import SecretStr
 
 from studio.db.outbox import Channel, Delivery
-from studio.services.notifications.deliveries import TEST, Answer
+from studio.services.notifications.deliveries import TEST, DeliveryResult
 from studio.settings import Settings
 from studio.worker.notifications import mail
 from tests.fakes.message_receivers import MailServer, run_mail_server
@@ -34,7 +34,7 @@ def proof(authority: trustme.CA, name: str) -> ssl.SSLContext:
     return context
 
 
-def send(post: MailServer) -> Answer:
+def send(post: MailServer) -> DeliveryResult:
     settings = Settings(smtp_url=SecretStr(post.url), notify_email="ann@example.org")
     delivery = Delivery(key="k", channel=Channel.EMAIL, event=TEST, created_at=datetime.now(UTC))
     return mail.send(delivery, settings)
@@ -47,7 +47,7 @@ def test_a_server_that_is_trusted_gets_the_mail_in_secret(
     with run_mail_server(scheme, proof(authority, "127.0.0.1")) as post:
         answer = send(post)
 
-    assert answer == Answer(is_ok=True, words="The server took the mail.")
+    assert answer == DeliveryResult(is_ok=True, words="The server took the mail.")
     assert post.were_encrypted == [True]
 
 

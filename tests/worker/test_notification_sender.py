@@ -51,7 +51,7 @@ def given(settings: Settings) -> Set:
 
 
 def send_all(engine: Engine, settings: Settings, now: datetime) -> None:
-    while send_next(engine, settings, now, channels.wanted(settings)):
+    while send_next(engine, settings, now, channels.list_enabled(settings)):
         pass
 
 
@@ -68,7 +68,7 @@ def outcome(engine: Engine) -> tuple[Delivery, list[DeliveryAttempt]]:
     """Return the only message there is, and its tries."""
     with read_session(engine) as db:
         [one] = deliveries.newest(db, limit=2)
-        return one, deliveries.tries(db, [one])[one.id or 0]
+        return one, deliveries.list_attempts(db, [one])[one.id or 0]
 
 
 def words(engine: Engine) -> list[str]:
@@ -248,7 +248,7 @@ def test_a_thread_sends_what_comes(engine: Engine, given: Set, hook: WebhookRece
     messenger.tend(stop)
     try:
         with unit_of_work(engine) as db:
-            deliveries.send_test(db, Channel.WEBHOOK)
+            deliveries.enqueue_test(db, Channel.WEBHOOK)
         wait_until(lambda: outcome(engine)[0].status == DeliveryStatus.DELIVERED)
     finally:
         stop.set()

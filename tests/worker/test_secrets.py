@@ -57,12 +57,12 @@ def is_gone(loop: Loop, handle: str) -> bool:
 
 def keep(engine: Engine, settings: Settings, name: str, value: str) -> None:
     with unit_of_work(engine) as db:
-        secrets.keep(db, settings, name, value, "ann")
+        secrets.store(db, settings, name, value, "ann")
 
 
 def ask(engine: Engine, kind: str, **params: object) -> int:
     with unit_of_work(engine) as db:
-        return tasks.ask(db, kind, f"{kind}:1", dict(params)).id or 0
+        return tasks.enqueue(db, kind, f"{kind}:1", dict(params)).id or 0
 
 
 def told(pid: int | None) -> set[str]:
@@ -134,7 +134,7 @@ def test_messages_go_where_the_page_says_now_and_wait_while_it_cannot_be_read(
     hook.go_on.set()
     keep(engine, settings, "webhook_url", f"{hook.url}/in")
     with unit_of_work(engine) as db:
-        deliveries.send_test(db, Channel.WEBHOOK)
+        deliveries.enqueue_test(db, Channel.WEBHOOK)
     key = settings.secret_file.read_bytes()
     settings.secret_file.unlink()
     messenger = Messenger(engine, settings.model_copy(update={"allow_internal_addresses": True}))

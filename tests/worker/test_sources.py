@@ -46,7 +46,7 @@ def loop(engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch) ->
 def bring(loop: Loop, source: Source, name: str = "") -> Task:
     """Have a file brought, and wait for what becomes of it."""
     with unit_of_work(loop.engine) as db:
-        asked = import_sources.bring(db, loop.settings, source, name).id or 0
+        asked = import_sources.enqueue_import(db, loop.settings, source, name).id or 0
     return wait_until_final(loop, asked)
 
 
@@ -90,8 +90,8 @@ def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
     site.put("/bucket/rows.jsonl", ROWS)
     site.check = SignatureCheck("AKIAEXAMPLE", "right")
     with unit_of_work(loop.engine) as db:
-        secrets.keep(db, loop.settings, "s3_key", "AKIAEXAMPLE", "ann")
-        secrets.keep(db, loop.settings, "s3_secret", secret, "ann")
+        secrets.store(db, loop.settings, "s3_key", "AKIAEXAMPLE", "ann")
+        secrets.store(db, loop.settings, "s3_secret", secret, "ann")
 
     chore = bring(loop, S3Source(url="s3://bucket/rows.jsonl"))
 
@@ -101,9 +101,9 @@ def test_a_bucket_is_opened_with_the_keys_that_are_kept_locked(
 
 def test_what_was_sent_in_parts_becomes_a_draft(loop: Loop) -> None:
     folder = loop.settings.uploads
-    sent = uploads.begin(folder, "rows.jsonl", len(ROWS), 10**6)
+    sent = uploads.create(folder, "rows.jsonl", len(ROWS), 10**6)
     for start in (0, 9000):
-        with uploads.writing(folder, sent.id, start) as writer:
+        with uploads.open_writer(folder, sent.id, start) as writer:
             writer.write(ROWS[start : 9000 if not start else None])
     dataset = made(loop, bring(loop, UploadSource(upload=sent.id)))
 

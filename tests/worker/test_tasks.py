@@ -80,7 +80,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
     def listen(_db: Session, chore: Task, result: dict[str, object]) -> None:
         told.append((chore.status.value, result.get("rows")))
 
-    monkeypatch.setitem(task_results.ENDED, "fetch", listen)
+    monkeypatch.setitem(task_results.END_HANDLERS, "fetch", listen)
     return told
 
 
@@ -91,7 +91,7 @@ def ask(engine: Engine, subject: str, source: Path) -> int:
             home=source.parent / "home" / "datasets",
             limits=FetchLimits(bytes=10**7, row_bytes=1000),
         )
-        return tasks.ask(db, "fetch", subject, errand.model_dump(mode="json")).id or 0
+        return tasks.enqueue(db, "fetch", subject, errand.model_dump(mode="json")).id or 0
 
 
 def folder(settings: Settings, chore_id: int) -> TaskDir:
@@ -182,7 +182,7 @@ def test_what_is_refused_at_its_end_has_failed(
         if result:
             raise ConflictError("The name is taken.", hint="Choose another.")
 
-    monkeypatch.setitem(task_results.ENDED, "fetch", refuse)
+    monkeypatch.setitem(task_results.END_HANDLERS, "fetch", refuse)
     made = wait_until_final(start("succeed"))
 
     assert (made.status, made.error_message) == (TaskStatus.FAILED, "The name is taken.")
@@ -214,7 +214,7 @@ def test_what_died_with_its_worker_goes_on_with_its_files(start: Start) -> None:
 
 
 def test_one_that_dies_again_and_again_fails(start: Start, engine: Engine, chore: int) -> None:
-    for _ in range(task_lifecycle.MOST_ATTEMPTS):
+    for _ in range(task_lifecycle.MAX_ATTEMPTS):
         loop = start("wait")
         wait_for_task(loop, begun)
         left = abandon(loop)
@@ -262,21 +262,21 @@ def test_one_cancelled_while_no_worker_was_there_is_ended_by_the_next(
 def test_failed_ones_are_tried_again_on_request(engine: Engine, start: Start, chore: int) -> None:
     wait_until_final(start("fail"))
     with unit_of_work(engine) as db:
-        tasks.again(tasks.get(db, chore))
+        tasks.retry(tasks.get(db, chore))
 
     made = wait_until_final(start("succeed"))
     assert (made.status, made.error_message) == (TaskStatus.SUCCEEDED, "")
 
 
 def test_only_some_are_done_at_once(engine: Engine, start: Start, source: Path) -> None:
-    for number in range(concurrent_exports.TASKS + 1):
+    for number in range(concurrent_exports.MAX_TASKS + 1):
         ask(engine, f"import:{number}", source)
     loop = start("wait")
     loop.tick()
 
     with read_session(engine) as db:
-        assert [one.subject for one in task_lifecycle.waiting(db, Task)] == [
-            f"import:{concurrent_exports.TASKS}"
+        assert [one.subject for one in task_lifecycle.list_waiting(db, Task)] == [
+            f"import:{concurrent_exports.MAX_TASKS}"
         ]
 
 
@@ -288,7 +288,7 @@ def test_they_do_not_wait_for_runs(engine: Engine, start: Start, source: Path) -
     loop.tick()
 
     with read_session(engine) as db:
-        assert (len(runs.live(db)), len(task_lifecycle.live(db, Task))) == (1, 1)
+        assert (len(runs.list_live(db)), len(task_lifecycle.list_live(db, Task))) == (1, 1)
     wait_for_task(loop, lambda _one: not loop.followed)
 
 
@@ -304,7 +304,7 @@ def test_one_for_the_device_waits_until_no_run_holds_it(
     loop = start("succeed")
     loop.tick()
     with read_session(engine) as db:
-        assert (len(runs.live(db)), len(task_lifecycle.waiting(db, Task))) == (1, 1)
+        assert (len(runs.list_live(db)), len(task_lifecycle.list_waiting(db, Task))) == (1, 1)
     wait_until_final(loop)
 
     with read_session(engine) as db:

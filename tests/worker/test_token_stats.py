@@ -16,7 +16,7 @@ from studio.db.tables import DatasetVersion
 from studio.db.tasks import Task
 from studio.intake.quality.length_stats import Stats
 from studio.services.datasets import datasets, token_stats, versions
-from studio.services.datasets.token_stats import Which
+from studio.services.datasets.token_stats import StatsRequest
 from studio.services.models import models
 from studio.services.tasks import tasks
 from studio.settings import Settings
@@ -46,28 +46,28 @@ def model(engine: Engine, tmp_path: Path) -> Path:
 def counted(loop: Loop) -> Task:
     """Have the tokens counted, and wait for what comes of it."""
     with unit_of_work(loop.engine) as db:
-        asked = token_stats.ask(db, loop.settings, which(loop)).id or 0
+        asked = token_stats.enqueue(db, loop.settings, which(loop)).id or 0
     return wait_until_final(loop, asked)
 
 
-def which(loop: Loop) -> Which:
+def which(loop: Loop) -> StatsRequest:
     with read_session(loop.engine) as db:
         version = versions.current(db, datasets.get(db, 1))
         assert version is not None
-        return token_stats.which(db, version, "spoken", "model")
+        return token_stats.build_request(db, version, "spoken", "model")
 
 
 def known(loop: Loop) -> Stats | None:
     wanted = which(loop)
     with read_session(loop.engine) as db:
-        return token_stats.known(db, wanted)
+        return token_stats.find_stats(db, wanted)
 
 
 @pytest.mark.usefixtures("model")
 def test_a_chore_counts_what_training_would_read(loop: Loop) -> None:
     chore = counted(loop)
 
-    found = token_stats.told(chore)
+    found = token_stats.parse_result(chore)
     assert (chore.status, chore.share) == (TaskStatus.SUCCEEDED, 1.0)
     assert found is not None
     assert found == known(loop)
@@ -106,7 +106,7 @@ def test_a_model_without_a_template_is_told_what_to_choose(loop: Loop, model: Pa
 def test_a_template_that_takes_all_memory_is_refused(loop: Loop, model: Path) -> None:
     greedy = "{% if '7' in messages[0].content %}{{ 'a' * 10 ** 11 }}{% endif %}"
     tokenizer_services.write_model(model, template=greedy + tokenizer_services.CHATML)
-    found = token_stats.told(counted(loop))
+    found = token_stats.parse_result(counted(loop))
 
     assert found is not None
     assert [one.numbers for one in found.train.refused.values()] == [[8, 18, 28, 38]]

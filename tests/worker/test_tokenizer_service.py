@@ -52,11 +52,13 @@ def asked(model: Path | str, row: dict[str, Any] = ROW, max_length: int = 1024) 
 
 
 def learnt(home: Settings, question: TokenizerRequest) -> str:
-    return "".join(one.text for one in tokenizer_client.tokens(home, question).tokens if one.learnt)
+    return "".join(
+        one.text for one in tokenizer_client.tokenize_row(home, question).tokens if one.learnt
+    )
 
 
 def test_a_row_is_told_token_by_token(home: Settings, model: Path) -> None:
-    found = tokenizer_client.tokens(home, asked(model))
+    found = tokenizer_client.tokenize_row(home, asked(model))
 
     assert "".join(one.text for one in found.tokens) == (
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"
@@ -72,8 +74,8 @@ def test_a_row_is_told_token_by_token(home: Settings, model: Path) -> None:
 
 
 def test_what_stands_behind_the_longest_example_is_cut(home: Settings, model: Path) -> None:
-    whole = tokenizer_client.tokens(home, asked(model))
-    found = tokenizer_client.tokens(home, asked(model, max_length=whole.total - 2))
+    whole = tokenizer_client.tokenize_row(home, asked(model))
+    found = tokenizer_client.tokenize_row(home, asked(model, max_length=whole.total - 2))
 
     assert (found.total, found.cut, found.learnt) == (whole.total, 2, 2)
     assert [one.text for one in found.tokens if one.cut] == ["<|im_end|>", "\n"]
@@ -81,7 +83,7 @@ def test_what_stands_behind_the_longest_example_is_cut(home: Settings, model: Pa
 
 
 def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, model: Path) -> None:
-    found = tokenizer_client.tokens(home, asked(model, max_length=10))
+    found = tokenizer_client.tokenize_row(home, asked(model, max_length=10))
 
     assert found.learnt == 0
     assert found.warnings == [
@@ -95,7 +97,7 @@ def test_a_row_that_is_cut_before_its_answer_teaches_nothing(home: Settings, mod
 def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Path) -> None:
     base = tokenizer_services.write_model(tmp_path / "base", template="")
 
-    found = tokenizer_client.tokens(home, asked(base, {"text": "So it goes."}))
+    found = tokenizer_client.tokenize_row(home, asked(base, {"text": "So it goes."}))
 
     assert [one.text for one in found.tokens if not one.learnt] == ["S"]
     assert (found.tokens[-1].text, found.template) == ("<|im_end|>", None)
@@ -115,19 +117,23 @@ def test_text_is_learnt_whole_and_needs_no_template(home: Settings, tmp_path: Pa
 def test_a_row_that_teaches_nothing_says_so(
     home: Settings, model: Path, row: dict[str, Any], warning: str
 ) -> None:
-    assert tokenizer_client.tokens(home, asked(model, row)).warnings == [warning]
+    assert tokenizer_client.tokenize_row(home, asked(model, row)).warnings == [warning]
 
 
 def test_pieces_of_one_character_are_told_once(home: Settings, model: Path) -> None:
     row = {"messages": [ROW["messages"][0], {"role": "assistant", "content": "é"}]}
 
-    found = [one for one in tokenizer_client.tokens(home, asked(model, row)).tokens if one.learnt]
+    found = [
+        one for one in tokenizer_client.tokenize_row(home, asked(model, row)).tokens if one.learnt
+    ]
 
     assert [one.text for one in found] == ["é", "", "<|im_end|>"]
 
 
 def test_a_very_long_row_is_counted_whole_and_told_in_part(home: Settings, model: Path) -> None:
-    found = tokenizer_client.tokens(home, asked(model, {"text": "word " * 2000}, max_length=20_000))
+    found = tokenizer_client.tokenize_row(
+        home, asked(model, {"text": "word " * 2000}, max_length=20_000)
+    )
 
     assert (len(found.tokens), found.total) == (line.MAX_PREVIEW_TOKENS, 10_001)
 
@@ -136,8 +142,10 @@ def test_a_model_without_a_template_offers_ours(home: Settings, tmp_path: Path) 
     base = tokenizer_services.write_model(tmp_path / "base", template="")
 
     with pytest.raises(InvalidError) as caught:
-        tokenizer_client.tokens(home, asked(base))
-    found = tokenizer_client.templates(home, asked(base).model_copy(update={"kind": "templates"}))
+        tokenizer_client.tokenize_row(home, asked(base))
+    found = tokenizer_client.render_templates(
+        home, asked(base).model_copy(update={"kind": "templates"})
+    )
 
     assert caught.value.code == "no_chat_template"
     assert (found.has_own, [(one.name, bool(one.refused)) for one in found.choices]) == (
@@ -156,7 +164,9 @@ def test_an_endless_template_does_not_keep_the_others_from_being_shown(
 ) -> None:
     hostile = asked(tokenizer_services.write_model(tmp_path / "hostile", ENDLESS))
 
-    found = tokenizer_client.templates(home, hostile.model_copy(update={"kind": "templates"}))
+    found = tokenizer_client.render_templates(
+        home, hostile.model_copy(update={"kind": "templates"})
+    )
 
     assert [one.refused for one in found.choices] == ["", ""]
 
@@ -181,25 +191,25 @@ def test_a_model_that_is_not_here_is_an_error_in_words(
     home: Settings, model: str, message: str
 ) -> None:
     with pytest.raises(InvalidError, match=message):
-        tokenizer_client.tokens(home, asked(model))
+        tokenizer_client.tokenize_row(home, asked(model))
 
 
 def test_a_model_whose_config_cannot_be_is_an_error_in_words(
     home: Settings, desked: Post, model: Path
 ) -> None:
-    tokenizer_client.tokens(home, asked(model))
+    tokenizer_client.tokenize_row(home, asked(model))
     before = desked.child
     broken = tokenizer_services.write_model(model.parent / "broken")
     (broken / "config.json").write_text('{"model_type": "llama", "hidden_size": 8}', "utf-8")
 
     with pytest.raises(InvalidError):
-        tokenizer_client.tokens(home, asked(broken))
+        tokenizer_client.tokenize_row(home, asked(broken))
     assert desked.child is before
 
 
 def test_a_row_that_is_none_is_an_error_in_words(home: Settings, model: Path) -> None:
     with pytest.raises(InvalidError, match="it has no list of turns called messages"):
-        tokenizer_client.tokens(home, asked(model, {"question": "Hi"}))
+        tokenizer_client.tokenize_row(home, asked(model, {"question": "Hi"}))
 
 
 def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
@@ -210,10 +220,10 @@ def test_an_endless_template_is_ended_and_others_are_answered_meanwhile(
 
     def ask() -> None:
         with pytest.raises(InvalidError) as caught:
-            tokenizer_client.tokens(home, asked(hostile))
+            tokenizer_client.tokenize_row(home, asked(hostile))
         told.append(caught.value)
 
-    tokenizer_client.tokens(home, asked(model))
+    tokenizer_client.tokenize_row(home, asked(model))
     before = desked.child
     waiting = [threading.Thread(target=ask) for _ in range(2)]
     for thread in waiting:
@@ -244,7 +254,7 @@ def test_who_has_left_keeps_nobody_waiting(home: Settings, model: Path, tmp_path
 
 
 def test_nonsense_on_the_socket_does_no_harm(home: Settings, desked: Post, model: Path) -> None:
-    tokenizer_client.tokens(home, asked(model))
+    tokenizer_client.tokenize_row(home, asked(model))
     before = desked.child
     with line.connect(home.home, timeout=5) as here:
         here.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -256,7 +266,7 @@ def test_nonsense_on_the_socket_does_no_harm(home: Settings, desked: Post, model
 
 
 def test_a_desk_that_was_killed_is_started_again(home: Settings, desked: Post, model: Path) -> None:
-    tokenizer_client.tokens(home, asked(model))
+    tokenizer_client.tokenize_row(home, asked(model))
     assert desked.child is not None
     desked.child.send_signal(signal.SIGKILL)
     desked.child.wait()
@@ -271,13 +281,13 @@ def test_only_its_owner_may_ask(home: Settings) -> None:
 def test_a_desk_ends_with_its_worker(tmp_path: Path, model: Path) -> None:
     settings = Settings(home=tmp_path)
     with tokenizer_services.run_tokenizer_service(settings) as here:
-        tokenizer_client.tokens(settings, asked(model))
+        tokenizer_client.tokenize_row(settings, asked(model))
         assert here.child is not None
         process = psutil.Process(here.child.pid)
 
     wait_until(lambda: not process.is_running())
     with pytest.raises(UnavailableError, match="There is no worker to ask"):
-        tokenizer_client.tokens(settings, asked(model))
+        tokenizer_client.tokenize_row(settings, asked(model))
 
 
 def test_a_home_with_a_long_path_is_served_too(tmp_path: Path, model: Path) -> None:
@@ -292,7 +302,7 @@ def test_a_second_worker_takes_over_when_the_first_has_gone(tmp_path: Path, mode
     settings = Settings(home=tmp_path)
     second = Post(line.socket_path(settings.home), line.MODULE)
     with tokenizer_services.run_tokenizer_service(settings):
-        tokenizer_client.tokens(settings, asked(model))
+        tokenizer_client.tokenize_row(settings, asked(model))
         second.tend()
         assert second._listener is None
     second = Post(line.socket_path(settings.home), line.MODULE)

@@ -9,9 +9,9 @@ from studio.db.accounts import Account, OneTimeLink, Role, Scope
 from studio.errors import ConflictError, InvalidError, NotFoundError, UnauthorizedError
 from studio.services.accounts import login_sessions, owners, passwords
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,79}", re.ASCII)
+NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,79}", re.ASCII)
 
-LEVELS = {
+ROLE_SCOPES = {
     Role.VIEWER: Scope.READ,
     Role.MEMBER: Scope.MANAGE,
     Role.ADMINISTRATOR: Scope.ADMIN,
@@ -19,7 +19,7 @@ LEVELS = {
 """How much each role may do; a member manages only what is theirs or everyone's."""
 
 
-def listed(db: Session) -> Sequence[Account]:
+def list_all(db: Session) -> Sequence[Account]:
     return db.exec(select(Account).order_by(Account.name)).all()
 
 
@@ -38,7 +38,7 @@ def find(db: Session, name: str) -> Account | None:
     return db.exec(select(Account).where(Account.name == name.strip().lower())).first()
 
 
-def named(db: Session, name: str) -> Account:
+def get_by_name(db: Session, name: str) -> Account:
     account = find(db, name)
     if account is None:
         raise NotFoundError(f"Nobody is called {name}.", hint="`studio accounts list` names all.")
@@ -54,7 +54,7 @@ def add(db: Session, name: str, role: Role) -> Account:
 
     """
     name = name.strip().lower()
-    if not NAME.fullmatch(name):
+    if not NAME_PATTERN.fullmatch(name):
         raise InvalidError(
             "A name has letters, digits and . _ @ + - and begins with a letter or digit.",
             hint="At most 80 characters; an address of mail will do.",
@@ -68,20 +68,23 @@ def add(db: Session, name: str, role: Role) -> Account:
     return account
 
 
-def choose_password(db: Session, account: Account, hashed: str, *, but: int | None = None) -> None:
+def set_password(db: Session, account: Account, hashed: str, *, but: int | None = None) -> None:
     """Keep a new password; whoever came in with the old one is shown out, but for one browser."""
     account.password = hashed
     login_sessions.end_others(db, account.id, but)
 
 
-def require(account: Account | None, password: str) -> Account:
+def authenticate(account: Account | None, password: str) -> Account:
     """Return the account if the password is its own.
 
     Raises:
         UnknownPersonError: it is not, or nobody is called so: which of them is not told.
 
     """
-    if not passwords.fits(password, account.password if account else "") or account is None:
+    if (
+        not passwords.verify_password(password, account.password if account else "")
+        or account is None
+    ):
         raise UnauthorizedError(
             "Name and password do not go together.",
             hint="Forgotten? An administrator can give you a link to choose a new one.",
@@ -97,7 +100,7 @@ def change_role(db: Session, account: Account, role: Role) -> None:
 
     """
     if role is not Role.ADMINISTRATOR:
-        _leave_one(db, account)
+        _require_another_administrator(db, account)
     account.role = role
 
 
@@ -108,14 +111,14 @@ def remove(db: Session, account: Account) -> None:
         ConflictError: nobody would be left to administer the studio.
 
     """
-    _leave_one(db, account)
-    owners.free(db, account.id or 0)
+    _require_another_administrator(db, account)
+    owners.release_all(db, account.id or 0)
     db.exec(delete(OneTimeLink).where(col(OneTimeLink.account_id) == account.id))
     db.delete(account)
     db.flush()
 
 
-def _leave_one(db: Session, account: Account) -> None:
+def _require_another_administrator(db: Session, account: Account) -> None:
     administrators = select(func.count()).where(Account.role == Role.ADMINISTRATOR)
     if account.role is Role.ADMINISTRATOR and db.exec(administrators).one() == 1:
         raise ConflictError(

@@ -16,20 +16,20 @@ from studio.db.accounts import ApiToken, Scope
 from studio.db.column_types import now
 from studio.db.session import unit_of_work
 from studio.errors import InvalidError, NotFoundError
-from studio.services.accounts.one_time_links import digest
-from studio.services.storage.locks import usable
+from studio.services.accounts.one_time_links import hash_secret
+from studio.services.storage.locks import explain_os_errors
 
-FORM = re.compile(r"sft_(\d{1,18})_([\w-]{43})", re.ASCII)
+PATTERN = re.compile(r"sft_(\d{1,18})_([\w-]{43})", re.ASCII)
 """Its number, then 32 random bytes. The beginning lets scanners for secrets know one."""
 
-LOCAL = "this machine"
+LOCAL_NAME = "this machine"
 """What the token is called that programs of the same user find in the home."""
 
-LONGEST_DAYS = 366
+MAX_DAYS = 366
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TokenRequest:
     """What a token shall be."""
 
     name: str
@@ -38,8 +38,8 @@ class Wish:
     """How long it lasts; None is until it is revoked."""
 
 
-def make(
-    db: Session, wish: Wish, account_id: int | None, most: Scope = Scope.ADMIN
+def create(
+    db: Session, wish: TokenRequest, account_id: int | None, most: Scope = Scope.ADMIN
 ) -> tuple[ApiToken, str]:
     """Make a token. Return it with what a program has to show, which nobody can tell again.
 
@@ -50,8 +50,8 @@ def make(
     name, days = wish.name.strip()[:100], wish.days
     if not name:
         raise InvalidError("A token needs a name.", hint="Say what it is for.", param="name")
-    if days is not None and not 1 <= days <= LONGEST_DAYS:
-        raise InvalidError(f"A token lasts 1 to {LONGEST_DAYS} days.", param="days")
+    if days is not None and not 1 <= days <= MAX_DAYS:
+        raise InvalidError(f"A token lasts 1 to {MAX_DAYS} days.", param="days")
     if not most.covers(wish.scope):
         raise InvalidError("A token may do no more than you.", param="scope")
     expires = now() + timedelta(days=days) if days is not None else None
@@ -59,27 +59,27 @@ def make(
     db.add(token)
     db.flush()
     secret = f"sft_{token.id}_{secrets.token_urlsafe(32)}"
-    token.sha256 = digest(secret)
+    token.sha256 = hash_secret(secret)
     db.flush()
     return token, secret
 
 
 def find(db: Session, secret: str) -> ApiToken | None:
     """Return the token that a program shows, if it is one and still lasts."""
-    read = FORM.fullmatch(secret)
+    read = PATTERN.fullmatch(secret)
     token = db.get(ApiToken, int(read[1])) if read else None
-    if token is None or not hmac.compare_digest(token.sha256, digest(secret)):
+    if token is None or not hmac.compare_digest(token.sha256, hash_secret(secret)):
         return None
     return token if token.expires_at is None or token.expires_at > now() else None
 
 
-def use(db: Session, token_id: int) -> None:
+def touch(db: Session, token_id: int) -> None:
     token = db.get(ApiToken, token_id)
     if token is not None:
         token.used_at = now()
 
 
-def of(db: Session, account_id: int | None) -> Sequence[ApiToken]:
+def list_tokens(db: Session, account_id: int | None) -> Sequence[ApiToken]:
     mine = col(ApiToken.account_id) == account_id
     return db.exec(select(ApiToken).where(mine).order_by(col(ApiToken.id).desc())).all()
 
@@ -97,16 +97,18 @@ def revoke(db: Session, token_id: int, account_id: int | None) -> None:
     db.delete(token)
 
 
-def keep_local(engine: Engine, file: Path) -> None:
+def ensure_local_token(engine: Engine, file: Path) -> None:
     """Write a token for programs of the same user into the home, unless a good one is there."""
     with unit_of_work(engine) as db:
         if file.exists() and find(db, file.read_text("ascii", "replace").strip()):
             return
         db.exec(
-            delete(ApiToken).where(col(ApiToken.account_id).is_(None), col(ApiToken.name) == LOCAL)
+            delete(ApiToken).where(
+                col(ApiToken.account_id).is_(None), col(ApiToken.name) == LOCAL_NAME
+            )
         )
-        _token, secret = make(db, Wish(LOCAL, Scope.ADMIN, None), None)
-    with usable(file.parent):
+        _token, secret = create(db, TokenRequest(LOCAL_NAME, Scope.ADMIN, None), None)
+    with explain_os_errors(file.parent):
         file.unlink(missing_ok=True)
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="ascii") as opened:

@@ -8,11 +8,11 @@ from sqlmodel import Session, col, delete, select
 from studio.db.accounts import AuditEntry
 from studio.db.column_types import now
 
-MOST = 1_000_000
+MAX_ENTRIES = 1_000_000
 """However much happens, the log does not fill the disk."""
 
 
-def note(db: Session, deed: AuditEntry) -> None:
+def record(db: Session, deed: AuditEntry) -> None:
     db.add(deed)
 
 
@@ -25,8 +25,8 @@ def newest(
     return db.exec(chosen.where(AuditEntry.who == who) if who else chosen).all()
 
 
-def forget(db: Session, days: int) -> None:
+def prune(db: Session, days: int) -> None:
     """Drop what is older than some days, and what is too much."""
     db.exec(delete(AuditEntry).where(col(AuditEntry.at) < now() - timedelta(days=days)))
     last = db.exec(select(AuditEntry.id).order_by(col(AuditEntry.id).desc())).first()
-    db.exec(delete(AuditEntry).where(col(AuditEntry.id) <= (last or 0) - MOST))
+    db.exec(delete(AuditEntry).where(col(AuditEntry.id) <= (last or 0) - MAX_ENTRIES))

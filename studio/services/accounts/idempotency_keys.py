@@ -8,31 +8,31 @@ from sqlmodel import Session, col, delete
 from studio.db.idempotency_keys import IdempotencyKey
 from studio.errors import ConflictError, InvalidError
 
-KEPT = timedelta(days=1)
+RETENTION = timedelta(days=1)
 """How long a key is remembered: longer than any program goes on trying."""
 
-NAME = "Idempotency-Key"
-LONGEST = 255
+HEADER = "Idempotency-Key"
+MAX_LENGTH = 255
 
 
-def name(key: str, account_id: int | None) -> str:
+def scoped_key(key: str, account_id: int | None) -> str:
     """Return what a key is kept under: two people may choose the same.
 
     Raises:
         InvalidError: it is none.
 
     """
-    if not 1 <= len(key) <= LONGEST:
-        raise InvalidError(f"A key has 1 to {LONGEST} characters.", param=NAME)
+    if not 1 <= len(key) <= MAX_LENGTH:
+        raise InvalidError(f"A key has 1 to {MAX_LENGTH} characters.", param=HEADER)
     return key if account_id is None else f"{account_id}:{key}"
 
 
-def forget(db: Session, key: str) -> None:
+def discard(db: Session, key: str) -> None:
     """Forget a key: what is sent next under it is wanted anew."""
     db.exec(delete(IdempotencyKey).where(col(IdempotencyKey.key) == key))
 
 
-def recall(db: Session, key: str, sha256: str) -> IdempotencyKey | None:
+def find_answer(db: Session, key: str, sha256: str) -> IdempotencyKey | None:
     """Return what was answered under this key, if it was used.
 
     Raises:
@@ -40,25 +40,25 @@ def recall(db: Session, key: str, sha256: str) -> IdempotencyKey | None:
 
     """
     known = db.get(IdempotencyKey, key)
-    if known is None or known.created_at < _oldest():
+    if known is None or known.created_at < _oldest_kept():
         return None
     if known.sha256 != sha256:
         raise InvalidError(
             "This Idempotency-Key was used for another request.",
             hint="Use a new key for each thing to make.",
-            param=NAME,
+            param=HEADER,
         )
     return known
 
 
-def keep(db: Session, receipt: IdempotencyKey) -> None:
+def store_answer(db: Session, receipt: IdempotencyKey) -> None:
     """Keep an answer together with what it tells of.
 
     Raises:
         ConflictError: another request with the key was faster; nothing of this one may stay.
 
     """
-    db.exec(delete(IdempotencyKey).where(col(IdempotencyKey.created_at) < _oldest()))
+    db.exec(delete(IdempotencyKey).where(col(IdempotencyKey.created_at) < _oldest_kept()))
     db.add(receipt)
     try:
         db.flush()
@@ -66,9 +66,9 @@ def keep(db: Session, receipt: IdempotencyKey) -> None:
         raise ConflictError(
             "Another request with this Idempotency-Key was just answered.",
             hint="Send it again for that answer.",
-            param=NAME,
+            param=HEADER,
         ) from error
 
 
-def _oldest() -> datetime:
-    return datetime.now(UTC) - KEPT
+def _oldest_kept() -> datetime:
+    return datetime.now(UTC) - RETENTION

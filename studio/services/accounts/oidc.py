@@ -15,24 +15,24 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from studio.errors import InvalidError, UnauthorizedError, UnavailableError
 from studio.network import safe_http
-from studio.services.accounts.one_time_links import digest
+from studio.services.accounts.one_time_links import hash_secret
 from studio.settings import LOOPBACK_HOSTS, Settings
 
 ALGORITHMS = ("RS256", "ES256")
-SECONDS = 15.0
-LARGEST = 2**20
+TIMEOUT_SECONDS = 15.0
+MAX_BYTES = 2**20
 """How many bytes an answer has at most."""
 LEEWAY_SECONDS = 60
 """How far the two clocks may differ."""
-PATIENCE_SECONDS = 600.0
-AT_ONCE = 1000
+PENDING_SECONDS = 600.0
+MAX_PENDING = 1000
 """How long, and of how many at a time, it is remembered that somebody was sent there."""
 
-_AGAIN = "Begin anew from the sign-in page."
+_RETRY_HINT = "Begin anew from the sign-in page."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class PendingSignIn:
     """Somebody was sent to the service, and is awaited."""
 
     browser: str
@@ -45,7 +45,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visitor:
+class OidcUser:
     """Who somebody is, as the service says."""
 
     subject: str
@@ -55,21 +55,21 @@ class Visitor:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingSignIns:
     """Who is awaited, by a state that is good for once."""
 
     clock: Callable[[], float] = time.monotonic
-    _begun: dict[str, Begun] = field(default_factory=dict)
+    _begun: dict[str, PendingSignIn] = field(default_factory=dict)
 
-    def add(self, there: str) -> tuple[str, str, Begun]:
+    def add(self, there: str) -> tuple[str, str, PendingSignIn]:
         """Await somebody. Return the state, and what their browser is to hold."""
         now = self.clock()
         for state, old in list(self._begun.items()):
-            if now - old.at > PATIENCE_SECONDS or len(self._begun) >= AT_ONCE:
+            if now - old.at > PENDING_SECONDS or len(self._begun) >= MAX_PENDING:
                 self._begun.pop(state, None)
         state, browser = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        begun = Begun(
-            browser=digest(browser),
+        begun = PendingSignIn(
+            browser=hash_secret(browser),
             nonce=secrets.token_urlsafe(32),
             verifier=secrets.token_urlsafe(48),
             there=there,
@@ -78,7 +78,7 @@ class Pending:
         self._begun[state] = begun
         return state, browser, begun
 
-    def take(self, state: str, browser: str) -> Begun:
+    def take(self, state: str, browser: str) -> PendingSignIn:
         """Return who is awaited under a state; from now on nobody is.
 
         Raises:
@@ -88,27 +88,27 @@ class Pending:
         begun = self._begun.pop(state, None)
         if (
             begun is None
-            or self.clock() - begun.at > PATIENCE_SECONDS
-            or not secrets.compare_digest(begun.browser, digest(browser))
+            or self.clock() - begun.at > PENDING_SECONDS
+            or not secrets.compare_digest(begun.browser, hash_secret(browser))
         ):
             raise UnauthorizedError(
                 "This answer of the sign-in service belongs to no visit that goes on here.",
-                hint=f"It was used already, took too long, or is another browser's. {_AGAIN}",
+                hint=f"It was used already, took too long, or is another browser's. {_RETRY_HINT}",
             )
         return begun
 
 
-def is_on(settings: Settings) -> bool:
+def is_enabled(settings: Settings) -> bool:
     is_named = bool(settings.oidc_issuer and settings.oidc_client_id)
     return settings.sign_in == "accounts" and is_named
 
 
-def host(settings: Settings) -> str:
+def provider_host(settings: Settings) -> str:
     """Return what a person calls the service."""
     return urlsplit(settings.oidc_issuer).hostname or settings.oidc_issuer
 
 
-def address(settings: Settings, back: str, state: str, begun: Begun) -> str:
+def authorization_url(settings: Settings, back: str, state: str, begun: PendingSignIn) -> str:
     """Return where to send somebody who wants to sign in.
 
     Raises:
@@ -118,7 +118,7 @@ def address(settings: Settings, back: str, state: str, begun: Begun) -> str:
     _require_authlib()
     from authlib.oauth2.rfc7636 import create_s256_code_challenge  # noqa: PLC0415 -- heavy import
 
-    there = _named(_discovered(settings), "authorization_endpoint")
+    there = _require_endpoint(_discover(settings), "authorization_endpoint")
     asked = {
         "response_type": "code",
         "client_id": settings.oidc_client_id,
@@ -132,7 +132,7 @@ def address(settings: Settings, back: str, state: str, begun: Begun) -> str:
     return f"{there}{'&' if '?' in there else '?'}{urlencode(asked)}"
 
 
-def visitor(settings: Settings, back: str, code: str, begun: Begun) -> Visitor:
+def fetch_user(settings: Settings, back: str, code: str, begun: PendingSignIn) -> OidcUser:
     """Return who somebody is, for the code that they have brought.
 
     Raises:
@@ -140,18 +140,21 @@ def visitor(settings: Settings, back: str, code: str, begun: Begun) -> Visitor:
 
     """
     _require_authlib()
-    about = _discovered(settings)
-    body, headers = _asked(settings, about, back, code, begun)
-    told = _fetched(settings, _named(about, "token_endpoint"), headers, body)
+    about = _discover(settings)
+    body, headers = _token_request(settings, about, back, code, begun)
+    told = _fetch_json(settings, _require_endpoint(about, "token_endpoint"), headers, body)
     if "error" in told or not isinstance(told.get("id_token"), str):
         raise UnauthorizedError(
-            f"{host(settings)} did not confirm who you are: {_words(told)}.", hint=_AGAIN
+            f"{provider_host(settings)} did not confirm who you are: {_error_text(told)}.",
+            hint=_RETRY_HINT,
         )
-    keys = _fetched(settings, _named(about, "jwks_uri"))
-    return _visitor(_believed(settings, told["id_token"], keys, begun), settings)
+    keys = _fetch_json(settings, _require_endpoint(about, "jwks_uri"))
+    return _user_from_claims(_verify_id_token(settings, told["id_token"], keys, begun), settings)
 
 
-def _believed(settings: Settings, token: str, keys: dict[str, Any], begun: Begun) -> dict[str, Any]:
+def _verify_id_token(
+    settings: Settings, token: str, keys: dict[str, Any], begun: PendingSignIn
+) -> dict[str, Any]:
     """Return what a token claims, if it is signed, of the service, for us, for this visit, now."""
     from authlib.oidc.core import CodeIDToken  # noqa: PLC0415 -- heavy import
     from joserfc import jwt  # noqa: PLC0415 -- heavy import
@@ -171,25 +174,27 @@ def _believed(settings: Settings, token: str, keys: dict[str, Any], begun: Begun
         claims.validate(leeway=LEEWAY_SECONDS)
     except (JoseError, ValueError, TypeError, KeyError) as error:
         raise UnauthorizedError(
-            f"What {host(settings)} says of you is not to be believed: {error}.".replace("..", "."),
-            hint=f"{_AGAIN} If it happens again, tell the studio's administrator.",
+            f"What {provider_host(settings)} says of you is not to be believed: {error}.".replace(
+                "..", "."
+            ),
+            hint=f"{_RETRY_HINT} If it happens again, tell the studio's administrator.",
         ) from error
     return dict(claims)
 
 
-def _visitor(claims: dict[str, Any], settings: Settings) -> Visitor:
+def _user_from_claims(claims: dict[str, Any], settings: Settings) -> OidcUser:
     verified = claims.get("email") if claims.get("email_verified") is True else None
     name = str(claims.get("preferred_username") or verified or claims["sub"])
     groups = claims.get("groups")
-    return Visitor(
+    return OidcUser(
         subject=f"{settings.oidc_issuer} {claims['sub']}",
         name=name,
         groups=frozenset(map(str, groups)) if isinstance(groups, list) else frozenset(),
     )
 
 
-def _asked(
-    settings: Settings, about: dict[str, Any], back: str, code: str, begun: Begun
+def _token_request(
+    settings: Settings, about: dict[str, Any], back: str, code: str, begun: PendingSignIn
 ) -> tuple[bytes, dict[str, str]]:
     form = {
         "grant_type": "authorization_code",
@@ -209,14 +214,14 @@ def _asked(
     return urlencode(form).encode(), headers
 
 
-def _discovered(settings: Settings) -> dict[str, Any]:
+def _discover(settings: Settings) -> dict[str, Any]:
     issuer = settings.oidc_issuer
-    if urlsplit(issuer).scheme != "https" and host(settings) not in LOOPBACK_HOSTS:
+    if urlsplit(issuer).scheme != "https" and provider_host(settings) not in LOOPBACK_HOSTS:
         raise InvalidError(
             f"{issuer} could be spoken for by anybody on the way.",
             hint="STUDIO_OIDC_ISSUER begins with https://",
         )
-    about = _fetched(settings, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    about = _fetch_json(settings, f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if about.get("issuer") != issuer:
         raise InvalidError(
             f"{issuer} calls itself {about.get('issuer')}.",
@@ -225,14 +230,14 @@ def _discovered(settings: Settings) -> dict[str, Any]:
     return about
 
 
-def _named(about: dict[str, Any], name: str) -> str:
+def _require_endpoint(about: dict[str, Any], name: str) -> str:
     found = about.get(name)
     if not isinstance(found, str):
         raise UnavailableError(f"The sign-in service does not tell its {name}.")
     return found
 
 
-def _fetched(
+def _fetch_json(
     settings: Settings,
     url: str,
     headers: dict[str, str] | None = None,
@@ -243,10 +248,12 @@ def _fetched(
     may = is_its_own or settings.allow_internal_addresses
     about = {"Accept": "application/json", "User-Agent": "mantissa-studio"} | (headers or {})
     content = b""
-    with safe_http.open_url(url, about, seconds=SECONDS, allow_internal=may, body=body) as answer:
+    with safe_http.open_url(
+        url, about, seconds=TIMEOUT_SECONDS, allow_internal=may, body=body
+    ) as answer:
         for piece in answer.pieces():
             content += piece
-            if len(content) > LARGEST:
+            if len(content) > MAX_BYTES:
                 break
     try:
         told = json.loads(content)
@@ -260,7 +267,7 @@ def _fetched(
     return told
 
 
-def _words(told: dict[str, Any]) -> str:
+def _error_text(told: dict[str, Any]) -> str:
     said = told.get("error_description") or told.get("error") or "it sent no token"
     return "".join(sign for sign in str(said)[:200] if sign.isprintable()).rstrip(".")
 

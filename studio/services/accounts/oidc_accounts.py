@@ -7,13 +7,13 @@ from sqlmodel import Session, select
 from studio.db.accounts import Account, Role
 from studio.errors import ConflictError, ForbiddenError, InvalidError
 from studio.services.accounts import accounts, login_sessions
-from studio.services.accounts.oidc import Visitor
+from studio.services.accounts.oidc import OidcUser
 from studio.settings import Settings
 
 _RANKS = list(Role)
 
 
-def account_of(db: Session, settings: Settings, visitor: Visitor) -> Account | None:
+def sign_in_account(db: Session, settings: Settings, visitor: OidcUser) -> Account | None:
     """Return whose account a visitor has, made or changed as their groups say.
 
     None if they may not come in: then whoever came in as them before is shown out.
@@ -24,26 +24,26 @@ def account_of(db: Session, settings: Settings, visitor: Visitor) -> Account | N
 
     """
     found = db.exec(select(Account).where(Account.subject == visitor.subject)).first()
-    role, decides = _role(settings, visitor), bool(settings.oidc_groups)
+    role, decides = _role_for(settings, visitor), bool(settings.oidc_groups)
     if role is None and (found is None or decides) and not _is_invited(db, settings, visitor):
         if found is not None:
             login_sessions.end_others(db, found.id)
         return None
-    account = found or _first(db, visitor, role)
+    account = found or _claim_or_create(db, visitor, role)
     if decides and role is not None and account.role is not role:
         with suppress(ConflictError):  # The last administrator stays one.
             accounts.change_role(db, account, role)
     return account
 
 
-def refusal(visitor: Visitor) -> ForbiddenError:
+def no_account_error(visitor: OidcUser) -> ForbiddenError:
     return ForbiddenError(
         f"{visitor.name} has no account here.",
         hint="Ask an administrator of the studio to add you.",
     )
 
 
-def mapped(settings: Settings) -> dict[str, Role]:
+def group_roles(settings: Settings) -> dict[str, Role]:
     """Return what members of each group may do.
 
     Raises:
@@ -61,21 +61,21 @@ def mapped(settings: Settings) -> dict[str, Role]:
         ) from error
 
 
-def _role(settings: Settings, visitor: Visitor) -> Role | None:
+def _role_for(settings: Settings, visitor: OidcUser) -> Role | None:
     """Return the most that one's groups let one do, or what whoever is new may."""
-    fitting = [role for group, role in mapped(settings).items() if group in visitor.groups]
+    fitting = [role for group, role in group_roles(settings).items() if group in visitor.groups]
     if fitting:
         return max(fitting, key=_RANKS.index)
     return Role(settings.new_people) if settings.new_people else None
 
 
-def _is_invited(db: Session, settings: Settings, visitor: Visitor) -> bool:
+def _is_invited(db: Session, settings: Settings, visitor: OidcUser) -> bool:
     """Whether an administrator has added them by name, and nobody has used that yet."""
     account = accounts.find(db, visitor.name)
     return not settings.oidc_groups and account is not None and _is_unused(account)
 
 
-def _first(db: Session, visitor: Visitor, role: Role | None) -> Account:
+def _claim_or_create(db: Session, visitor: OidcUser, role: Role | None) -> Account:
     """Return the account of who comes for the first time: the one that waits for them, or new."""
     account = accounts.find(db, visitor.name)
     if account is not None and not _is_unused(account):

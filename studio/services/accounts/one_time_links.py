@@ -10,7 +10,7 @@ from studio.db.accounts import Account, LinkPurpose, OneTimeLink
 from studio.db.column_types import now
 from studio.errors import UnauthorizedError
 
-LASTS = timedelta(hours=24)
+LIFETIME = timedelta(hours=24)
 
 
 def issue(db: Session, purpose: LinkPurpose, account_id: int | None = None) -> str:
@@ -20,21 +20,24 @@ def issue(db: Session, purpose: LinkPurpose, account_id: int | None = None) -> s
         db.exec(delete(OneTimeLink).where(col(OneTimeLink.account_id) == account_id))
     secret = secrets.token_urlsafe(32)
     ticket = OneTimeLink(
-        sha256=digest(secret), purpose=purpose, account_id=account_id, expires_at=now() + LASTS
+        sha256=hash_secret(secret),
+        purpose=purpose,
+        account_id=account_id,
+        expires_at=now() + LIFETIME,
     )
     db.add(ticket)
     db.flush()
     return secret
 
 
-def look(db: Session, secret: str) -> OneTimeLink:
+def verify(db: Session, secret: str) -> OneTimeLink:
     """Return what a link is for, and let it be used later.
 
     Raises:
         UnknownPersonError: it was used, is too old, or never was one.
 
     """
-    ticket = db.get(OneTimeLink, digest(secret))
+    ticket = db.get(OneTimeLink, hash_secret(secret))
     if ticket is None or ticket.expires_at < now():
         raise UnauthorizedError(
             "This link was used already, or is older than a day.",
@@ -43,23 +46,23 @@ def look(db: Session, secret: str) -> OneTimeLink:
     return ticket
 
 
-def use(db: Session, secret: str) -> OneTimeLink:
+def redeem(db: Session, secret: str) -> OneTimeLink:
     """Return what a link is for; it works no more.
 
     Raises:
-        UnknownPersonError: as `look`.
+        UnknownPersonError: as `verify`.
 
     """
-    ticket = look(db, secret)
+    ticket = verify(db, secret)
     db.delete(ticket)
     db.flush()
     return ticket
 
 
-def holder(db: Session, ticket: OneTimeLink) -> Account | None:
+def get_account(db: Session, ticket: OneTimeLink) -> Account | None:
     return db.get(Account, ticket.account_id) if ticket.account_id is not None else None
 
 
-def digest(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """Return what is kept of a random secret. It is too long to be guessed, so this may be fast."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -12,7 +12,7 @@ from studio.db.tables import Dataset, Experiment, Model, Run, Study
 from studio.db.tasks import Task
 from studio.errors import ForbiddenError
 
-NOUNS: dict[str, type[SQLModel]] = {
+TABLES_BY_PATH: dict[str, type[SQLModel]] = {
     "chores": Task,
     "comparisons": SavedComparison,
     "datasets": Dataset,
@@ -38,8 +38,8 @@ def require(db: Session, noun: str, ids: Sequence[int]) -> None:
     acting = current_actor()
     if not acting.is_limited or not ids:
         return
-    table: Table = NOUNS[noun].__table__  # type: ignore[attr-defined] # SQLModel does not tell
-    if not all(may_change(owner) for owner in _owners(db, table, ids)):
+    table: Table = TABLES_BY_PATH[noun].__table__  # type: ignore[attr-defined] # SQLModel does not tell
+    if not all(may_change(owner) for owner in _load_owners(db, table, ids)):
         raise ForbiddenError(
             "This belongs to somebody else.",
             hint="Its owner or an administrator can change it. Make a copy of your own instead.",
@@ -52,14 +52,14 @@ def may_change(owner_id: int | None) -> bool:
     return not acting.is_limited or owner_id in (None, acting.account_id)
 
 
-def free(db: Session, account_id: int) -> None:
+def release_all(db: Session, account_id: int) -> None:
     """Make what somebody made everyone's."""
-    for kind in set(NOUNS.values()):
+    for kind in set(TABLES_BY_PATH.values()):
         owner = kind.__table__.c.owner_id  # type: ignore[attr-defined] # SQLModel does not tell
         db.exec(update(kind).where(owner == account_id).values(owner_id=None))
 
 
-def _owners(db: Session, table: Table, ids: Sequence[int]) -> Iterable[int | None]:
+def _load_owners(db: Session, table: Table, ids: Sequence[int]) -> Iterable[int | None]:
     # In parts: SQLite takes no more than some thousand values at once.
     for start in range(0, len(ids), 500):
         part = col(table.c.id).in_(ids[start : start + 500])

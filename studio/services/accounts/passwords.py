@@ -9,37 +9,37 @@ from studio.errors import InvalidError
 if TYPE_CHECKING:
     from pwdlib import PasswordHash
 
-SHORTEST, LONGEST = 10, 200
+MIN_LENGTH, MAX_LENGTH = 10, 200
 
-AT_ONCE = BoundedSemaphore(2)
+CONCURRENT_HASHES = BoundedSemaphore(2)
 """Two hundred sign-ins at a time would take 12.8 GB."""
 
 
-def digest(password: str) -> str:
+def hash_password(password: str) -> str:
     """Return the hash that is kept.
 
     Raises:
         InvalidError: it is too short, or absurdly long.
 
     """
-    if not SHORTEST <= len(password) <= LONGEST:
+    if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
         raise InvalidError(
-            f"A password has {SHORTEST} characters or more, and at most {LONGEST}.",
+            f"A password has {MIN_LENGTH} characters or more, and at most {MAX_LENGTH}.",
             hint="A few words in a row are easier to remember than signs.",
             param="password",
         )
-    with AT_ONCE:
+    with CONCURRENT_HASHES:
         return _hasher().hash(password)
 
 
-def fits(password: str, kept: str) -> bool:
+def verify_password(password: str, kept: str) -> bool:
     """Whether a password is the one that was kept. Takes as long where none is."""
-    with AT_ONCE:
-        return _hasher().verify(password[:LONGEST], kept or _nobodys()) and bool(kept)
+    with CONCURRENT_HASHES:
+        return _hasher().verify(password[:MAX_LENGTH], kept or _dummy_hash()) and bool(kept)
 
 
 @cache
-def _nobodys() -> str:
+def _dummy_hash() -> str:
     """Hash something, so that a name without a password takes as long to refuse as any other."""
     return _hasher().hash("nobody has this password")
 

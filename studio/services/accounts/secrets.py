@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LONGEST = 4000
-KEY_LENGTH = 32
+MAX_LENGTH = 4000
+MIN_KEY_LENGTH = 32
 """How many characters a key has at least."""
 
 TITLES = {
@@ -49,7 +49,7 @@ TITLES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class SecretInfo:
     """What may be told of a secret: never what it is."""
 
     name: str
@@ -62,7 +62,7 @@ class Known:
     """Why one that was set cannot be used."""
 
 
-def keep(db: Session, settings: Settings, name: str, value: str, who: str) -> None:
+def store(db: Session, settings: Settings, name: str, value: str, who: str) -> None:
     """Lock a secret away, in place of the one before.
 
     Raises:
@@ -73,18 +73,18 @@ def keep(db: Session, settings: Settings, name: str, value: str, who: str) -> No
     """
     _require_name(name)
     value = value.strip()
-    if not value.isprintable() or not 0 < len(value) <= LONGEST:
+    if not value.isprintable() or not 0 < len(value) <= MAX_LENGTH:
         raise InvalidError(
-            f"A secret is one line of at most {LONGEST} characters.",
+            f"A secret is one line of at most {MAX_LENGTH} characters.",
             hint="Copy it again, without what stands around it.",
             param="value",
         )
     redaction.register_secrets([value])
-    locked = _maker(db, settings, name).encrypt(f"{name}\n{value}".encode()).decode()
+    locked = _require_cipher(db, settings, name).encrypt(f"{name}\n{value}".encode()).decode()
     db.merge(Secret(name=name, locked=locked, set_by=who, set_at=now()))
 
 
-def forget(db: Session, name: str) -> None:
+def delete(db: Session, name: str) -> None:
     """Delete a secret.
 
     Raises:
@@ -101,21 +101,21 @@ def forget(db: Session, name: str) -> None:
     db.delete(found)
 
 
-def known(db: Session, settings: Settings) -> list[Known]:
+def list_secrets(db: Session, settings: Settings) -> list[SecretInfo]:
     """Return which secrets there are and where from; none of them is told."""
     kept = {row.name: row for row in db.exec(select(Secret))}
-    return [_known(settings, name, kept.get(name)) for name in SECRETS]
+    return [_secret_info(settings, name, kept.get(name)) for name in SECRETS]
 
 
-def laid_under(db: Session, settings: Settings) -> Settings:
+def settings_with_secrets(db: Session, settings: Settings) -> Settings:
     """Return the settings with the secrets that were set here, where the environment has none.
 
     One that cannot be read is left out.
     """
     found = {}
-    for row in _lacking(db, settings, SECRETS):
+    for row in _rows_not_in_environment(db, settings, SECRETS):
         try:
-            found[row.name] = SecretStr(_value(settings, row))
+            found[row.name] = SecretStr(_decrypt(settings, row))
         except UnavailableError as error:
             log.warning("secret_unreadable", extra={"secret": row.name, "reason": error.message})
     redaction.register_secrets([settings.value(name) for name in SECRETS])
@@ -123,37 +123,40 @@ def laid_under(db: Session, settings: Settings) -> Settings:
     return settings.model_copy(update=found) if found else settings
 
 
-def hide(engine: Engine, settings: Settings) -> None:
+def register_for_redaction(engine: Engine, settings: Settings) -> None:
     """Keep out of all that this process writes and shows whatever is secret by now."""
     with read_session(engine) as db:
-        laid_under(db, settings)
+        settings_with_secrets(db, settings)
 
 
-def given(db: Session, settings: Settings, names: Iterable[str]) -> Settings:
+def settings_with_required(db: Session, settings: Settings, names: Iterable[str]) -> Settings:
     """Return the settings with these secrets, for what cannot do without those that were set.
 
     Raises:
         UnavailableError: one was set and cannot be read.
 
     """
-    found = {one.name: SecretStr(_value(settings, one)) for one in _lacking(db, settings, names)}
+    found = {
+        one.name: SecretStr(_decrypt(settings, one))
+        for one in _rows_not_in_environment(db, settings, names)
+    }
     return settings.model_copy(update=found) if found else settings
 
 
-def _lacking(db: Session, settings: Settings, names: Iterable[str]) -> list[Secret]:
+def _rows_not_in_environment(db: Session, settings: Settings, names: Iterable[str]) -> list[Secret]:
     """Return what is kept of those that the environment does not tell."""
     wanted = {name for name in names if not settings.value(name)}
     return [row for row in db.exec(select(Secret)) if row.name in wanted] if wanted else []
 
 
-def _known(settings: Settings, name: str, row: Secret | None) -> Known:
+def _secret_info(settings: Settings, name: str, row: Secret | None) -> SecretInfo:
     trouble = ""
     if row is not None:
         try:
-            _value(settings, row)
+            _decrypt(settings, row)
         except UnavailableError as error:
             trouble = f"{error.message} {error.hint}"
-    return Known(
+    return SecretInfo(
         name=name,
         title=TITLES[name],
         variable=f"STUDIO_{name.upper()}",
@@ -164,10 +167,10 @@ def _known(settings: Settings, name: str, row: Secret | None) -> Known:
     )
 
 
-def _value(settings: Settings, row: Secret) -> str:
+def _decrypt(settings: Settings, row: Secret) -> str:
     from cryptography.fernet import InvalidToken  # noqa: PLC0415 -- heavy import
 
-    lock = _lock(settings)
+    lock = _load_cipher(settings)
     if lock is None:
         raise UnavailableError(
             f"{TITLES[row.name]}: its key, {settings.secret_file}, is missing.",
@@ -186,9 +189,9 @@ def _value(settings: Settings, row: Secret) -> str:
     return value
 
 
-def _maker(db: Session, settings: Settings, name: str) -> "Fernet":
+def _require_cipher(db: Session, settings: Settings, name: str) -> "Fernet":
     """Return the lock for a new secret; the first one makes the key."""
-    lock = _lock(settings)
+    lock = _load_cipher(settings)
     if lock is not None:
         return lock
     if others := [row.name for row in db.exec(select(Secret)) if row.name != name]:
@@ -197,22 +200,22 @@ def _maker(db: Session, settings: Settings, name: str) -> "Fernet":
             hint=f"Put the file back, or forget them first: {', '.join(sorted(others))}.",
         )
     _make_key(settings.secret_file)
-    made = _lock(settings)
+    made = _load_cipher(settings)
     assert made is not None  # noqa: S101 -- it was just made
     return made
 
 
-def _lock(settings: Settings) -> "Fernet | None":
+def _load_cipher(settings: Settings) -> "Fernet | None":
     """Return what locks and opens, or None while there is no key."""
     key = settings.secret_key.get_secret_value()
     if not key and settings.secret_file.exists():
-        with locks.usable(settings.home):
+        with locks.explain_os_errors(settings.home):
             key = settings.secret_file.read_text("utf-8", "replace").strip()
     if not key:
         return None
-    if len(key) < KEY_LENGTH:
+    if len(key) < MIN_KEY_LENGTH:
         raise UnavailableError(
-            f"The key that locks secrets has fewer than {KEY_LENGTH} characters.",
+            f"The key that locks secrets has fewer than {MIN_KEY_LENGTH} characters.",
             hint="Make one: openssl rand -base64 32",
         )
     from cryptography.fernet import Fernet  # noqa: PLC0415 -- heavy import
@@ -222,12 +225,12 @@ def _lock(settings: Settings) -> "Fernet | None":
 
 def _make_key(file: Path) -> None:
     """Write a key that no other install has. It appears whole, for its owner alone."""
-    with locks.usable(file.parent):
+    with locks.explain_os_errors(file.parent):
         new = file.with_name(f".new-{file.name}")
         new.unlink(missing_ok=True)
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as opened:
-            opened.write(base64.urlsafe_b64encode(os.urandom(KEY_LENGTH)) + b"\n")
+            opened.write(base64.urlsafe_b64encode(os.urandom(MIN_KEY_LENGTH)) + b"\n")
             opened.flush()
             os.fsync(opened.fileno())
         new.replace(file)

@@ -17,17 +17,17 @@ from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run
 from studio.services.metrics import metric_summaries
 
-WINDOW = 10
+SMOOTHING_STEPS = 10
 """How many steps a noisy metric is averaged over."""
-STEADY = frozenset({"learning_rate", "loss_scale", "skipped_steps", "tokens"})
+UNSMOOTHED_METRICS = frozenset({"learning_rate", "loss_scale", "skipped_steps", "tokens"})
 """Numbers that are what they are at every step: smoothing them would show what never was."""
 
-Key = tuple[int, str]
+RunMetric = tuple[int, str]
 """A run's number and a metric."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class MetricPair:
     """One metric of a run and of its baseline, as they are compared."""
 
     value: float
@@ -45,25 +45,27 @@ class Reading:
 
 def is_noisy(metric: str) -> bool:
     """Whether a metric jumps from batch to batch. Validations average over all their rows."""
-    return metric not in STEADY and not metric.startswith(("eval_", "best_", "nonfinite_"))
+    return metric not in UNSMOOTHED_METRICS and not metric.startswith(
+        ("eval_", "best_", "nonfinite_")
+    )
 
 
-def readings(db: Session, runs: Sequence[Run], base: Run) -> dict[Key, Reading]:
+def pair_metrics(db: Session, runs: Sequence[Run], base: Run) -> dict[RunMetric, MetricPair]:
     """Return what of each run compares with the baseline, by run and metric."""
     numbers = [run.id or 0 for run in (*runs, base)]
-    sums = metric_summaries.of(db, numbers)
-    pairs = ((run, _pair(db, run, base, sums)) for run in runs if run is not base)
+    sums = metric_summaries.load_by_run(db, numbers)
+    pairs = ((run, _pair_runs(db, run, base, sums)) for run in runs if run is not base)
     return {(run.id or 0, key): reading for run, told in pairs for key, reading in told.items()}
 
 
-def _pair(
+def _pair_runs(
     db: Session, run: Run, base: Run, sums: Mapping[int, Mapping[str, MetricSummary]]
-) -> dict[str, Reading]:
+) -> dict[str, MetricPair]:
     shared = [key for key in run.metrics if key in base.metrics]
     of_run, of_base = (sums.get(one.id or 0, {}) for one in (run, base))
     if {run.status, base.status} == {RunStatus.SUCCEEDED}:
         return {
-            key: _at_the_end(key, run.metrics[key], base.metrics[key], of_run, of_base)
+            key: _pair_at_end(key, run.metrics[key], base.metrics[key], of_run, of_base)
             for key in shared
         }
     last = {
@@ -71,56 +73,56 @@ def _pair(
         for key in shared
         if key in of_run and key in of_base
     }
-    told = [_points(db, one.id or 0, last) for one in (run, base)]
-    found = ((key, _at_step(key, told[0][key], told[1][key])) for key in last)
+    told = [_load_points(db, one.id or 0, last) for one in (run, base)]
+    found = ((key, _pair_at_step(key, told[0][key], told[1][key])) for key in last)
     return {key: reading for key, reading in found if reading}
 
 
-def _at_the_end(
+def _pair_at_end(
     key: str,
     value: float,
     baseline: float,
     of_run: Mapping[str, MetricSummary],
     of_base: Mapping[str, MetricSummary],
-) -> Reading:
+) -> MetricPair:
     means = [one[key].mean10 if key in one else None for one in (of_run, of_base)]
     counts = [one[key].count if key in one else 0 for one in (of_run, of_base)]
     if not is_noisy(key) or max(counts) <= 1 or None in means:
-        return Reading(value=value, baseline=baseline)
-    return Reading(value=means[0] or 0.0, baseline=means[1] or 0.0, steps=WINDOW)
+        return MetricPair(value=value, baseline=baseline)
+    return MetricPair(value=means[0] or 0.0, baseline=means[1] or 0.0, steps=SMOOTHING_STEPS)
 
 
-def _at_step(
+def _pair_at_step(
     key: str, run: Sequence[tuple[int, float]], base: Sequence[tuple[int, float]]
-) -> Reading | None:
+) -> MetricPair | None:
     """Compare points of two runs, oldest first, none of them beyond what both have reached."""
     steps = {step for step, _value in run} & {step for step, _value in base}
     if not steps:
         return None
     until = max(steps)
-    width = WINDOW if is_noisy(key) else 1
+    width = SMOOTHING_STEPS if is_noisy(key) else 1
     means = [
         fmean([value for step, value in points if step <= until][-width:]) for points in (run, base)
     ]
-    return Reading(value=means[0], baseline=means[1], step=until, steps=width)
+    return MetricPair(value=means[0], baseline=means[1], step=until, steps=width)
 
 
-def _points(
+def _load_points(
     db: Session, run_id: int, last: Mapping[str, int]
 ) -> Mapping[str, list[tuple[int, float]]]:
     """Return the finite numbers of a run until the last step of each metric, oldest first."""
     points: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for key, until in last.items():
-        points[key] = _newest(db, run_id, key, until)
+        points[key] = _load_newest(db, run_id, key, until)
     return points
 
 
-def _newest(db: Session, run_id: int, key: str, until: int) -> list[tuple[int, float]]:
+def _load_newest(db: Session, run_id: int, key: str, until: int) -> list[tuple[int, float]]:
     query = (
         select(Metric.step, Metric.value)
         .where(Metric.run_id == run_id, Metric.key == key, Metric.step <= until)
         .where(col(Metric.value).is_not(None))
         .order_by(col(Metric.step).desc())
-        .limit(WINDOW * 2)
+        .limit(SMOOTHING_STEPS * 2)
     )
     return [(step, value) for step, value in reversed(db.exec(query).all()) if value is not None]

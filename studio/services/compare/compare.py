@@ -11,13 +11,13 @@ from studio.db.tables import Run, Sample
 from studio.errors import InvalidError
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare import comparable_metrics, recipe_differences, seed_noise
-from studio.services.compare.comparable_metrics import Reading
-from studio.services.compare.recipe_differences import Difference
-from studio.services.compare.run_labels import run_labels
-from studio.services.compare.seed_noise import Judgement, Noise, Repeats
+from studio.services.compare.comparable_metrics import MetricPair
+from studio.services.compare.recipe_differences import SettingDifference
+from studio.services.compare.run_labels import label_runs
+from studio.services.compare.seed_noise import NoiseVerdict, RepeatStats, SeedNoise
 from studio.services.runs import runs
 
-MOST_RUNS = 50
+MAX_RUNS = 50
 
 LOWER_IS_BETTER = {
     "loss": True,
@@ -34,11 +34,11 @@ LOWER_IS_BETTER = {
 }
 """Metrics with a direction. Any other is neither better nor worse when it changes."""
 
-WITHOUT_NOISE = frozenset({"peak_memory_bytes", "skipped_steps"})
+NOISELESS_METRICS = frozenset({"peak_memory_bytes", "skipped_steps"})
 """Counts that a repeat does not change much: any difference is one."""
-PER_STEP = frozenset({"step_seconds"})
+PER_STEP_METRICS = frozenset({"step_seconds"})
 """Metrics that say something only between runs whose steps read as many examples."""
-BATCH = (
+BATCH_SETTINGS = (
     "optimisation.per_device_train_batch_size",
     "optimisation.gradient_accumulation_steps",
     "data.max_length",
@@ -48,7 +48,7 @@ BATCH = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class MetricCell:
     """A run's final value of one metric, against the baseline's."""
 
     value: float | None
@@ -57,11 +57,11 @@ class Cell:
     either is missing."""
     verdict: str = ""
     """better or worse; nothing where the metric has no direction or chance explains the delta."""
-    noise: Judgement = ""
+    noise: NoiseVerdict = ""
     """Where the delta lies against what seeds alone do; nothing where there is no delta."""
-    repeats: Repeats | None = None
+    repeats: RepeatStats | None = None
     """The metric over the run and its repeats, where there are at least two."""
-    reading: Reading | None = None
+    reading: MetricPair | None = None
     """What was compared, where it is not the final number of each."""
 
     @property
@@ -78,11 +78,11 @@ class Comparison:
     """Dotted recipe key to the value in each run, in the order of `runs`."""
     differing: tuple[str, ...]
     """The keys whose values are not all alike."""
-    differences: list[Difference]
-    metrics: dict[str, list[Cell]]
-    noise: Noise
+    differences: list[SettingDifference]
+    metrics: dict[str, list[MetricCell]]
+    noise: SeedNoise
     labels: dict[int, str]
-    """A name for each run; see `run_labels`."""
+    """A name for each run; see `label_runs`."""
 
 
 def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comparison:
@@ -92,25 +92,25 @@ def compare(db: Session, ids: Sequence[int], base_id: int | None = None) -> Comp
         InvalidError: too many runs, or a baseline that is not among them.
 
     """
-    found = chosen(db, ids)
+    found = load_runs(db, ids)
     base = next((run for run in found if run.id == base_id), None)
     if base_id is not None and base is None:
         raise InvalidError(f"Run {base_id} is not among the runs compared.", param="base")
-    settings = _settings(found)
-    known = seed_noise.of(db, found)
+    settings = _recipe_values(found)
+    known = seed_noise.measure_noise(db, found)
     return Comparison(
         runs=found,
         base=base or found[0],
         settings=settings,
         differing=tuple(key for key, values in settings.items() if len(set(map(repr, values))) > 1),
-        differences=recipe_differences.of(found),
-        metrics=_metrics(db, found, base or found[0], known),
+        differences=recipe_differences.diff_recipes(found),
+        metrics=_metric_cells(db, found, base or found[0], known),
         noise=known,
-        labels=run_labels(found),
+        labels=label_runs(found),
     )
 
 
-def chosen(db: Session, ids: Sequence[int]) -> list[Run]:
+def load_runs(db: Session, ids: Sequence[int]) -> list[Run]:
     """Return runs by number, each once.
 
     Raises:
@@ -118,44 +118,48 @@ def chosen(db: Session, ids: Sequence[int]) -> list[Run]:
 
     """
     unique = list(dict.fromkeys(ids))
-    if len(unique) > MOST_RUNS:
-        raise InvalidError(f"At most {MOST_RUNS} runs can be compared at once.", param="runs")
+    if len(unique) > MAX_RUNS:
+        raise InvalidError(f"At most {MAX_RUNS} runs can be compared at once.", param="runs")
     if not unique:
         raise InvalidError("No runs to compare.", hint="Name some: ?runs=1,2", param="runs")
     return [runs.get(db, run_id) for run_id in unique]
 
 
-def samples(db: Session, run_ids: Sequence[int]) -> list[Sample]:
+def list_samples(db: Session, run_ids: Sequence[int]) -> list[Sample]:
     """Return the answers of runs, by prompt, in the order in which they were written."""
     # Of those of one step, "after" comes last: going down the alphabet, it does.
     order = (col(Sample.position), col(Sample.step), col(Sample.stage).desc(), col(Sample.id))
     return list(db.exec(select(Sample).where(col(Sample.run_id).in_(run_ids)).order_by(*order)))
 
 
-def _settings(found: Sequence[Run]) -> dict[str, list[Any]]:
+def _recipe_values(found: Sequence[Run]) -> dict[str, list[Any]]:
     flat = [flatten(run.recipe.model_dump()) for run in found]
     names = dict.fromkeys(name for recipe in flat for name in recipe)
     return {name: [recipe.get(name) for recipe in flat] for name in names}
 
 
-def _metrics(db: Session, found: Sequence[Run], base: Run, known: Noise) -> dict[str, list[Cell]]:
+def _metric_cells(
+    db: Session, found: Sequence[Run], base: Run, known: SeedNoise
+) -> dict[str, list[MetricCell]]:
     names = dict.fromkeys(name for run in found for name in run.metrics)
-    told = comparable_metrics.readings(db, found, base)
+    told = comparable_metrics.pair_metrics(db, found, base)
     return {
-        name: [_cell(name, run, base, told.get((run.id or 0, name)), known) for run in found]
+        name: [_metric_cell(name, run, base, told.get((run.id or 0, name)), known) for run in found]
         for name in names
     }
 
 
-def _cell(name: str, run: Run, base: Run, reading: Reading | None, known: Noise) -> Cell:
+def _metric_cell(
+    name: str, run: Run, base: Run, reading: MetricPair | None, known: SeedNoise
+) -> MetricCell:
     value, repeats = run.metrics.get(name), known.repeats(run.id or 0, name)
     if run is base or reading is None:
-        return Cell(value=value, repeats=repeats)
+        return MetricCell(value=value, repeats=repeats)
     delta = reading.value - reading.baseline
     noise = known.judge(run.id or 0, base.id or 0, name, delta)
-    is_told = noise == "beyond" or name in WITHOUT_NOISE
-    has_sense = name not in PER_STEP or _batch(run) == _batch(base)
-    return Cell(
+    is_told = noise == "beyond" or name in NOISELESS_METRICS
+    has_sense = name not in PER_STEP_METRICS or _batch_settings(run) == _batch_settings(base)
+    return MetricCell(
         value=value,
         delta=delta,
         verdict=_verdict(name, delta) if is_told and has_sense else "",
@@ -165,9 +169,9 @@ def _cell(name: str, run: Run, base: Run, reading: Reading | None, known: Noise)
     )
 
 
-def _batch(run: Run) -> list[Any]:
+def _batch_settings(run: Run) -> list[Any]:
     recipe = flatten(run.recipe.model_dump())
-    return [recipe.get(key) for key in BATCH]
+    return [recipe.get(key) for key in BATCH_SETTINGS]
 
 
 def _verdict(name: str, delta: float) -> str:

@@ -9,7 +9,7 @@ from studio.db.column_types import now
 from studio.db.summaries import SavedComparison
 from studio.errors import InvalidError, NotFoundError
 
-MOST_NAME, MOST_TEXT, MOST_QUERY = 200, 20_000, 8_000
+MAX_NAME, MAX_TEXT, MAX_QUERY = 200, 20_000, 8_000
 """Characters."""
 
 
@@ -20,13 +20,15 @@ def save(db: Session, name: str, text: str, query: str) -> SavedComparison:
         InvalidError: it has no name, no runs, or is too long.
 
     """
-    made = SavedComparison(name=_name(name), text=_text(text), query=_query(query))
+    made = SavedComparison(
+        name=_clean_name(name), text=_clean_text(text), query=_clean_query(query)
+    )
     db.add(made)
     db.flush()
     return made
 
 
-def change(
+def update(
     db: Session,
     number: int,
     *,
@@ -42,9 +44,9 @@ def change(
 
     """
     found = get(db, number)
-    found.name = found.name if name is None else _name(name)
-    found.text = found.text if text is None else _text(text)
-    found.query = found.query if query is None else _query(query)
+    found.name = found.name if name is None else _clean_name(name)
+    found.text = found.text if text is None else _clean_text(text)
+    found.query = found.query if query is None else _clean_query(query)
     found.changed_at = now()
     return found
 
@@ -69,23 +71,23 @@ def delete(db: Session, number: int) -> None:
     db.delete(get(db, number))
 
 
-def _name(name: str) -> str:
-    if not name.strip() or len(name) > MOST_NAME:
+def _clean_name(name: str) -> str:
+    if not name.strip() or len(name) > MAX_NAME:
         raise InvalidError(
-            "A comparison needs a name.", hint=f"At most {MOST_NAME} characters.", param="name"
+            "A comparison needs a name.", hint=f"At most {MAX_NAME} characters.", param="name"
         )
     return name.strip()
 
 
-def _text(text: str) -> str:
-    if len(text) > MOST_TEXT:
-        raise InvalidError(f"The text has more than {MOST_TEXT} characters.", param="text")
+def _clean_text(text: str) -> str:
+    if len(text) > MAX_TEXT:
+        raise InvalidError(f"The text has more than {MAX_TEXT} characters.", param="text")
     return text.replace("\r\n", "\n").strip()
 
 
-def _query(query: str) -> str:
+def _clean_query(query: str) -> str:
     kept = query.strip().removeprefix("/compare").removeprefix("?")
-    if len(kept) > MOST_QUERY or not parse_qs(kept).get("runs"):
+    if len(kept) > MAX_QUERY or not parse_qs(kept).get("runs"):
         raise InvalidError(
             "That is no address of a comparison.",
             hint="It names its runs, as in runs=1,2.",

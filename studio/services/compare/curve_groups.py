@@ -13,55 +13,57 @@ from itertools import pairwise
 
 from studio.db.tables import Run
 from studio.recipe.dotted_keys import flatten
-from studio.services.compare.seed_noise import SEEDS, but_for_seed
+from studio.services.compare.seed_noise import SEEDS, recipe_key
 from studio.services.metrics.metrics import Curves, Series
 
-SEED = "seed"
+BY_SEED = "seed"
 """The grouping by everything but the seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class CurveGroup:
     """Runs that are drawn as one."""
 
     label: str
     runs: Sequence[int]
 
 
-def of(chosen: Sequence[Run], key: str) -> list[Group]:
+def group_runs(chosen: Sequence[Run], key: str) -> list[CurveGroup]:
     """Put runs into groups by a setting, by dotted key, or by all but the seed."""
     found: dict[object, list[Run]] = defaultdict(list)
     for run in chosen:
-        found[but_for_seed(run) if key == SEED else _value(run, key)].append(run)
-    if key == SEED:
-        names = _told_apart([members[0] for members in found.values()])
+        found[recipe_key(run) if key == BY_SEED else _setting_value(run, key)].append(run)
+    if key == BY_SEED:
+        names = _distinct_labels([members[0] for members in found.values()])
     else:
         names = [f"{key.rpartition('.')[2]} = {value}" for value in found]
     return [
-        Group(label=name, runs=[run.id or 0 for run in members])
+        CurveGroup(label=name, runs=[run.id or 0 for run in members])
         for name, members in zip(names, found.values(), strict=True)
     ]
 
 
-def gathered(
-    curves: Curves, groups: Sequence[Group], keys: Sequence[str]
+def merge_curves(
+    curves: Curves, groups: Sequence[CurveGroup], keys: Sequence[str]
 ) -> dict[str, list[Series]]:
     """Return for each metric the groups' lines, in the order of the groups."""
     return {
         key: [
-            _line([one for run in group.runs if (one := curves.series.get((run, key)))], curves.x)
+            _mean_line(
+                [one for run in group.runs if (one := curves.series.get((run, key)))], curves.x
+            )
             for group in groups
         ]
         for key in keys
     }
 
 
-def _value(run: Run, key: str) -> str:
+def _setting_value(run: Run, key: str) -> str:
     value = flatten(run.recipe.model_dump()).get(key)
     return "none" if value is None else str(value)
 
 
-def _told_apart(first: Sequence[Run]) -> list[str]:
+def _distinct_labels(first: Sequence[Run]) -> list[str]:
     """Name recipes by the settings in which they differ; where none do, by the runs' names."""
     flat = [flatten(run.recipe.model_dump()) for run in first]
     keys = [
@@ -76,8 +78,8 @@ def _told_apart(first: Sequence[Run]) -> list[str]:
     ]
 
 
-def _line(members: Sequence[Series], x: Sequence[float]) -> Series:
-    columns = [list(_between(x, one.mean)) for one in members]
+def _mean_line(members: Sequence[Series], x: Sequence[float]) -> Series:
+    columns = [list(_interpolate(x, one.mean)) for one in members]
     told = [[one for one in row if one is not None] for row in zip(*columns, strict=True)]
     told = told or [[] for _ in x]
     broken = [(one.first_broken, one.broken_run) for one in members if one.first_broken is not None]
@@ -92,7 +94,7 @@ def _line(members: Sequence[Series], x: Sequence[float]) -> Series:
     )
 
 
-def _between(x: Sequence[float], values: Sequence[float | None]) -> Iterator[float | None]:
+def _interpolate(x: Sequence[float], values: Sequence[float | None]) -> Iterator[float | None]:
     """Read a curve at every place between its first point and its last."""
     known = [(place, value) for place, value in zip(x, values, strict=True) if value is not None]
     places = [place for place, _ in known]

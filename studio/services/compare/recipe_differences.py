@@ -12,13 +12,13 @@ from studio.methods import RECIPES
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare.seed_noise import SEEDS
 
-NAME = "name"
-NOISE = SEEDS | {NAME}
+NAME_KEY = "name"
+IGNORED_KEYS = SEEDS | {NAME_KEY}
 """What tells runs apart and is no reason for a difference: left out unless it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class SettingDifference:
     """One setting in all runs."""
 
     key: str
@@ -38,13 +38,13 @@ class Difference:
         return self.key.split(".")
 
 
-def of(chosen: Sequence[Run]) -> list[Difference]:
+def diff_recipes(chosen: Sequence[Run]) -> list[SettingDifference]:
     """Return every setting that any of the runs has, names first, in the order of the recipe."""
-    flat = [{NAME: run.name} | flatten(run.recipe.model_dump()) for run in chosen]
-    usual = [_as_it_comes(run.recipe.model_dump()) for run in chosen]
+    flat = [{NAME_KEY: run.name} | flatten(run.recipe.model_dump()) for run in chosen]
+    usual = [_recipe_defaults(run.recipe.model_dump()) for run in chosen]
     keys = dict.fromkeys(key for one in flat for key in one)
     return [
-        Difference(
+        SettingDifference(
             key=key,
             values=[one.get(key) for one in flat],
             defaults=[
@@ -56,21 +56,21 @@ def of(chosen: Sequence[Run]) -> list[Difference]:
     ]
 
 
-def in_sections(found: Sequence[Difference]) -> dict[str, list[Difference]]:
+def group_by_section(found: Sequence[SettingDifference]) -> dict[str, list[SettingDifference]]:
     """Group settings by the section of the recipe they stand in; the recipe's own come first."""
-    sections: dict[str, list[Difference]] = {"": []}
+    sections: dict[str, list[SettingDifference]] = {"": []}
     for one in found:
         section = one.path[0] if len(one.path) > 1 else ""
         sections.setdefault(section, []).append(one)
     return {name: rows for name, rows in sections.items() if rows}
 
 
-def _as_it_comes(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _defaults(recipe["method"], recipe["adapter"]["kind"])
+def _recipe_defaults(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _method_defaults(recipe["method"], recipe["adapter"]["kind"])
 
 
 @lru_cache(maxsize=64)
-def _defaults(method: str, adapter: str) -> Mapping[str, Any]:
+def _method_defaults(method: str, adapter: str) -> Mapping[str, Any]:
     """Return a recipe of which nothing was said but what must be; that is left out."""
     needed = {"base_model": "-", "dataset": "-"}
     try:

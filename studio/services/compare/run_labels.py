@@ -8,12 +8,12 @@ from studio.db.tables import Run
 from studio.recipe.dotted_keys import flatten
 from studio.services.compare.seed_noise import SEEDS
 
-MOST_SETTINGS = 2
-NAMES_ITSELF = frozenset({"precision", "base_model", "dataset", "adapter.kind"})
+MAX_SETTINGS = 2
+SELF_EXPLANATORY = frozenset({"precision", "base_model", "dataset", "adapter.kind"})
 """Settings whose value says what they are."""
 
 
-def run_labels(runs: Sequence[Run]) -> dict[int, str]:
+def label_runs(runs: Sequence[Run]) -> dict[int, str]:
     """Return a name for each run, by number. Runs of one name say which settings differ, too.
 
     Runs of one name and one recipe are left alike: only their numbers tell them apart.
@@ -21,22 +21,24 @@ def run_labels(runs: Sequence[Run]) -> dict[int, str]:
     counts = Counter(run.name for run in runs)
     labels = {run.id or 0: run.name for run in runs}
     for name in (name for name, count in counts.items() if count > 1):
-        labels |= _distinguished(name, [run for run in runs if run.name == name])
+        labels |= _labels_with_settings(name, [run for run in runs if run.name == name])
     return labels
 
 
-def _distinguished(name: str, runs: Sequence[Run]) -> dict[int, str]:
+def _labels_with_settings(name: str, runs: Sequence[Run]) -> dict[int, str]:
     recipes = [flatten(run.recipe.model_dump()) for run in runs]
     keys = [key for key in recipes[0] if len({repr(recipe.get(key)) for recipe in recipes}) > 1]
     # The seed says least, so it comes last.
-    chosen = sorted(keys, key=lambda key: key in SEEDS)[:MOST_SETTINGS]
-    about = [", ".join(_setting(key, recipe.get(key)) for key in chosen) for recipe in recipes]
+    chosen = sorted(keys, key=lambda key: key in SEEDS)[:MAX_SETTINGS]
+    about = [
+        ", ".join(_format_setting(key, recipe.get(key)) for key in chosen) for recipe in recipes
+    ]
     return {
         run.id or 0: f"{name} ({told})" if told else name
         for run, told in zip(runs, about, strict=True)
     }
 
 
-def _setting(key: str, value: Any) -> str:  # noqa: ANN401 -- any value of a recipe
+def _format_setting(key: str, value: Any) -> str:  # noqa: ANN401 -- any value of a recipe
     leaf = key.rpartition(".")[2]
-    return str(value) if key in NAMES_ITSELF else f"{leaf} {value}"
+    return str(value) if key in SELF_EXPLANATORY else f"{leaf} {value}"

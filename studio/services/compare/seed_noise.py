@@ -22,24 +22,24 @@ from studio.recipe.dotted_keys import flatten
 SEEDS = frozenset({"optimisation.seed"})
 """The keys of a recipe that are chance and nothing else."""
 
-ENOUGH = 2
+MIN_REPEATS = 2
 """Runs of one recipe without which nothing can be said."""
 
-SIBLINGS = 200
+MAX_SIBLINGS = 200
 """Of the experiments' other runs, as many of the newest are looked at."""
 
-TIMES = 2
+SIGNIFICANT_DEVIATIONS = 2
 """By how many deviations a difference exceeds chance."""
 
-Judgement = Literal["", "beyond", "within", "seed", "unknown"]
+NoiseVerdict = Literal["", "beyond", "within", "seed", "unknown"]
 """Where a difference lies: beyond or within the noise; between seeds of one recipe; unknown."""
 
-Recipe = tuple[tuple[str, str], ...]
+RecipeKey = tuple[tuple[str, str], ...]
 """What runs have in common that differ in nothing but their seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeats:
+class RepeatStats:
     """One metric over the runs of one recipe."""
 
     mean: float
@@ -49,26 +49,26 @@ class Repeats:
 
 
 @dataclass(frozen=True, slots=True)
-class Noise:
+class SeedNoise:
     """What is known of each recipe's scatter."""
 
-    recipes: Mapping[int, Recipe]
+    recipes: Mapping[int, RecipeKey]
     """By run."""
-    finals: Mapping[Recipe, Sequence[Mapping[str, float]]]
+    finals: Mapping[RecipeKey, Sequence[Mapping[str, float]]]
     """The final numbers of the runs that succeeded."""
 
-    def repeats(self, run: int, metric: str) -> Repeats | None:
+    def repeats(self, run: int, metric: str) -> RepeatStats | None:
         """Return a metric over a run and its repeats, where there are enough of them."""
         told = [
             one[metric]
             for one in self.finals.get(self.recipes[run], ())
             if math.isfinite(one.get(metric, math.nan))
         ]
-        if len(told) < ENOUGH:
+        if len(told) < MIN_REPEATS:
             return None
-        return Repeats(mean=fmean(told), spread=stdev(told), n=len(told))
+        return RepeatStats(mean=fmean(told), spread=stdev(told), n=len(told))
 
-    def judge(self, run: int, base: int, metric: str, delta: float | None) -> Judgement:
+    def judge(self, run: int, base: int, metric: str, delta: float | None) -> NoiseVerdict:
         if delta is None or not math.isfinite(delta):
             return ""
         if self.recipes[run] == self.recipes[base]:
@@ -76,7 +76,7 @@ class Noise:
         known = [found.spread for one in (run, base) if (found := self.repeats(one, metric))]
         if not known:
             return "unknown"
-        limit = TIMES * math.hypot(known[0], known[-1])
+        limit = SIGNIFICANT_DEVIATIONS * math.hypot(known[0], known[-1])
         return "beyond" if abs(delta) > limit else "within"
 
     def count(self, run: int) -> int:
@@ -84,16 +84,16 @@ class Noise:
         return len(self.finals.get(self.recipes[run], ()))
 
 
-def of(db: Session, chosen: Sequence[Run]) -> Noise:
+def measure_noise(db: Session, chosen: Sequence[Run]) -> SeedNoise:
     """Look at runs, and at the others of their experiments."""
-    finals: dict[Recipe, list[Mapping[str, float]]] = defaultdict(list)
+    finals: dict[RecipeKey, list[Mapping[str, float]]] = defaultdict(list)
     for run in _with_siblings(db, chosen):
         if run.status is RunStatus.SUCCEEDED:
-            finals[but_for_seed(run)].append(run.metrics)
-    return Noise({run.id or 0: but_for_seed(run) for run in chosen}, finals)
+            finals[recipe_key(run)].append(run.metrics)
+    return SeedNoise({run.id or 0: recipe_key(run) for run in chosen}, finals)
 
 
-def but_for_seed(run: Run) -> Recipe:
+def recipe_key(run: Run) -> RecipeKey:
     """Return all that a run was given but its seed; runs of one group have it in common."""
     flat = flatten(run.recipe.model_dump())
     told = [(key, repr(value)) for key, value in flat.items() if key not in SEEDS]
@@ -111,6 +111,6 @@ def _with_siblings(db: Session, chosen: Sequence[Run]) -> Iterable[Run]:
             col(Run.id).not_in(known),
         )
         .order_by(col(Run.id).desc())
-        .limit(SIBLINGS)
+        .limit(MAX_SIBLINGS)
     )
     return [*chosen, *db.exec(others)]

@@ -12,7 +12,7 @@ from studio.services.precision.incompatibilities import Refusal
 from studio.weights import download_filter, model_metadata
 
 
-def refusals(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return why a recipe's conversations could not be written; nothing if they can."""
     if recipe.data.chat_template != "model" or not _lacks_template(db, recipe.base_model):
         return []

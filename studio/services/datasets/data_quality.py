@@ -18,24 +18,24 @@ from studio.intake.quality import finding_store
 from studio.intake.rows.paging import Page
 from studio.methods import AnyRecipe
 from studio.services.datasets import dataset_builds, datasets, versions
-from studio.services.datasets.dataset_builds import Built
-from studio.services.datasets.versions import Part, Which
+from studio.services.datasets.dataset_builds import BuildResult
+from studio.services.datasets.versions import Part, RowQuery
 from studio.services.precision.incompatibilities import Refusal
 from studio.services.tasks import tasks
 
 KIND = "look"
 
-REPEATED: dict[str, Literal["exact", "question"]] = {
+DUPLICATE_CODES: dict[str, Literal["exact", "question"]] = {
     "duplicates": "exact",
     "same_question": "question",
 }
 """Findings of which the first rows are kept, and how a mapping says so."""
 
-_UNEVEN = {"uneven_classes", "one_answer"}
+_IMBALANCE_CODES = {"uneven_classes", "one_answer"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class FindingRef:
     """Which finding's rows are to be left out."""
 
     code: str
@@ -45,46 +45,49 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class DataNotice:
     """What to say of a data set beside a recipe that names it."""
 
     sentence: str
     link: str
 
 
-def ask(db: Session, folder: Path, version: DatasetVersion) -> Task:
+def enqueue_scan(db: Session, folder: Path, version: DatasetVersion) -> Task:
     """Have the rows of an older version looked through; a chore that does so already is it."""
-    train, _validation = versions.files(folder, version)
+    train, _validation = versions.row_files(folder, version)
     params = {"rows": str(train.parent), "version": version.id}
-    return tasks.ask(db, KIND, _subject(version), params)
+    return tasks.enqueue(db, KIND, _task_subject(version), params)
 
 
-def of(db: Session, version: DatasetVersion) -> Task | None:
+def latest_scan(db: Session, version: DatasetVersion) -> Task | None:
     """Return the newest chore that looks through a version, or has done so."""
-    return next((one for one in tasks.of(db, _subject(version)) if one.kind == KIND), None)
+    return next(
+        (one for one in tasks.list_for_subject(db, _task_subject(version)) if one.kind == KIND),
+        None,
+    )
 
 
-def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
+def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
     version = db.get(DatasetVersion, chore.params["version"])
     if result and version is not None:
         version.findings = result["findings"]
 
 
-def can_leave_out(mapping: Mapping, finding: dict[str, Any]) -> bool:
+def can_exclude(mapping: Mapping, finding: dict[str, Any]) -> bool:
     """Whether reading the file in another way leaves out what was found.
 
     Rows of a second file are no rows of the one that is read, those that make all others useless
     are all there is, and classes become no more even by it.
     """
-    if finding["code"] in REPEATED:
+    if finding["code"] in DUPLICATE_CODES:
         return True
     is_here = finding["part"] == "train" or mapping.split.kind != "dataset"
-    return is_here and not finding["blocking"] and finding["code"] not in _UNEVEN
+    return is_here and not finding["blocking"] and finding["code"] not in _IMBALANCE_CODES
 
 
-def leave_rows_out(
+def exclude_rows(
     engine: Engine, folder: Path, dataset_id: int, numbers: list[int], limits: Limits
-) -> Built:
+) -> BuildResult:
     """Read the file again without some of its rows, by their numbers in the file.
 
     Raises:
@@ -93,13 +96,15 @@ def leave_rows_out(
 
     """
     with read_session(engine) as db:
-        mapping = versions.mapping_of(db, dataset_id)
-    return dataset_builds.again(engine, folder, dataset_id, _less(mapping, numbers), limits)
+        mapping = versions.current_mapping(db, dataset_id)
+    return dataset_builds.rebuild(
+        engine, folder, dataset_id, _mapping_excluding(mapping, numbers), limits
+    )
 
 
-def leave_out(
-    engine: Engine, folder: Path, dataset_id: int, wanted: Wanted, limits: Limits
-) -> Built:
+def exclude_finding(
+    engine: Engine, folder: Path, dataset_id: int, wanted: FindingRef, limits: Limits
+) -> BuildResult:
     """Read the file again without the rows of a finding.
 
     Raises:
@@ -116,8 +121,8 @@ def leave_out(
             hint="Look at what was found in that one.",
         )
     mapping = Mapping.model_validate(version.mapping)
-    less = _without(folder, version, mapping, wanted)
-    return dataset_builds.again(engine, folder, dataset_id, less, limits)
+    less = _mapping_without(folder, version, mapping, wanted)
+    return dataset_builds.rebuild(engine, folder, dataset_id, less, limits)
 
 
 def get(version: DatasetVersion, code: str, part: Part) -> dict[str, Any]:
@@ -138,22 +143,22 @@ def get(version: DatasetVersion, code: str, part: Part) -> dict[str, Any]:
     raise NotFoundError(f"Nothing like that was found in version {version.number}.")
 
 
-def spots(
-    folder: Path, version: DatasetVersion, which: Which, page: Page
+def locate_spans(
+    folder: Path, version: DatasetVersion, which: RowQuery, page: Page
 ) -> dict[int, spotted.Spotted]:
     """Return where in the rows of a page the finding that was asked for is, by their numbers."""
     if not which.finding:
         return {}
-    train, _validation = versions.files(folder, version)
+    train, _validation = versions.row_files(folder, version)
     twins = finding_store.rows_of(train.parent, which.finding, which.part)
     return {
         one.number: spotted.spot(which.finding, one.row, twins.get(one.number)) for one in page.rows
     }
 
 
-def refusals(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return what of the data keeps a recipe from starting."""
-    version = _version(db, recipe)
+    version = _find_version(db, recipe)
     found = (version.findings or []) if version else []
     return [
         Refusal(
@@ -161,36 +166,38 @@ def refusals(db: Session, recipe: AnyRecipe) -> list[Refusal]:
             hint=f"Look at data set {version.dataset_id} and read its file in another way, or "
             "choose another one.",
             param="dataset",
-            link=_link(version),
+            link=_problems_link(version),
         )
         for one in found
         if version and one["blocking"]
     ]
 
 
-def noted(db: Session, recipe: AnyRecipe) -> Noted | None:
+def build_notice(db: Session, recipe: AnyRecipe) -> DataNotice | None:
     """Return what to look at in a recipe's data that does not keep it from starting."""
-    version = _version(db, recipe)
+    version = _find_version(db, recipe)
     count = sum(not one["blocking"] for one in version.findings or []) if version else 0
     if version is None or not count:
         return None
     told = f"{count} things to look at in this data set"
     if count == 1:
         told = "1 thing to look at in this data set"
-    return Noted(sentence=told, link=_link(version))
+    return DataNotice(sentence=told, link=_problems_link(version))
 
 
-def _without(folder: Path, version: DatasetVersion, mapping: Mapping, wanted: Wanted) -> Mapping:
+def _mapping_without(
+    folder: Path, version: DatasetVersion, mapping: Mapping, wanted: FindingRef
+) -> Mapping:
     finding = get(version, wanted.code, wanted.part)
-    if not can_leave_out(mapping, finding):
+    if not can_exclude(mapping, finding):
         raise InvalidError(
             "These rows cannot be left out from here.",
             hint="Change the file they come from, and bring it again.",
             param="finding",
         )
-    if how := REPEATED.get(wanted.code):
+    if how := DUPLICATE_CODES.get(wanted.code):
         return mapping.model_copy(update={"deduplicate": how})
-    train, _validation = versions.files(folder, version)
+    train, _validation = versions.row_files(folder, version)
     rows = finding_store.rows_of(train.parent, wanted.code, wanted.part)
     numbers = finding_store.sources(train.parent, wanted.part, rows)
     if not numbers:
@@ -199,23 +206,23 @@ def _without(folder: Path, version: DatasetVersion, mapping: Mapping, wanted: Wa
             hint="Read the file anew: change how it is read, and use it.",
             param="finding",
         )
-    return _less(mapping, numbers)
+    return _mapping_excluding(mapping, numbers)
 
 
-def _less(mapping: Mapping, numbers: list[int]) -> Mapping:
+def _mapping_excluding(mapping: Mapping, numbers: list[int]) -> Mapping:
     return mapping.model_copy(update={"exclude": sorted({*mapping.exclude, *numbers})})
 
 
-def _version(db: Session, recipe: AnyRecipe) -> DatasetVersion | None:
+def _find_version(db: Session, recipe: AnyRecipe) -> DatasetVersion | None:
     try:
         return versions.require(db, recipe.dataset)
     except InvalidError:  # That is told beside its own field.
         return None
 
 
-def _link(version: DatasetVersion | None) -> str:
+def _problems_link(version: DatasetVersion | None) -> str:
     return f"/datasets/{version.dataset_id}#problems" if version else ""
 
 
-def _subject(version: DatasetVersion) -> str:
+def _task_subject(version: DatasetVersion) -> str:
     return f"version:{version.id}"

@@ -31,12 +31,12 @@ from studio.services.storage import atomic_dirs
 from studio.services.tasks import tasks
 
 KIND = "build"
-_UNPACKED = 8
+_UNPACKED_FACTOR = 8
 """How many times larger than a packed file its content is taken to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class BuildResult:
     """What became of a wish to read a file in one way."""
 
     version: DatasetVersion | None = None
@@ -46,7 +46,7 @@ class Built:
     chore: Task | None = None
 
 
-def bring(db: Session, folder: Path, upload: Upload) -> Dataset:
+def import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     """Keep a file with the rows that its mapping, or what is seen in it, makes of it.
 
     A file that is large or slow is read later: its data set has no version until then.
@@ -59,34 +59,36 @@ def bring(db: Session, folder: Path, upload: Upload) -> Dataset:
 
     """
     try:
-        return _bring(db, folder, upload)
+        return _import_file(db, folder, upload)
     except SlowReadingError:
-        return _bring_unseen(db, folder, upload)
+        return _import_undetected_file(db, folder, upload)
 
 
-def _bring(db: Session, folder: Path, upload: Upload) -> Dataset:
+def _import_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     if upload.arrival is None:
-        check_in_child(_arrived(upload))
+        check_in_child(_upload_reading(upload))
     if upload.is_draft:
-        return pending_datasets.add(db, folder, upload)
-    if _is_large(upload):
-        return _bring_large(db, folder, upload)
-    with atomic_dirs.staged(folder) as stage:
-        dataset = pending_datasets.described(upload)
+        return pending_datasets.create(db, folder, upload)
+    if _is_large_upload(upload):
+        return _import_large_file(db, folder, upload)
+    with atomic_dirs.staging_dir(folder) as stage:
+        dataset = pending_datasets.build_row(upload)
         first = stage / "1"
         first.mkdir()
-        made = _at_once(_arrived(upload)).write(first)
-        pending_datasets.put(upload, stage)
-        atomic_dirs.sync(first)
-        atomic_dirs.sync(stage)
+        made = _interactive_reading(_upload_reading(upload)).write(first)
+        pending_datasets.move_files(upload, stage)
+        atomic_dirs.sync_dir(first)
+        atomic_dirs.sync_dir(stage)
         # The first statement takes the database's write lock: all slow work is done by now.
-        dataset.name = datasets.free(db, dataset.name, is_chosen=not upload.may_rename)
-        pending_datasets.insert(db, folder, stage, dataset)
-        _insert(db, dataset, made)
+        dataset.name = datasets.available_name(db, dataset.name, is_chosen=not upload.may_rename)
+        pending_datasets.insert_row(db, folder, stage, dataset)
+        _insert_version(db, dataset, made)
     return dataset
 
 
-def again(engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Built:
+def rebuild(
+    engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits
+) -> BuildResult:
     """Read the file of a data set in another way, and let new runs learn from what that gives.
 
     The database is not held meanwhile.
@@ -99,24 +101,24 @@ def again(engine: Engine, folder: Path, dataset_id: int, mapping: Mapping, limit
     """
     with read_session(engine) as db:
         dataset = datasets.get(db, dataset_id)
-        job = _again(db, folder, dataset, mapping, limits)
+        job = _stored_reading(db, folder, dataset, mapping, limits)
     home = folder / str(dataset_id)
     if is_large(dataset.bytes, dataset.filename):
         with suppress(SlowReadingError):
             check(mapping, look(job.source, limits.at_once(), mapping).columns)
-        return _ask_again(engine, home, job)
+        return _enqueue_rebuild(engine, home, job)
     try:
         check_in_child(job)
-        with atomic_dirs.staged(home) as stage:
-            made = _at_once(job).write(stage)
-            atomic_dirs.sync(stage)
+        with atomic_dirs.staging_dir(home) as stage:
+            made = _interactive_reading(job).write(stage)
+            atomic_dirs.sync_dir(stage)
             with unit_of_work(engine) as db:
-                return keep(db, home, stage, made)
+                return save_version(db, home, stage, made)
     except SlowReadingError:
-        return _ask_again(engine, home, job)
+        return _enqueue_rebuild(engine, home, job)
 
 
-def keep(db: Session, home: Path, stage: Path, made: Converted) -> Built:
+def save_version(db: Session, home: Path, stage: Path, made: Converted) -> BuildResult:
     """Make rows that were written aside the version in use: a new one, unless one has them."""
     dataset = datasets.get(db, int(home.name))
     query = select(DatasetVersion).where(
@@ -124,19 +126,21 @@ def keep(db: Session, home: Path, stage: Path, made: Converted) -> Built:
     )
     same = db.exec(query).first()
     if same is not None:
-        return Built(version=versions.use(db, same.dataset_id, same.number), is_new=False)
-    version = _insert(db, dataset, made)
-    atomic_dirs.place(stage, home / str(version.number))
-    return Built(version=version)
+        return BuildResult(
+            version=versions.activate(db, same.dataset_id, same.number), is_new=False
+        )
+    version = _insert_version(db, dataset, made)
+    atomic_dirs.move_into_place(stage, home / str(version.number))
+    return BuildResult(version=version)
 
 
 def is_large(size: int, filename: str) -> bool:
     """Whether a file is read by a chore. What is packed may unpack to ten times as much."""
     is_packed = ending(filename) in {*PACKINGS, ARCHIVE}
-    return size * (_UNPACKED if is_packed else 1) > AT_ONCE_BYTES
+    return size * (_UNPACKED_FACTOR if is_packed else 1) > AT_ONCE_BYTES
 
 
-def _is_large(upload: Upload) -> bool:
+def _is_large_upload(upload: Upload) -> bool:
     held = upload.validation
     return is_large(upload.path.stat().st_size, upload.filename) or (
         held is not None
@@ -144,12 +148,15 @@ def _is_large(upload: Upload) -> bool:
     )
 
 
-def of(db: Session, dataset_id: int) -> Task | None:
+def latest_task(db: Session, dataset_id: int) -> Task | None:
     """Return the newest chore that reads, or has read, the file of a data set."""
-    return next((one for one in tasks.of(db, _subject(dataset_id)) if one.kind == KIND), None)
+    return next(
+        (one for one in tasks.list_for_subject(db, _task_subject(dataset_id)) if one.kind == KIND),
+        None,
+    )
 
 
-def ask(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Task:
+def enqueue(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Limits) -> Task:
     """Have a chore read the file of a data set in another way, however small it is.
 
     Raises:
@@ -158,11 +165,11 @@ def ask(db: Session, folder: Path, dataset_id: int, mapping: Mapping, limits: Li
 
     """
     dataset = datasets.get(db, dataset_id)
-    job = _again(db, folder, dataset, mapping, limits)
-    return _ask(db, dataset, folder / str(dataset_id), job)
+    job = _stored_reading(db, folder, dataset, mapping, limits)
+    return _enqueue_reading(db, dataset, folder / str(dataset_id), job)
 
 
-def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
+def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
     """Take what a chore has seen in a file and made of it, or note that it has failed."""
     home = Path(chore.params["home"])
     dataset = db.get(Dataset, int(home.name))
@@ -172,55 +179,55 @@ def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
         seen = ARRIVAL.validate_python(result["arrival"])
         dataset.detected, dataset.status = seen.detected, DatasetStatus.DRAFT
     if "rows" in result:
-        keep(db, home, Path(result["rows"]), CONVERTED.validate_python(result["converted"]))
+        save_version(db, home, Path(result["rows"]), CONVERTED.validate_python(result["converted"]))
     elif dataset.version is None and not result:
         dataset.status = DatasetStatus.FAILED
 
 
-def _bring_large(db: Session, folder: Path, upload: Upload) -> Dataset:
+def _import_large_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     source = Source(path=upload.path, filename=upload.filename, options=upload.options)
     seen = look(source, upload.limits.at_once(), upload.mapping)
     if upload.mapping is not None:
         check(upload.mapping, seen.columns)
-    dataset = pending_datasets.add(db, folder, upload)
+    dataset = pending_datasets.create(db, folder, upload)
     split = Split(kind="dataset") if upload.validation else seen.detected.mapping.split
     mapping = upload.mapping or seen.detected.mapping.model_copy(update={"split": split})
-    job = _again(db, folder, dataset, mapping, upload.limits)
-    _ask(db, dataset, folder / str(dataset.id), job)
+    job = _stored_reading(db, folder, dataset, mapping, upload.limits)
+    _enqueue_reading(db, dataset, folder / str(dataset.id), job)
     return dataset
 
 
-def _bring_unseen(db: Session, folder: Path, upload: Upload) -> Dataset:
+def _import_undetected_file(db: Session, folder: Path, upload: Upload) -> Dataset:
     """Keep a file that a chore will look at; unless it is a draft, the chore reads it, too."""
     brought = Source(path=upload.path, filename=upload.filename)
-    dataset = pending_datasets.add(db, folder, replace(upload, arrival=unseen(brought)))
+    dataset = pending_datasets.create(db, folder, replace(upload, arrival=unseen(brought)))
     job = Reading(
-        source=replace(pending_datasets.source(folder, dataset), options=upload.options),
+        source=replace(pending_datasets.original_source(folder, dataset), options=upload.options),
         mapping=upload.mapping,
         limits=upload.limits,
-        validation=pending_datasets.validation(folder, dataset),
+        validation=pending_datasets.validation_source(folder, dataset),
     )
     work = {"look": True, "write": not upload.is_draft}
-    _ask(db, dataset, folder / str(dataset.id), job, work)
+    _enqueue_reading(db, dataset, folder / str(dataset.id), job, work)
     return dataset
 
 
-def _at_once(job: Reading) -> Reading:
+def _interactive_reading(job: Reading) -> Reading:
     """Return a reading for which an answer can wait."""
     return replace(job, limits=job.limits.at_once())
 
 
-def _ask_again(engine: Engine, home: Path, job: Reading) -> Built:
+def _enqueue_rebuild(engine: Engine, home: Path, job: Reading) -> BuildResult:
     with unit_of_work(engine) as db:
-        return Built(chore=_ask(db, datasets.get(db, int(home.name)), home, job))
+        return BuildResult(chore=_enqueue_reading(db, datasets.get(db, int(home.name)), home, job))
 
 
-def _ask(
+def _enqueue_reading(
     db: Session, dataset: Dataset, home: Path, job: Reading, work: dict[str, bool] | None = None
 ) -> Task:
     """Have a chore do a reading; `work` says whether it looks at the file, and writes its rows."""
     # A chore that waits would be handed back as it is, and read the file in its own way.
-    before = of(db, dataset.id or 0)
+    before = latest_task(db, dataset.id or 0)
     if before is not None and not before.status.is_final:
         raise ConflictError(
             f"{dataset.name} is being read already.", hint="Wait for that, or cancel it first."
@@ -229,14 +236,14 @@ def _ask(
         dataset.status = DatasetStatus.BUILDING
     reading = READING.dump_python(job, mode="json")
     params = {"home": str(home), "reading": reading} | (work or {})
-    return tasks.ask(db, KIND, _subject(dataset.id or 0), params)
+    return tasks.enqueue(db, KIND, _task_subject(dataset.id or 0), params)
 
 
-def _subject(dataset_id: int) -> str:
+def _task_subject(dataset_id: int) -> str:
     return f"dataset:{dataset_id}"
 
 
-def _arrived(upload: Upload) -> Reading:
+def _upload_reading(upload: Upload) -> Reading:
     brought = upload.validation_filename or upload.filename
     return Reading(
         source=Source(path=upload.path, filename=upload.filename, options=upload.options),
@@ -246,22 +253,22 @@ def _arrived(upload: Upload) -> Reading:
     )
 
 
-def _again(
+def _stored_reading(
     db: Session, folder: Path, dataset: Dataset, mapping: Mapping, limits: Limits
 ) -> Reading:
     """Return the reading of a file that is kept; its rows to validate on may be another's."""
     split, beside = mapping.split, None
     if split.kind == "dataset" and split.dataset:
         other = versions.require(db, split.dataset)
-        path, _validation = versions.files(folder, other)
+        path, _validation = versions.row_files(folder, other)
         beside = Source(path=path, filename=path.name)
     elif split.kind == "dataset":
-        beside = pending_datasets.validation(folder, dataset)
-    source = pending_datasets.source(folder, dataset)
+        beside = pending_datasets.validation_source(folder, dataset)
+    source = pending_datasets.original_source(folder, dataset)
     return Reading(source=source, mapping=mapping, limits=limits, validation=beside)
 
 
-def _insert(db: Session, dataset: Dataset, made: Converted) -> DatasetVersion:
+def _insert_version(db: Session, dataset: Dataset, made: Converted) -> DatasetVersion:
     newest = select(func.max(DatasetVersion.number)).where(DatasetVersion.dataset_id == dataset.id)
     version = DatasetVersion(
         dataset_id=dataset.id or 0,

@@ -14,8 +14,8 @@ from studio.services.storage import atomic_dirs
 
 NAME_LIMIT = 200
 
-_NEEDING = {*LIVE, RunStatus.QUEUED, RunStatus.PAUSED}
-_STAGES = {
+_STATUSES_IN_USE = {*LIVE, RunStatus.QUEUED, RunStatus.PAUSED}
+_NOT_READY_REASONS = {
     DatasetStatus.DRAFT: "a draft, and nobody has said yet how it is to be read",
     DatasetStatus.BUILDING: "being read",
     DatasetStatus.FAILED: "a file that could not be read",
@@ -54,7 +54,7 @@ def require(db: Session, name: str) -> Dataset:
         raise InvalidError(f"There is no data set called {name}.", hint=hint, param="dataset")
     if named.version is None:
         raise InvalidError(
-            f"{named.name} has no rows yet: it is {_STAGES[named.status]}.",
+            f"{named.name} has no rows yet: it is {_NOT_READY_REASONS[named.status]}.",
             hint=f"Look at it on the page of data set {named.id}.",
             param="dataset",
         )
@@ -71,7 +71,7 @@ def rename(db: Session, dataset_id: int, name: str) -> Dataset:
     dataset = get(db, dataset_id)
     name = clean_name(name)
     if name != dataset.name:
-        dataset.name = free(db, name)
+        dataset.name = available_name(db, name)
     return dataset
 
 
@@ -88,17 +88,17 @@ def delete(db: Session, folder: Path, dataset_id: int) -> None:
     learnt = col(Run.dataset_version_id)
     db.exec(update(Run).where(learnt.in_(versions)).values(dataset_version_id=None))
     db.delete(dataset)
-    atomic_dirs.discard(db, folder / str(dataset_id))
+    atomic_dirs.delete_on_commit(db, folder / str(dataset_id))
 
 
-def tidy(db: Session, folder: Path) -> None:
+def cleanup(db: Session, folder: Path) -> None:
     """Take away what uploads and deletions left when the studio was killed in the middle."""
     numbers: dict[str, set[str]] = {str(number): set() for number in db.exec(select(Dataset.id))}
     for owner, number in db.exec(select(DatasetVersion.dataset_id, DatasetVersion.number)):
         numbers[str(owner)].add(str(number))
-    atomic_dirs.sweep(folder, numbers)
+    atomic_dirs.remove_orphans(folder, numbers)
     for name, kept in numbers.items():
-        atomic_dirs.sweep(folder / name, kept)
+        atomic_dirs.remove_orphans(folder / name, kept)
 
 
 def clean_name(name: str) -> str:
@@ -125,7 +125,7 @@ def clean_filename(filename: str) -> str:
     return shown[-NAME_LIMIT:]
 
 
-def free(db: Session, name: str, *, is_chosen: bool = True) -> str:
+def available_name(db: Session, name: str, *, is_chosen: bool = True) -> str:
     """Return the name if it is free, or one like it where nobody has chosen it.
 
     Raises:
@@ -149,7 +149,7 @@ def _check_unused(db: Session, dataset: Dataset) -> None:
     query = (
         select(Run)
         .join(DatasetVersion, col(DatasetVersion.id) == col(Run.dataset_version_id))
-        .where(DatasetVersion.dataset_id == dataset.id, col(Run.status).in_(_NEEDING))
+        .where(DatasetVersion.dataset_id == dataset.id, col(Run.status).in_(_STATUSES_IN_USE))
         .order_by(col(Run.id))
     )
     user = db.exec(query).first()

@@ -36,12 +36,12 @@ from studio.network import safe_http
 from studio.protocols.tasks import TaskDir
 from studio.services.datasets import dataset_builds, datasets, uploads
 from studio.services.datasets.pending_datasets import Upload
-from studio.services.datasets.uploads import Parts
+from studio.services.datasets.uploads import PartialUpload
 from studio.services.tasks import tasks
 from studio.settings import Settings
 
 KIND = "fetch"
-SHOWN = 500
+MAX_ENTRIES = 500
 """How much of one folder is listed."""
 
 
@@ -56,7 +56,7 @@ _NO_HUB = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class SourceOption:
     """One way to bring data."""
 
     kind: str
@@ -66,7 +66,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """What is in a folder that may be read."""
 
     name: str
@@ -75,21 +75,21 @@ class Entry:
     """None for a folder."""
 
 
-def offers(settings: Settings) -> list[Offer]:
+def list_sources(settings: Settings) -> list[SourceOption]:
     """Return every way to bring data, and what keeps one from working."""
     folder = "" if settings.import_folders else _NO_FOLDER
     s3 = "" if find_spec("s3fs") else _NO_S3
     hub = "" if find_spec("datasets") else _NO_HUB
     return [
-        Offer(kind="upload", title="Upload"),
-        Offer(kind="path", title="Folder", missing=folder),
-        Offer(kind="url", title="URL"),
-        Offer(kind="hub", title="Hugging Face", missing=hub),
-        Offer(kind="s3", title="S3", missing=s3),
+        SourceOption(kind="upload", title="Upload"),
+        SourceOption(kind="path", title="Folder", missing=folder),
+        SourceOption(kind="url", title="URL"),
+        SourceOption(kind="hub", title="Hugging Face", missing=hub),
+        SourceOption(kind="s3", title="S3", missing=s3),
     ]
 
 
-def bring(db: Session, settings: Settings, source: Source, name: str = "") -> Task:
+def enqueue_import(db: Session, settings: Settings, source: Source, name: str = "") -> Task:
     """Have a file fetched, and made a data set that waits for a person to say how to read it.
 
     Raises:
@@ -99,25 +99,25 @@ def bring(db: Session, settings: Settings, source: Source, name: str = "") -> Ta
         UnavailableError: what it needs is not installed here.
 
     """
-    offer = next(one for one in offers(settings) if one.kind == source.kind)
+    offer = next(one for one in list_sources(settings) if one.kind == source.kind)
     if offer.missing:
         raise UnavailableError(f"{offer.title} cannot be used here.", hint=offer.missing)
-    _check(settings, source)
+    _check_source(settings, source)
     if name:
-        name = datasets.free(db, datasets.clean_name(name))
+        name = datasets.available_name(db, datasets.clean_name(name))
     errand = FetchRequest(
         source=source,
-        about=_about(settings, source),
+        about=_describe_source(settings, source),
         name=name,
         home=settings.datasets,
         limits=FetchLimits(bytes=settings.upload_limit_bytes, row_bytes=settings.line_limit_bytes),
     )
     params = errand.model_dump(mode="json")
     known = hashlib.sha256(source.model_dump_json().encode()).hexdigest()[:12]
-    return tasks.ask(db, KIND, f"import:{known}", params)
+    return tasks.enqueue(db, KIND, f"import:{known}", params)
 
 
-def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
+def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
     """Make a data set of what was fetched: a draft."""
     if not result:
         return
@@ -127,27 +127,27 @@ def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
     upload = Upload(
         path=folder.files / fetched.file,
         filename=filename,
-        name=_free(db, errand.name),
-        source=_words(errand.source, fetched),
+        name=_available_name(db, errand.name),
+        source=_source_text(errand.source, fetched),
         is_draft=True,
         limits=limits.Limits(row_bytes=errand.limits.row_bytes, total_bytes=errand.limits.bytes),
         sha256=fetched.sha256,
         arrival=ARRIVAL.validate_python(fetched.arrival),
     )
-    dataset = dataset_builds.bring(db, errand.home, upload)
+    dataset = dataset_builds.import_file(db, errand.home, upload)
     chore.result = result | {"dataset_id": dataset.id}
     # An address may hold a key to what is behind it, and is not needed any more.
     chore.params = {}
 
 
-def unfinished(db: Session) -> Sequence[Task]:
+def list_unfinished(db: Session) -> Sequence[Task]:
     """Return what is being fetched, newest first."""
     states = (TaskStatus.QUEUED, TaskStatus.RUNNING)
     query = select(Task).where(Task.kind == KIND, col(Task.status).in_(states))
     return db.exec(query.order_by(col(Task.id).desc())).all()
 
 
-def browse(settings: Settings, path: str = "") -> list[Entry]:
+def list_folder(settings: Settings, path: str = "") -> list[FolderEntry]:
     """Return what is in a folder that may be read: folders first. Without a path, these folders.
 
     Raises:
@@ -155,33 +155,33 @@ def browse(settings: Settings, path: str = "") -> list[Entry]:
 
     """
     if not path:
-        return [Entry(str(one), str(one)) for one in settings.import_folders if one.is_dir()]
+        return [FolderEntry(str(one), str(one)) for one in settings.import_folders if one.is_dir()]
     folder = resolve_inside(settings.import_folders, path)
     if not folder.is_dir():
         raise InvalidError(f"{folder.name} is no folder.", param="path")
-    found = (_entry(settings, one) for one in sorted(folder.iterdir())[:SHOWN])
+    found = (_entry(settings, one) for one in sorted(folder.iterdir())[:MAX_ENTRIES])
     return sorted((one for one in found if one), key=lambda one: one.size is not None)
 
 
-def above(settings: Settings, path: str) -> str:
+def parent_folder(settings: Settings, path: str) -> str:
     """Return the folder that a folder is in, as far as that may be read; else nothing."""
     folder = resolve_inside(settings.import_folders, path)
     opened = {one.resolve() for one in settings.import_folders}
     return "" if folder in opened else str(folder.parent)
 
 
-def _entry(settings: Settings, one: Path) -> Entry | None:
+def _entry(settings: Settings, one: Path) -> FolderEntry | None:
     """Return how an entry is listed: not at all if it is hidden, or leads where nobody may read."""
     if one.name.startswith("."):
         return None
     try:
         real = resolve_inside(settings.import_folders, str(one))
-        return Entry(one.name, str(one), None if real.is_dir() else real.stat().st_size)
+        return FolderEntry(one.name, str(one), None if real.is_dir() else real.stat().st_size)
     except (InvalidError, OSError):
         return None
 
 
-def _check(settings: Settings, source: Source) -> None:
+def _check_source(settings: Settings, source: Source) -> None:
     match source:
         case LocalFileSource(path=path):
             if not resolve_inside(settings.import_folders, path).is_file():
@@ -193,10 +193,10 @@ def _check(settings: Settings, source: Source) -> None:
         case S3Source(url=url):
             _check_spelling(url, S3_URL, "s3://bucket/key", "url")
         case UploadSource(upload=upload):
-            _check_whole(uploads.get(settings.uploads, upload))
+            _check_complete(uploads.get(settings.uploads, upload))
 
 
-def _about(settings: Settings, source: Source) -> str:
+def _describe_source(settings: Settings, source: Source) -> str:
     if isinstance(source, UploadSource):
         return uploads.get(settings.uploads, source.upload).filename
     return source.shown
@@ -207,7 +207,7 @@ def _check_spelling(text: str, pattern: str, shown: str, param: str) -> None:
         raise InvalidError(f"{text[:100] or 'Nothing'} is not written {shown}.", param=param)
 
 
-def _check_whole(parts: Parts) -> None:
+def _check_complete(parts: PartialUpload) -> None:
     if not parts.is_whole:
         raise ConflictError(
             f"Of {parts.filename}, {parts.offset} of {parts.size} bytes have come.",
@@ -215,11 +215,11 @@ def _check_whole(parts: Parts) -> None:
         )
 
 
-def _free(db: Session, name: str) -> str:
+def _available_name(db: Session, name: str) -> str:
     """Return the name, or one like it: it may have been taken since it was asked for."""
-    return datasets.free(db, name, is_chosen=False) if name else ""
+    return datasets.available_name(db, name, is_chosen=False) if name else ""
 
 
-def _words(source: Source, fetched: FetchResult) -> str:
+def _source_text(source: Source, fetched: FetchResult) -> str:
     commit = fetched.facts.get("commit")
     return f"{source.shown}@{commit}" if commit else source.shown

@@ -51,7 +51,7 @@ class Upload:
     """What whoever brought it has seen in it already."""
 
 
-def add(db: Session, folder: Path, upload: Upload) -> Dataset:
+def create(db: Session, folder: Path, upload: Upload) -> Dataset:
     """Keep a file and what was seen in it. The file is taken away from its place.
 
     A file in which no column is recognised is kept all the same: a person may know better.
@@ -64,17 +64,17 @@ def add(db: Session, folder: Path, upload: Upload) -> Dataset:
         TooLargeError: it costs more than any file may.
 
     """
-    with atomic_dirs.staged(folder) as stage:
-        dataset = described(upload)
+    with atomic_dirs.staging_dir(folder) as stage:
+        dataset = build_row(upload)
         dataset.status = DatasetStatus.DRAFT
-        put(upload, stage)
-        atomic_dirs.sync(stage)
+        move_files(upload, stage)
+        atomic_dirs.sync_dir(stage)
         # The first statement takes the database's write lock: all slow work is done by now.
-        dataset.name = datasets.free(db, dataset.name, is_chosen=bool(upload.name))
-        return insert(db, folder, stage, dataset)
+        dataset.name = datasets.available_name(db, dataset.name, is_chosen=bool(upload.name))
+        return insert_row(db, folder, stage, dataset)
 
 
-def described(upload: Upload) -> Dataset:
+def build_row(upload: Upload) -> Dataset:
     """Return the row of a file with what was seen in it, not stored yet."""
     filename = datasets.clean_filename(upload.filename)
     brought = Source(path=upload.path, filename=upload.filename, options=upload.options)
@@ -90,7 +90,7 @@ def described(upload: Upload) -> Dataset:
     )
 
 
-def put(upload: Upload, stage: Path) -> None:
+def move_files(upload: Upload, stage: Path) -> None:
     """Move what was brought to where it stays."""
     upload.path.replace(stage / f"{ORIGINAL}{endings(upload.filename)}")
     if upload.validation is not None:
@@ -98,22 +98,22 @@ def put(upload: Upload, stage: Path) -> None:
         upload.validation.replace(stage / f"{VALIDATION}{endings(named)}")
 
 
-def insert(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
+def insert_row(db: Session, folder: Path, stage: Path, dataset: Dataset) -> Dataset:
     """Store a row whose name is free, and move its files to their place."""
     db.add(dataset)
     db.flush()
-    atomic_dirs.place(stage, folder / str(dataset.id))
+    atomic_dirs.move_into_place(stage, folder / str(dataset.id))
     return dataset
 
 
-def source(folder: Path, dataset: Dataset) -> Source:
+def original_source(folder: Path, dataset: Dataset) -> Source:
     """Return the file as it was brought.
 
     Raises:
         InvalidError: the data set came without one.
 
     """
-    found = _kept(folder, dataset, ORIGINAL)
+    found = _find_file(folder, dataset, ORIGINAL)
     if found is None:
         raise InvalidError(
             f"{dataset.name} was made by the studio: there is no file to read in another way."
@@ -121,13 +121,13 @@ def source(folder: Path, dataset: Dataset) -> Source:
     return Source(path=found, filename=dataset.filename)
 
 
-def validation(folder: Path, dataset: Dataset) -> Source | None:
+def validation_source(folder: Path, dataset: Dataset) -> Source | None:
     """Return the file that was brought to measure progress by, if one was."""
-    found = _kept(folder, dataset, VALIDATION)
+    found = _find_file(folder, dataset, VALIDATION)
     return None if found is None else Source(path=found, filename=found.name)
 
 
-def detected(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
+def load_detection(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
     """Return what was seen in a file; of one from an older home, what is seen in it now.
 
     Raises:
@@ -137,8 +137,8 @@ def detected(folder: Path, dataset: Dataset, limits: Limits) -> Detected:
     """
     if dataset.detected:
         return DETECTED.validate_python(dataset.detected)
-    return look(source(folder, dataset), limits.at_once()).detected
+    return look(original_source(folder, dataset), limits.at_once()).detected
 
 
-def _kept(folder: Path, dataset: Dataset, name: str) -> Path | None:
+def _find_file(folder: Path, dataset: Dataset, name: str) -> Path | None:
     return next((folder / str(dataset.id)).glob(f"{name}.*"), None)

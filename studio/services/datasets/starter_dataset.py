@@ -16,12 +16,12 @@ from studio.starter import instruction_rows
 NAME = "starter"
 
 
-def add(db: Session, folder: Path) -> Dataset:
+def get_or_create(db: Session, folder: Path) -> Dataset:
     """Return the studio's own data set, made the first time it is asked for."""
     found = db.exec(select(Dataset).where(Dataset.name == NAME)).first()
     if found is not None:
         return found
-    with atomic_dirs.staged(folder) as stage:
+    with atomic_dirs.staging_dir(folder) as stage:
         first = stage / "1"
         first.mkdir()
         instruction_rows.write(first)
@@ -43,17 +43,17 @@ def add(db: Session, folder: Path) -> Dataset:
             kind="conversation",
             mapping=Mapping(shape="messages", roles={"messages": ["messages"]}).model_dump(),
             sha256=rows_hash(first),
-            train_rows=_count(train),
-            validation_rows=_count(validation),
+            train_rows=_count_lines(train),
+            validation_rows=_count_lines(validation),
             # The web makes them as it starts, and they are all in English.
             findings=[asdict(one) for one in finding_store.look(first, languages=False)],
         )
         db.add(version)
-        atomic_dirs.sync(stage)
-        atomic_dirs.place(stage, folder / str(dataset.id))
+        atomic_dirs.sync_dir(stage)
+        atomic_dirs.move_into_place(stage, folder / str(dataset.id))
     return dataset
 
 
-def _count(path: Path) -> int:
+def _count_lines(path: Path) -> int:
     with path.open("rb") as file:
         return sum(1 for _ in file)

@@ -22,7 +22,7 @@ from studio.services.models import models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RowPosition:
     """Where a row stands."""
 
     name: str
@@ -35,9 +35,9 @@ class Place:
     """How many there are in that part."""
 
 
-def place(
+def nearest_row(
     db: Session, dataset: Dataset, part: Part, number: int, version_number: int | None = None
-) -> Place:
+) -> RowPosition:
     """Return a row's place, or that of the nearest row there is.
 
     Without a version's number it stands in what new runs learn from.
@@ -57,19 +57,19 @@ def place(
             f"{dataset.name} has no {part} rows.", hint="Look at the other part, or another."
         )
     number = min(max(1, number), rows)
-    return Place(name=dataset.name, version=version, part=part, number=number, rows=rows)
+    return RowPosition(name=dataset.name, version=version, part=part, number=number, rows=rows)
 
 
-def exactly(
+def exact_row(
     db: Session, dataset: Dataset, part: Part, number: int, version_number: int | None = None
-) -> Place:
+) -> RowPosition:
     """Return a row's place.
 
     Raises:
         NotFoundError: there is no such row, or no such version.
 
     """
-    found = place(db, dataset, part, number, version_number)
+    found = nearest_row(db, dataset, part, number, version_number)
     if found.number != number:
         raise NotFoundError(
             f"{dataset.name} has no row {number}.", hint=f"It has {found.rows:,} {part} rows."
@@ -77,25 +77,27 @@ def exactly(
     return found
 
 
-def anywhere(db: Session, dataset: Dataset, part: Part, version_number: int | None = None) -> Place:
+def random_row(
+    db: Session, dataset: Dataset, part: Part, version_number: int | None = None
+) -> RowPosition:
     """Return the place of some row.
 
     Raises:
         NotFoundError: there are no rows, or no such version.
 
     """
-    rows = place(db, dataset, part, 1, version_number).rows
-    return place(db, dataset, part, 1 + secrets.randbelow(rows), version_number)
+    rows = nearest_row(db, dataset, part, 1, version_number).rows
+    return nearest_row(db, dataset, part, 1 + secrets.randbelow(rows), version_number)
 
 
-def row(folder: Path, where: Place) -> dict[str, Any]:
+def read_row(folder: Path, where: RowPosition) -> dict[str, Any]:
     """Return a row as it stands in its file.
 
     Raises:
         NotFoundError: it is gone.
 
     """
-    train, validation = versions.files(folder, where.version)
+    train, validation = versions.row_files(folder, where.version)
     path = train if where.part == "train" else validation
     assert path is not None  # noqa: S101 -- a part without rows has no places
     try:
@@ -106,7 +108,7 @@ def row(folder: Path, where: Place) -> dict[str, Any]:
         ) from error
 
 
-def question(
+def tokens_request(
     db: Session, model: str, row: dict[str, Any], *, max_length: int, chat_template: TemplateSource
 ) -> TokenizerRequest:
     """Return what to ask the desk of a row, for a model by the name that recipes use.
@@ -124,13 +126,13 @@ def question(
     )
 
 
-def packed(
-    asked: TokenizerRequest, folder: Path, where: Place, share: float, seed: int
+def with_packing_window(
+    asked: TokenizerRequest, folder: Path, where: RowPosition, share: float, seed: int
 ) -> TokenizerRequest:
     """Ask with which rows a row shares its example, too; rows to measure by do not."""
     if where.part != "train":
         return asked
-    path, validation = versions.files(folder, where.version)
+    path, validation = versions.row_files(folder, where.version)
     window = PackingWindow(
         path=str(path),
         start=line_index.start(path, packing_window(where.number).start),

@@ -26,18 +26,18 @@ from studio.services.tasks import tasks
 from studio.settings import Settings
 
 KIND = "stats"
-PARTS = {"train": "training", "validation": "validation"}
+PART_NAMES = {"train": "training", "validation": "validation"}
 """What a person calls the parts of a data set."""
 
-_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """The files that say how a model reads, as far as their change is looked for."""
-_MOST = 0.95
+_WHOLE_SHARE = 0.95
 """The share of rows that a length we propose leaves whole."""
-_ROUND = 64
+_LENGTH_MULTIPLE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
+class StatsRequest:
     """What is counted, and as which model sees it."""
 
     version: DatasetVersion
@@ -55,21 +55,23 @@ class Which:
     def state(self) -> str:
         """Return what changes with the tokenizer."""
         told = [self.location]
-        for path in (Path(self.location) / name for name in _TOKENIZER):
+        for path in (Path(self.location) / name for name in _TOKENIZER_FILES):
             if path.is_absolute() and path.is_file():
                 known = path.stat()
                 told.append(f"{path.name} {known.st_size} {known.st_mtime_ns}")
         return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]
 
 
-def which(db: Session, version: DatasetVersion, model: str, chat_template: str) -> Which:
+def build_request(
+    db: Session, version: DatasetVersion, model: str, chat_template: str
+) -> StatsRequest:
     """Say what to count.
 
     Raises:
         InvalidError: there is no such model, or it may not be used.
 
     """
-    return Which(
+    return StatsRequest(
         version=version,
         model=model,
         location=models.require(db, model),
@@ -77,15 +79,15 @@ def which(db: Session, version: DatasetVersion, model: str, chat_template: str) 
     )
 
 
-def ask(db: Session, settings: Settings, wanted: Which) -> Task:
+def enqueue(db: Session, settings: Settings, wanted: StatsRequest) -> Task:
     """Have the tokens counted; where they are counted already, or are being, that is the answer."""
-    chore = of(db, wanted)
+    chore = latest_task(db, wanted)
     if chore is not None and chore.status not in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
         return chore
-    for past in tasks.of(db, wanted.subject):
+    for past in tasks.list_for_subject(db, wanted.subject):
         if past.status.is_final and past.pid is None:
             db.delete(past)
-    train, validation = versions.files(settings.datasets, wanted.version)
+    train, validation = versions.row_files(settings.datasets, wanted.version)
     name = datasets.get(db, wanted.version.dataset_id).name
     asked = Counting.model_validate(
         {
@@ -93,43 +95,47 @@ def ask(db: Session, settings: Settings, wanted: Which) -> Task:
             "rows": wanted.version.sha256,
             "state": wanted.state,
             "model": wanted.location,
-            "code": remote_code_trust.allowed(models.named(db, wanted.model)),
+            "code": remote_code_trust.allowed_code_hash(models.find_by_name(db, wanted.model)),
             "chat_template": wanted.chat_template,
             "train": train,
             "validation": validation,
         }
     )
-    return tasks.ask(db, KIND, wanted.subject, asked.model_dump(mode="json"))
+    return tasks.enqueue(db, KIND, wanted.subject, asked.model_dump(mode="json"))
 
 
-def of(db: Session, wanted: Which) -> Task | None:
+def latest_task(db: Session, wanted: StatsRequest) -> Task | None:
     """Return the newest chore that counts, or has counted, just this."""
     state = wanted.state
-    found = (one for one in tasks.of(db, wanted.subject) if one.params["state"] == state)
+    found = (
+        one for one in tasks.list_for_subject(db, wanted.subject) if one.params["state"] == state
+    )
     return next(found, None)
 
 
-def known(db: Session, wanted: Which) -> Stats | None:
+def find_stats(db: Session, wanted: StatsRequest) -> Stats | None:
     """Return what was counted, if it was."""
-    chore = of(db, wanted)
-    return told(chore) if chore else None
+    chore = latest_task(db, wanted)
+    return parse_result(chore) if chore else None
 
 
-def told(chore: Task) -> Stats | None:
+def parse_result(chore: Task) -> Stats | None:
     """Return what a chore has counted, if it has ended well."""
     return STATS.validate_python(chore.result) if chore.result else None
 
 
-def of_recipe(db: Session, recipe: AnyRecipe) -> Stats | None:
+def find_for_recipe(db: Session, recipe: AnyRecipe) -> Stats | None:
     """Return what is known of the rows that a recipe learns from, as its model sees them."""
     try:
         version = versions.require(db, recipe.dataset)
-        return known(db, which(db, version, recipe.base_model, recipe.data.chat_template))
+        return find_stats(
+            db, build_request(db, version, recipe.base_model, recipe.data.chat_template)
+        )
     except (InvalidError, OSError):  # That is told beside its own field.
         return None
 
 
-def tidy(db: Session) -> None:
+def cleanup(db: Session) -> None:
     """Forget what was counted of rows that no version has any more."""
     there = set(db.exec(select(DatasetVersion.sha256)))
     for chore in db.exec(select(Task).where(Task.kind == KIND)):
@@ -137,32 +143,32 @@ def tidy(db: Session) -> None:
             db.delete(chore)
 
 
-def refusals(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return why the rows could not be learnt; nothing if they can, or were never counted."""
-    found = of_recipe(db, recipe)
+    found = find_for_recipe(db, recipe)
     if found is None:
         return []
     for name, part in found.parts.items():
         if part.refused:
-            return [_refused(name, part, recipe)]
+            return [_template_refusal(name, part, recipe)]
     for name, part in found.parts.items():
-        if _is_empty(part, recipe.data.max_length):
-            return [_empty(name, part, recipe.data.max_length)]
+        if _has_nothing_to_learn(part, recipe.data.max_length):
+            return [_nothing_to_learn(name, part, recipe.data.max_length)]
     return []
 
 
-def cautions(db: Session, recipe: AnyRecipe) -> Iterator[str]:
+def list_warnings(db: Session, recipe: AnyRecipe) -> Iterator[str]:
     """Tell what is lost to the longest example, as far as it is known."""
-    found = of_recipe(db, recipe)
+    found = find_for_recipe(db, recipe)
     if found is None:
         return
     parts = list(found.parts.values())
     lost = length_stats.cut(parts, recipe.data.max_length)
-    if lost.rows and not any(_is_empty(part, lost.at) for part in parts):
-        yield sentence(lost)
+    if lost.rows and not any(_has_nothing_to_learn(part, lost.at) for part in parts):
+        yield describe_truncation(lost)
 
 
-def sentence(lost: Cut) -> str:
+def describe_truncation(lost: Cut) -> str:
     """Say what a cut does to how many of the rows."""
     at = "cut at 1 token" if lost.at == 1 else f"cut at {lost.at:,} tokens"
     if not lost.rows:
@@ -175,26 +181,26 @@ def sentence(lost: Cut) -> str:
     return f"{told}."
 
 
-def longer(part: Tally) -> int:
+def suggest_length(part: Tally) -> int:
     """Return a length of examples that leaves most rows whole, and something of some to learn."""
-    length = max(length_stats.quantile(part, _MOST), min(part.needs.times, default=0))
-    return min(-(-length // _ROUND) * _ROUND, length_stats.LONGEST)
+    length = max(length_stats.quantile(part, _WHOLE_SHARE), min(part.needs.times, default=0))
+    return min(-(-length // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, length_stats.LONGEST)
 
 
-def _is_empty(part: Tally, length: int) -> bool:
+def _has_nothing_to_learn(part: Tally, length: int) -> bool:
     """Whether nothing of it would be left to learn."""
     return part.rows > 0 and part.needs.above(length) + part.unlearnt == part.rows
 
 
-def _empty(name: str, part: Tally, length: int) -> Refusal:
-    what = PARTS[name]
+def _nothing_to_learn(name: str, part: Tally, length: int) -> Refusal:
+    what = PART_NAMES[name]
     if part.unlearnt == part.rows:
         return Refusal(
             message=f"None of the {part.rows:,} rows of the {what} data has an answer to learn.",
             hint="See whether the columns were mapped rightly: answers must be assistant turns.",
             param="dataset",
         )
-    enough = longer(part)
+    enough = suggest_length(part)
     return Refusal(
         message=f"Nothing is left to learn of the {what} data: its rows are cut at {length:,} "
         "tokens, before their answers begin.",
@@ -204,14 +210,14 @@ def _empty(name: str, part: Tally, length: int) -> Refusal:
     )
 
 
-def _refused(name: str, part: Tally, recipe: AnyRecipe) -> Refusal:
+def _template_refusal(name: str, part: Tally, recipe: AnyRecipe) -> Refusal:
     reason, rows = next(iter(part.refused.items()))
     others = sum(one.rows for one in part.refused.values()) - 1
     beside = f", and {others:,} more" if others else ""
     has_other = recipe.data.chat_template != "chatml"
     return Refusal(
-        message=f"Row {rows.numbers[0]:,} of the {PARTS[name]} data{beside} cannot be written by "
-        f"this chat template: {reason}.",
+        message=f"Row {rows.numbers[0]:,} of the {PART_NAMES[name]} data{beside} cannot be written "
+        f"by this chat template: {reason}.",
         hint="Use the ChatML template." if has_other else "Leave these rows out of the data set.",
         param="data.chat_template",
         repair={"data": {"chat_template": "chatml"}} if has_other else {},

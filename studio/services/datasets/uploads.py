@@ -21,12 +21,12 @@ from studio.errors import ConflictError, InvalidError, NotFoundError, TooLargeEr
 from studio.services.datasets.datasets import clean_filename
 from studio.services.storage import atomic_dirs
 
-KEPT_SECONDS = 24 * 3600.0
+RETENTION_SECONDS = 24 * 3600.0
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PartialUpload:
     """A file on its way in."""
 
     id: str
@@ -41,7 +41,7 @@ class Parts:
         return self.offset == self.size
 
 
-def begin(folder: Path, filename: str, size: int, limit: int) -> Parts:
+def create(folder: Path, filename: str, size: int, limit: int) -> PartialUpload:
     """Make room for a file.
 
     Raises:
@@ -49,7 +49,7 @@ def begin(folder: Path, filename: str, size: int, limit: int) -> Parts:
         TooLargeError: it is more than may be kept.
 
     """
-    sweep(folder)
+    remove_expired(folder)
     filename = clean_filename(filename)
     if not filename or size < 1:
         raise InvalidError("A file has a name and at least one byte.", param="filename")
@@ -58,15 +58,15 @@ def begin(folder: Path, filename: str, size: int, limit: int) -> Parts:
             "The file is larger than is taken here.", hint="Split it.", param="file"
         )
     upload = secrets.token_hex(16)
-    with atomic_dirs.staged(folder) as stage:
+    with atomic_dirs.staging_dir(folder) as stage:
         (stage / "filename").write_text(filename, encoding="utf-8")
         (stage / "size").write_text(str(size), encoding="ascii")
         (stage / "data").touch()
-        atomic_dirs.place(stage, folder / upload)
-    return Parts(upload, filename, size, 0)
+        atomic_dirs.move_into_place(stage, folder / upload)
+    return PartialUpload(upload, filename, size, 0)
 
 
-def get(folder: Path, upload: str) -> Parts:
+def get(folder: Path, upload: str) -> PartialUpload:
     """Return how far a file has come.
 
     Raises:
@@ -76,7 +76,7 @@ def get(folder: Path, upload: str) -> Parts:
     try:
         # Of what is no name of ours, not even a path is made.
         home = folder / (upload if _ID.fullmatch(upload) else "none")
-        return Parts(
+        return PartialUpload(
             upload,
             (home / "filename").read_text(encoding="utf-8"),
             int((home / "size").read_text(encoding="ascii")),
@@ -89,7 +89,7 @@ def get(folder: Path, upload: str) -> Parts:
 
 
 @contextmanager
-def writing(folder: Path, upload: str, offset: int) -> Iterator["Writer"]:
+def open_writer(folder: Path, upload: str, offset: int) -> Iterator["UploadWriter"]:
     """Open a file for its next part.
 
     Raises:
@@ -109,11 +109,11 @@ def writing(folder: Path, upload: str, offset: int) -> Iterator["Writer"]:
                 f"The next part begins at byte {here}, not {offset}.",
                 hint="Ask how far it has come, and go on from there.",
             )
-        yield Writer(file, parts.size, here)
+        yield UploadWriter(file, parts.size, here)
 
 
 @dataclass(slots=True)
-class Writer:
+class UploadWriter:
     file: BinaryIO
     size: int
     offset: int
@@ -129,21 +129,21 @@ class Writer:
         if self.offset + len(data) > self.size:
             raise TooLargeError(f"More comes than the {self.size} bytes that were announced.")
         left = memoryview(data)
-        with atomic_dirs.room():
+        with atomic_dirs.explain_disk_full():
             while left:
                 left = left[self.file.write(left) :]
         self.offset += len(data)
 
 
-def drop(folder: Path, upload: str) -> None:
+def delete(folder: Path, upload: str) -> None:
     """Forget a file, as far as it has come."""
     get(folder, upload)
     shutil.rmtree(folder / upload, ignore_errors=True)
 
 
-def sweep(folder: Path) -> None:
+def remove_expired(folder: Path) -> None:
     """Take away what nobody has gone on with for a day."""
-    old = time.time() - KEPT_SECONDS
+    old = time.time() - RETENTION_SECONDS
     for one in folder.iterdir() if folder.exists() else ():
         with suppress(FileNotFoundError):
             data = one / "data"

@@ -26,7 +26,7 @@ Part = Literal["train", "validation"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
+class RowQuery:
     """Which rows to show."""
 
     part: Part = "train"
@@ -41,7 +41,7 @@ class Which:
     """Only the rows that something was found in: its code."""
 
 
-FIRST = Which()
+FIRST_ROWS = RowQuery()
 
 
 def get(db: Session, dataset_id: int, number: int) -> DatasetVersion:
@@ -56,7 +56,7 @@ def get(db: Session, dataset_id: int, number: int) -> DatasetVersion:
     return found
 
 
-def of(db: Session, dataset_id: int) -> Sequence[DatasetVersion]:
+def list_versions(db: Session, dataset_id: int) -> Sequence[DatasetVersion]:
     """Return all versions of a data set, newest first."""
     query = select(DatasetVersion).where(DatasetVersion.dataset_id == dataset_id)
     return db.exec(query.order_by(col(DatasetVersion.number).desc())).all()
@@ -67,7 +67,7 @@ def current(db: Session, dataset: Dataset) -> DatasetVersion | None:
     return None if dataset.version is None else get(db, dataset.id or 0, dataset.version)
 
 
-def currents(db: Session, found: Sequence[Dataset]) -> dict[int, DatasetVersion]:
+def current_by_dataset(db: Session, found: Sequence[Dataset]) -> dict[int, DatasetVersion]:
     """Return the present version of each data set that has one, by the data set's id."""
     query = select(DatasetVersion).join(
         Dataset,
@@ -78,7 +78,7 @@ def currents(db: Session, found: Sequence[Dataset]) -> dict[int, DatasetVersion]
     return {one.dataset_id: one for one in db.exec(query) if one.dataset_id in wanted}
 
 
-def mapping_of(db: Session, dataset_id: int) -> Mapping:
+def current_mapping(db: Session, dataset_id: int) -> Mapping:
     """Return how the file is read in the version in use.
 
     Raises:
@@ -105,21 +105,23 @@ def require(db: Session, name: str) -> DatasetVersion:
     return get(db, dataset.id or 0, dataset.version)
 
 
-def of_run(db: Session, run: Run) -> DatasetVersion | None:
+def find_for_run(db: Session, run: Run) -> DatasetVersion | None:
     """Return the rows a run learns from, unless they have been deleted."""
     found = run.dataset_version_id
     return None if found is None else db.get(DatasetVersion, found)
 
 
-def files(folder: Path, version: DatasetVersion) -> tuple[Path, Path | None]:
+def row_files(folder: Path, version: DatasetVersion) -> tuple[Path, Path | None]:
     """Return where the rows to train on are, and those to validate on if there are any."""
     home = folder / str(version.dataset_id) / str(version.number)
     return home / "train.jsonl", home / "validation.jsonl" if version.validation_rows else None
 
 
-def rows(folder: Path, version: DatasetVersion, which: Which = FIRST, *, limit: int = 50) -> Page:
+def load_rows(
+    folder: Path, version: DatasetVersion, which: RowQuery = FIRST_ROWS, *, limit: int = 50
+) -> Page:
     """Return some rows of a version. A search for words ends early and says how far it got."""
-    train, validation = files(folder, version)
+    train, validation = row_files(folder, version)
     path = train if which.part == "train" else validation
     if path is None:
         return Page(rows=[], has_more=False)
@@ -135,7 +137,7 @@ def rows(folder: Path, version: DatasetVersion, which: Which = FIRST, *, limit: 
     return read_page(path, after=which.after, limit=limit)
 
 
-def use(db: Session, dataset_id: int, number: int) -> DatasetVersion:
+def activate(db: Session, dataset_id: int, number: int) -> DatasetVersion:
     """Let new runs learn from this version."""
     version = get(db, dataset_id, number)
     dataset = datasets.get(db, dataset_id)
@@ -143,7 +145,7 @@ def use(db: Session, dataset_id: int, number: int) -> DatasetVersion:
     return version
 
 
-def uses(db: Session, dataset_id: int) -> dict[int, int]:
+def count_runs(db: Session, dataset_id: int) -> dict[int, int]:
     """Return how many runs learnt from each version, or will, by its number."""
     query = (
         select(DatasetVersion.number, func.count(col(Run.id)))
@@ -166,7 +168,7 @@ def delete(db: Session, folder: Path, dataset_id: int, number: int) -> None:
         raise ConflictError(
             f"Version {number} is the one in use.", hint="Use another version first."
         )
-    if runs := uses(db, dataset_id).get(number):
+    if runs := count_runs(db, dataset_id).get(number):
         raise ConflictError(
             f"{runs} runs learnt from version {number}, or will."
             if runs > 1
@@ -174,4 +176,4 @@ def delete(db: Session, folder: Path, dataset_id: int, number: int) -> None:
             hint="It stays for as long as they do.",
         )
     db.delete(version)
-    atomic_dirs.discard(db, folder / str(dataset_id) / str(number))
+    atomic_dirs.delete_on_commit(db, folder / str(dataset_id) / str(number))

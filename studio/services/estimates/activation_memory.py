@@ -10,20 +10,20 @@ from studio.methods import AnyRecipe
 from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import number_formats
-from studio.services.precision.number_formats import BYTES
+from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.weights.decoder_layers import FAMILIES, Layers
 from studio.weights.model_facts import ModelFacts
 from studio.weights.model_shape import Shape
 
-_PLAIN, _GATED = 2, 4
+_PLAIN_MLP_VALUES, _GATED_MLP_VALUES = 2, 4
 """Numbers kept for each of the inner network's width: what goes into the activation and comes out
 of it, and with a gate what it lets through and their product."""
-_BY_STEPS = {"gelu_new": 3, "gelu_fast": 5}
+_UNFUSED_ACTIVATION_VALUES = {"gelu_new": 3, "gelu_fast": 5}
 """Activations that are worked out step by step, and how many numbers more that keeps."""
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BatchShape:
     """What a batch holds at most, in tokens."""
 
     batch: int
@@ -51,13 +51,13 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrainingStep:
     """One step of training, and what is needed to say how much it holds."""
 
     recipe: AnyRecipe
     facts: ModelFacts
     shape: Shape
-    load: Load
+    load: BatchShape
     on_gpu: bool
 
     @property
@@ -67,12 +67,12 @@ class Step:
     @property
     def computed(self) -> int:
         """Bytes of what comes out of a layer's products."""
-        return BYTES[PRECISIONS[self.recipe.precision].compute]
+        return DTYPE_BYTES[PRECISIONS[self.recipe.precision].compute]
 
     @property
     def held(self) -> int:
         """Bytes of a number between the layers: as wide as the table of tokens."""
-        return BYTES[number_formats.between_layers(self.recipe, self.facts)]
+        return DTYPE_BYTES[number_formats.hidden_state_dtype(self.recipe, self.facts)]
 
     @property
     def is_checkpointed(self) -> bool:
@@ -91,7 +91,7 @@ class Step:
     @property
     def is_narrow(self) -> bool:
         """Whether products come out in 16 bits."""
-        return self.computed < BYTES["float32"]
+        return self.computed < DTYPE_BYTES["float32"]
 
     @property
     def reads_copies(self) -> bool:
@@ -132,13 +132,13 @@ class Step:
         No fused kernel could round what it multiplies inside, and a processor's drops no scores.
         """
         drops = self.shape.drops_scores and not self.on_gpu
-        return drops or is_rounded(self.recipe)
+        return drops or emulates_bfloat16(self.recipe)
 
     @property
     def layer(self) -> int:
         """Bytes that one layer keeps."""
         is_fused = not self.made.is_eager and not self.writes_scores
-        return self.load.tokens * per_token(self) + self._mask * is_fused
+        return self.load.tokens * bytes_per_token(self) + self._mask * is_fused
 
     @property
     def _mask(self) -> int:
@@ -159,18 +159,18 @@ class Step:
         return self.load.tokens * self.shape.hidden * (normed + self.held)
 
 
-def is_rounded(recipe: AnyRecipe) -> bool:
+def emulates_bfloat16(recipe: AnyRecipe) -> bool:
     """Whether products read less than the numbers hold, which no processor does by itself."""
     mode = PRECISIONS[recipe.precision]
     return mode.matmul == "bfloat16" and mode.compute == "float32"
 
 
-def per_token(step: Step) -> int:
+def bytes_per_token(step: TrainingStep) -> int:
     """Return the bytes that a layer keeps of a token."""
-    return sum(part(step) for part in (_norms, _inputs, _heads, _attention, _inner, _ranks))
+    return sum(part(step) for part in (_norms, _inputs, _head_norms, _attention, _mlp, _lora_ranks))
 
 
-def _norms(step: Step) -> int:
+def _norms(step: TrainingStep) -> int:
     """Return what the norms of a layer keep, and what is dropped of its outputs."""
     made, hidden = step.made, step.shape.hidden
     dropped = 2 * step.computed * hidden if step.shape.drops_outputs else 0
@@ -183,21 +183,21 @@ def _norms(step: Step) -> int:
     return 2 * (before * made.is_normed_before + after * made.is_normed_after) + dropped
 
 
-def _scaled(step: Step, width: int) -> int:
+def _scaled(step: TrainingStep, width: int) -> int:
     """Return the bytes a norm keeps of a number to learn by what it is scaled."""
     if step.is_adapter:
         return 0
     return 4 if step.made.norm == "wide" else width
 
 
-def _inputs(step: Step) -> int:
+def _inputs(step: TrainingStep) -> int:
     """Return what linear layers keep of the hidden numbers they read."""
     copies = sum(readers if step.reads_copies else 1 for readers in step.made.readers)
     beside = 2 if step.keeps_inputs and step.reads_copies else 0
     return (copies + beside) * step.computed * step.shape.hidden
 
 
-def _heads(step: Step) -> int:
+def _head_norms(step: TrainingStep) -> int:
     """Return what it keeps to norm queries and keys."""
     shape, made = step.shape, step.made
     if not made.normed_heads:
@@ -206,10 +206,10 @@ def _heads(step: Step) -> int:
     return (4 + _scaled(step, step.computed)) * (shape.queries + shape.keys) + 4 * sums
 
 
-def _attention(step: Step) -> int:
+def _attention(step: TrainingStep) -> int:
     shape, made, width = step.shape, step.made, step.computed
     if made.is_eager or step.writes_scores:
-        return _by_steps(step)
+        return _unfused_attention(step)
     keys, values = step.written
     is_copied = made.is_copied or (step.is_adapter and step.reads_copies)
     heads = (3 if is_copied else 2) * shape.queries + keys + values
@@ -219,7 +219,7 @@ def _attention(step: Step) -> int:
     return width * (heads + joined) + 4 * shape.heads
 
 
-def _by_steps(step: Step) -> int:
+def _unfused_attention(step: TrainingStep) -> int:
     """Return what attention keeps that works its scores out one after the other."""
     shape, width, length = step.shape, step.computed, step.load.length
     if step.made.is_eager:
@@ -233,13 +233,15 @@ def _by_steps(step: Step) -> int:
     return (3 * 4 + width) * shape.queries + joined + scores * shape.heads * length
 
 
-def _inner(step: Step) -> int:
-    kept = _GATED if step.made.is_gated else _PLAIN
-    kept += _BY_STEPS.get(step.shape.activation, 0) + (step.keeps_inputs and step.reads_copies)
+def _mlp(step: TrainingStep) -> int:
+    kept = _GATED_MLP_VALUES if step.made.is_gated else _PLAIN_MLP_VALUES
+    kept += _UNFUSED_ACTIVATION_VALUES.get(step.shape.activation, 0) + (
+        step.keeps_inputs and step.reads_copies
+    )
     return kept * step.computed * step.shape.intermediate
 
 
-def _ranks(step: Step) -> int:
+def _lora_ranks(step: TrainingStep) -> int:
     """Return the bytes kept between the two matrices of every adapter."""
     match step.recipe.adapter:
         case Lora(r=rank):

@@ -11,7 +11,7 @@ from studio.hardware import detect
 from studio.methods import RECIPES, AnyRecipe
 from studio.protocols.run_dir import JobSpec
 from studio.services.datasets import versions
-from studio.services.estimates.reference_runs import Precedent
+from studio.services.estimates.reference_runs import ReferenceRun
 from studio.services.models import models, remote_code_trust
 from studio.services.tasks import tasks
 from studio.settings import Settings
@@ -19,46 +19,46 @@ from studio.settings import Settings
 KIND = "calibrate"
 
 
-def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
+def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
     """Queue a calibration of a recipe; one that waits or runs already is it.
 
     Raises:
         InvalidError: there is no such model or data set.
 
     """
-    train, validation = versions.files(settings.datasets, versions.require(db, recipe.dataset))
+    train, validation = versions.row_files(settings.datasets, versions.require(db, recipe.dataset))
     job = JobSpec(
         run_id=0,
         name="calibration",
         model=models.require(db, recipe.base_model),
-        code=remote_code_trust.allowed(models.named(db, recipe.base_model)),
+        code=remote_code_trust.allowed_code_hash(models.find_by_name(db, recipe.base_model)),
         train=train,
         validation=validation,
         cache=settings.cache,
     )
     params = {"recipe": recipe.model_dump(mode="json"), "job": job.model_dump_json()}
-    return tasks.ask(db, KIND, subject(recipe), params)
+    return tasks.enqueue(db, KIND, task_subject(recipe), params)
 
 
-def subject(recipe: AnyRecipe) -> str:
+def task_subject(recipe: AnyRecipe) -> str:
     """Name a recipe by its content: two that are alike need one calibration."""
     return f"recipe:{hashlib.sha256(recipe.model_dump_json().encode()).hexdigest()[:16]}"
 
 
 def of(db: Session, recipe: AnyRecipe) -> Task | None:
     """Return the newest calibration of this very recipe."""
-    found = (one for one in tasks.of(db, subject(recipe)) if one.kind == KIND)
+    found = (one for one in tasks.list_for_subject(db, task_subject(recipe)) if one.kind == KIND)
     return next(found, None)
 
 
-def precedents(db: Session) -> Iterator[Precedent]:
+def load_reference_runs(db: Session) -> Iterator[ReferenceRun]:
     """Yield what calibrations have shown on this machine, the newest first."""
     done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
     for chore in db.exec(done.order_by(col(Task.id).desc())):
         told = chore.result
         if told["resolved"].get("device_name") != detect().trainer_name:
             continue
-        yield Precedent(
+        yield ReferenceRun(
             recipe=RECIPES.validate_python(chore.params["recipe"], strict=False),
             told=told["resolved"],
             steps=told["steps"],

@@ -21,8 +21,8 @@ from studio.protocols.run_dir import JobSpec
 from studio.recipe.precision import PRECISIONS
 from studio.services.datasets import versions
 from studio.services.estimates import memory
-from studio.services.estimates.memory import Estimate
-from studio.services.estimates.reference_runs import Reading
+from studio.services.estimates.memory import MemoryBreakdown
+from studio.services.estimates.reference_runs import DataReading
 from studio.services.models import models, remote_code_trust
 from studio.services.precision import recommendation
 from studio.services.tasks import tasks
@@ -32,7 +32,7 @@ from studio.weights.model_facts import ModelFacts
 KIND = "measure"
 
 
-def refusal(recipe: AnyRecipe) -> str:
+def explain_unsupported(recipe: AnyRecipe) -> str:
     """Say why no dry run can follow a recipe, or nothing."""
     row, mode = recipe.adapter.quantised, PRECISIONS[recipe.precision]
     if row is not None:
@@ -42,23 +42,23 @@ def refusal(recipe: AnyRecipe) -> str:
     return ""
 
 
-def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
+def enqueue(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
     """Queue a dry run of a recipe. One that waits, runs or has been done already is it.
 
     Raises:
         InvalidError: there is no such model or data set, or no dry run could follow it.
 
     """
-    if why := refusal(recipe):
+    if why := explain_unsupported(recipe):
         raise InvalidError(why, hint="Train a few steps to find out.", param="precision")
-    if done := _done(db, recipe):
+    if done := _finished_task(db, recipe):
         return done
-    train, validation = versions.files(settings.datasets, versions.require(db, recipe.dataset))
+    train, validation = versions.row_files(settings.datasets, versions.require(db, recipe.dataset))
     job = JobSpec(
         run_id=0,
         name="dry run",
         model=models.require(db, recipe.base_model),
-        code=remote_code_trust.allowed(models.named(db, recipe.base_model)),
+        code=remote_code_trust.allowed_code_hash(models.find_by_name(db, recipe.base_model)),
         train=train,
         validation=validation,
         cache=settings.cache,
@@ -68,44 +68,44 @@ def ask(db: Session, recipe: AnyRecipe, settings: Settings) -> Task:
         "job": job.model_dump_json(),
         "about": f"of {recipe.base_model}",
     }
-    return tasks.ask(db, KIND, subject(db, recipe), params)
+    return tasks.enqueue(db, KIND, task_subject(db, recipe), params)
 
 
-def estimate(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Estimate | None:
+def estimate_memory(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> MemoryBreakdown | None:
     """Return what a dry run has counted, with what a process needs beside; None without one."""
-    done = None if refusal(recipe) else _done(db, recipe)
+    done = None if explain_unsupported(recipe) else _finished_task(db, recipe)
     if done is None:
         return None
     told, on_gpu = done.result, detect().device != "cpu"
-    load = memory.load_of(recipe, told)
-    return memory.of_counted(recipe, facts, load, told["at_peak"], on_gpu=on_gpu)
+    load = memory.batch_shape(recipe, told)
+    return memory.from_dry_run(recipe, facts, load, told["at_peak"], on_gpu=on_gpu)
 
 
-def readings(db: Session) -> Iterator[Reading]:
+def load_readings(db: Session) -> Iterator[DataReading]:
     """Yield what dry runs have found in the data they read, the newest first."""
     done = select(Task).where(Task.kind == KIND, Task.status == TaskStatus.SUCCEEDED)
     for chore in db.exec(done.order_by(col(Task.id).desc())):
         recipe = RECIPES.validate_python(chore.params["recipe"], strict=False)
-        yield Reading(recipe=recipe, told=chore.result)
+        yield DataReading(recipe=recipe, told=chore.result)
 
 
-def subject(db: Session, recipe: AnyRecipe) -> str:
+def task_subject(db: Session, recipe: AnyRecipe) -> str:
     """Name a step by all that decides what it holds."""
-    told = json.dumps(_facts(db, recipe), default=repr, sort_keys=True)
+    told = json.dumps(_subject_facts(db, recipe), default=repr, sort_keys=True)
     return f"step:{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
-def _done(db: Session, recipe: AnyRecipe) -> Task | None:
-    found = tasks.of(db, subject(db, recipe))
+def _finished_task(db: Session, recipe: AnyRecipe) -> Task | None:
+    found = tasks.list_for_subject(db, task_subject(db, recipe))
     return next((one for one in found if one.status is TaskStatus.SUCCEEDED), None)
 
 
-def _facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
+def _subject_facts(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     knobs = recipe.optimisation
     return {
         "model": (
             models.require(db, recipe.base_model),
-            recommendation.facts_of(db, recipe.base_model),
+            recommendation.load_model_facts(db, recipe.base_model),
         ),
         "method": recipe.method,
         "precision": recipe.precision,

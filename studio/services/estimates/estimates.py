@@ -30,26 +30,26 @@ from studio.services.estimates import (
     run_progress,
     token_lengths,
 )
-from studio.services.estimates.activation_memory import Load
-from studio.services.estimates.memory import Estimate
-from studio.services.estimates.memory_fit import Host, Verdict
-from studio.services.estimates.reference_runs import Lengths, Precedent, Reading
-from studio.services.estimates.run_duration import Timing
+from studio.services.estimates.activation_memory import BatchShape
+from studio.services.estimates.memory import MemoryBreakdown
+from studio.services.estimates.memory_fit import HostMemory, Verdict
+from studio.services.estimates.reference_runs import DataReading, ReferenceRun, TokenLengths
+from studio.services.estimates.run_duration import TimeEstimate
 from studio.services.precision import recommendation
 from studio.weights.model_facts import ModelFacts
 
-Find = Callable[[str], ModelFacts | None]
+FactsLookup = Callable[[str], ModelFacts | None]
 
-BESIDE_HOST, BESIDE_GPU = 400_000_000, 500_000_000
+HOST_OVERHEAD_BYTES, GPU_OVERHEAD_BYTES = 400_000_000, 500_000_000
 """Bytes that are not a run's own: the training packages on a host, the driver on a GPU."""
 
-_ENOUGH = 3
+_MIN_RUNS = 3
 """Runs whose median error is believed."""
-_LEAST_FACTOR, _MOST_FACTOR = 0.5, 2.0
+_MIN_FACTOR, _MAX_FACTOR = 0.5, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class Correction:
     """How far estimates have missed on this machine: measured over estimated."""
 
     factor: float = 1.0
@@ -58,11 +58,11 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needed:
+class MemoryEstimate:
     """Memory: by part, corrected by what was learnt, and against what is there."""
 
-    estimate: Estimate
-    learnt: Learnt
+    estimate: MemoryBreakdown
+    learnt: Correction
     room: int
     """Bytes of the GPU, or of the host."""
     beside: int
@@ -72,7 +72,7 @@ class Needed:
     """Whether a dry run has counted it; else it is the closed form."""
     closed: int | None = None
     """What the closed form says where a dry run knows better; None of a model it does not know."""
-    host: Host | None = None
+    host: HostMemory | None = None
     """What a run on a GPU needs of the host; None where the host is the device."""
     assumed: tuple[str, ...] = ()
     """What it takes for granted, in sentences."""
@@ -84,25 +84,25 @@ class Needed:
     @property
     def device(self) -> Verdict:
         """Return how it stands with the device alone."""
-        return memory_fit.judged(self.total + self.beside, self.room)
+        return memory_fit.judge_fit(self.total + self.beside, self.room)
 
     @property
     def verdict(self) -> Verdict:
         """Return the worse of what device and host say."""
-        return memory_fit.worst(self.device, self.host.verdict if self.host else "fits")
+        return memory_fit.worst_verdict(self.device, self.host.verdict if self.host else "fits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimated:
-    memory: Needed | None
+class RunEstimate:
+    memory: MemoryEstimate | None
     """None where nobody has counted what the model's layers keep."""
-    timing: Timing
+    timing: TimeEstimate
     measured: float | None
     """The peak of an earlier run or calibration whose steps were as full, if there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class MedianError:
     """How far estimates were off, as shares of what was measured; None without any."""
 
     memory: float | None
@@ -110,7 +110,7 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Miss:
+class EstimateError:
     """A finished run: estimated when it was submitted, measured when it was done."""
 
     run: Run
@@ -120,20 +120,20 @@ class Miss:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class EstimateInputs:
     """What estimates of one moment go by; read once, for many recipes."""
 
-    precedents: Sequence[Precedent]
-    find: Find
-    readings: Sequence[Reading] = ()
-    count: Callable[[AnyRecipe], Lengths | None] = lambda _recipe: None
+    precedents: Sequence[ReferenceRun]
+    find: FactsLookup
+    readings: Sequence[DataReading] = ()
+    count: Callable[[AnyRecipe], TokenLengths | None] = lambda _recipe: None
     """What was counted of a recipe's rows, though no run has read them."""
 
-    def lengths(self, recipe: AnyRecipe) -> Lengths | None:
-        read = reference_runs.lengths(chain(self.precedents, self.readings), recipe)
+    def lengths(self, recipe: AnyRecipe) -> TokenLengths | None:
+        read = reference_runs.find_lengths(chain(self.precedents, self.readings), recipe)
         return read or self.count(recipe)
 
-    def learnt(self, recipe: AnyRecipe) -> Learnt:
+    def learnt(self, recipe: AnyRecipe) -> Correction:
         """Learn from runs in the same precision with such an adapter: others err otherwise."""
         kind = (recipe.precision, recipe.adapter.kind)
         ratios = [
@@ -142,105 +142,118 @@ class Known:
             if (one.recipe.precision, one.recipe.adapter.kind) == kind
             if one.peak_bytes and (guess := self._again(one)) is not None
         ]
-        if len(ratios) < _ENOUGH:
-            return Learnt()
-        factor = min(max(statistics.median(ratios), _LEAST_FACTOR), _MOST_FACTOR)
-        return Learnt(factor=factor, runs=len(ratios))
+        if len(ratios) < _MIN_RUNS:
+            return Correction()
+        factor = min(max(statistics.median(ratios), _MIN_FACTOR), _MAX_FACTOR)
+        return Correction(factor=factor, runs=len(ratios))
 
-    def _again(self, one: Precedent) -> Estimate | None:
+    def _again(self, one: ReferenceRun) -> MemoryBreakdown | None:
         """Work an earlier run out as it would be today, by the lengths that it found."""
         facts = self.find(one.recipe.base_model)
-        return memory.of_told(one.recipe, facts, one.told) if facts else None
+        return memory.estimate_from_resolved(one.recipe, facts, one.told) if facts else None
 
 
-def known(db: Session) -> Known:
+def load_inputs(db: Session) -> EstimateInputs:
     """Read what estimates go by."""
 
     @cache
     def find(name: str) -> ModelFacts | None:
         try:
-            return recommendation.facts_of(db, name)
+            return recommendation.load_model_facts(db, name)
         except InvalidError:
             return None  # The model of an earlier run has gone since.
 
-    seen = [*calibrations.precedents(db), *reference_runs.newest(db)]
-    return Known(seen, find, [*dry_runs.readings(db)], token_lengths.finder(db))
+    seen = [*calibrations.load_reference_runs(db), *reference_runs.load_recent(db)]
+    return EstimateInputs(seen, find, [*dry_runs.load_readings(db)], token_lengths.make_finder(db))
 
 
-def of(db: Session, recipe: AnyRecipe, by: Known | None = None) -> Estimated:
+def estimate_recipe(
+    db: Session, recipe: AnyRecipe, by: EstimateInputs | None = None
+) -> RunEstimate:
     """Estimate what a recipe will need.
 
     Raises:
         InvalidError: there is no such model or data set.
 
     """
-    by = by or known(db)
-    alike = reference_runs.like(by.precedents, recipe)
-    twin = reference_runs.twin(by.precedents, recipe)
+    by = by or load_inputs(db)
+    alike = reference_runs.find_similar(by.precedents, recipe)
+    twin = reference_runs.find_same_memory(by.precedents, recipe)
     data = versions.require(db, recipe.dataset)
-    facts = recommendation.facts_of(db, recipe.base_model)
-    return Estimated(
-        memory=best(db, recipe, facts, by),
-        timing=run_duration.of(recipe, data, by.lengths(recipe), alike),
+    facts = recommendation.load_model_facts(db, recipe.base_model)
+    return RunEstimate(
+        memory=best_memory_estimate(db, recipe, facts, by),
+        timing=run_duration.estimate_time(recipe, data, by.lengths(recipe), alike),
         measured=twin.peak_bytes if twin else None,
     )
 
 
-def best(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Needed | None:
+def best_memory_estimate(
+    db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
+) -> MemoryEstimate | None:
     """Return the memory as well as it is known: counted, else by the closed form."""
-    return counted(db, recipe, facts, by) or needed(recipe, facts, by)
+    return dry_run_estimate(db, recipe, facts, by) or formula_estimate(recipe, facts, by)
 
 
-def counted(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Needed | None:
+def dry_run_estimate(
+    db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
+) -> MemoryEstimate | None:
     """Return the memory as a dry run has counted it; None if there was none."""
     # Where none was ever made, none need be looked for by the hash of all that decides it.
-    estimate = dry_runs.estimate(db, recipe, facts) if by.readings else None
+    estimate = dry_runs.estimate_memory(db, recipe, facts) if by.readings else None
     if estimate is None:
         return None
-    closed = needed(recipe, facts, by)
-    return Needed(
+    closed = formula_estimate(recipe, facts, by)
+    return MemoryEstimate(
         estimate=estimate,
-        learnt=Learnt(),
+        learnt=Correction(),
         room=detect().room_bytes,
-        beside=_beside(),
+        beside=_overhead_bytes(),
         knows_lengths=True,
         is_exact=True,
         closed=closed.total if closed else None,
-        host=memory_fit.host(recipe, facts, _load(recipe, by.lengths(recipe)), detect()),
+        host=memory_fit.estimate_host(
+            recipe, facts, _batch_shape(recipe, by.lengths(recipe)), detect()
+        ),
     )
 
 
-def missed(db: Session, recipe: AnyRecipe, facts: ModelFacts, by: Known) -> Learnt:
+def formula_correction(
+    db: Session, recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs
+) -> Correction:
     """Return how far the closed form misses recipes like this one: a dry run shows it best."""
-    exact, closed = counted(db, recipe, facts, by), needed(recipe, facts, by, Learnt())
+    exact, closed = (
+        dry_run_estimate(db, recipe, facts, by),
+        formula_estimate(recipe, facts, by, Correction()),
+    )
     if exact is None or closed is None:
         return by.learnt(recipe)
-    return Learnt(factor=exact.total / closed.total)
+    return Correction(factor=exact.total / closed.total)
 
 
-def needed(
-    recipe: AnyRecipe, facts: ModelFacts, by: Known, learnt: Learnt | None = None
-) -> Needed | None:
+def formula_estimate(
+    recipe: AnyRecipe, facts: ModelFacts, by: EstimateInputs, learnt: Correction | None = None
+) -> MemoryEstimate | None:
     """Return the memory alone; what was learnt need not be learnt again."""
     found, hardware = by.lengths(recipe), detect()
-    on_gpu, load = hardware.device != "cpu", _load(recipe, found)
+    on_gpu, load = hardware.device != "cpu", _batch_shape(recipe, found)
     estimate = memory.estimate(recipe, facts, load, on_gpu=on_gpu)
     if estimate is None:
         return None
-    return Needed(
+    return MemoryEstimate(
         estimate=estimate,
         learnt=learnt or by.learnt(recipe),
         room=hardware.room_bytes,
-        beside=_beside(),
+        beside=_overhead_bytes(),
         knows_lengths=found is not None,
-        host=memory_fit.host(recipe, facts, load, hardware),
-        assumed=tuple(memory_assumptions.of(recipe, facts, on_gpu=on_gpu)),
+        host=memory_fit.estimate_host(recipe, facts, load, hardware),
+        assumed=tuple(memory_assumptions.list_assumptions(recipe, facts, on_gpu=on_gpu)),
     )
 
 
-def keep(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
+def estimate_record(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     """Return an estimate as it is kept with a run, for good."""
-    made = of(db, recipe)
+    made = estimate_recipe(db, recipe)
     told: dict[str, Any] = {"timing": asdict(made.timing)}
     if made.memory is not None:
         told["memory"] = {
@@ -253,46 +266,46 @@ def keep(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     return told
 
 
-def miss(run: Run) -> Miss:
+def measure_error(run: Run) -> EstimateError:
     """Hold a finished run's estimate against what it measured."""
-    took = run_progress.of(run).total_seconds if not run.resumed_step else None
+    took = run_progress.measure(run).total_seconds if not run.resumed_step else None
     guess = run.estimate.get("memory", {}).get("total")
     seconds = run.estimate.get("timing", {}).get("seconds")
-    return Miss(
+    return EstimateError(
         run=run,
-        memory=_off(guess, memory.measured(run)),
-        seconds=_off(seconds, took) if run.step == run.total_steps else None,
+        memory=_relative_error(guess, memory.measured_peak(run)),
+        seconds=_relative_error(seconds, took) if run.step == run.total_steps else None,
     )
 
 
-def errors(db: Session, model: str | None = None) -> list[Miss]:
+def list_errors(db: Session, model: str | None = None) -> list[EstimateError]:
     """Return how estimates fared over all finished runs, or those of one model, newest first."""
     done = select(Run).where(Run.status == RunStatus.SUCCEEDED).order_by(col(Run.id).desc())
-    found = [miss(run) for run in db.exec(done) if model in (None, run.recipe.base_model)]
+    found = [measure_error(run) for run in db.exec(done) if model in (None, run.recipe.base_model)]
     return [one for one in found if one.memory is not None or one.seconds is not None]
 
 
-def median(misses: Sequence[Miss]) -> Missed:
+def median_error(misses: Sequence[EstimateError]) -> MedianError:
     """Return how far estimates are off in the median, whichever way."""
     memory_off = [abs(one.memory) for one in misses if one.memory is not None]
     seconds_off = [abs(one.seconds) for one in misses if one.seconds is not None]
-    return Missed(
+    return MedianError(
         memory=statistics.median(memory_off) if memory_off else None,
         seconds=statistics.median(seconds_off) if seconds_off else None,
     )
 
 
-def _beside() -> int:
-    return BESIDE_HOST if detect().device == "cpu" else BESIDE_GPU
+def _overhead_bytes() -> int:
+    return HOST_OVERHEAD_BYTES if detect().device == "cpu" else GPU_OVERHEAD_BYTES
 
 
-def _load(recipe: AnyRecipe, found: Lengths | None) -> Load:
+def _batch_shape(recipe: AnyRecipe, found: TokenLengths | None) -> BatchShape:
     if found is None:
-        return memory.load_of(recipe, {})
+        return memory.batch_shape(recipe, {})
     batch = min(recipe.optimisation.per_device_train_batch_size, found.examples)
     rows = (found.rows, found.row_tokens)
-    return Load(batch, found.longest, found.answer, *rows, is_packed=recipe.data.packing)
+    return BatchShape(batch, found.longest, found.answer, *rows, is_packed=recipe.data.packing)
 
 
-def _off(guess: float | None, found: float | None) -> float | None:
+def _relative_error(guess: float | None, found: float | None) -> float | None:
     return guess / found - 1 if guess and found else None

@@ -11,12 +11,12 @@ from sqlmodel import Session, col, func, select
 from studio.db.tables import Metric, Run
 from studio.methods import AnyRecipe
 
-Told = tuple[int, float, float]
+ValidationTimes = tuple[int, float, float]
 """A run's validations after its beginning, the seconds of one, and when the last one ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asides:
+class Overhead:
     """Seconds that a run spent on all but its steps, by what they were spent on."""
 
     row: float
@@ -28,18 +28,18 @@ class Asides:
 
     def of(self, recipe: AnyRecipe, rows: int, steps: int) -> float:
         """Return what another run will spend that validates so many rows."""
-        times = validations(recipe, steps)
-        written = _between(recipe, times) + 2 * _answers(recipe)
+        times = count_validations(recipe, steps)
+        written = _sample_tokens_between(recipe, times) + 2 * _sample_tokens(recipe)
         return self.rest + self.row * rows * times + self.token * written
 
 
-def validations(recipe: AnyRecipe, steps: int) -> int:
+def count_validations(recipe: AnyRecipe, steps: int) -> int:
     """Return how often a run validates: before its first step, every so often, after its last."""
     every = recipe.evaluation.eval_steps
     return 1 + math.ceil(steps / (every if every >= 1 else math.ceil(steps * every)))
 
 
-def told(db: Session, runs: Sequence[Run]) -> dict[int, Told]:
+def load_validation_times(db: Session, runs: Sequence[Run]) -> dict[int, ValidationTimes]:
     """Return what the numbers of runs tell of their validations, by run."""
     loss = aliased(Metric)
     # A validation begins as soon as the loss of its step is told.
@@ -57,24 +57,24 @@ def told(db: Session, runs: Sequence[Run]) -> dict[int, Told]:
     return {run: (count, each, last) for run, count, each, last in db.exec(query) if each}
 
 
-def measured(run: Run, said: Told, beside: float) -> Asides:
+def split_overhead(run: Run, said: ValidationTimes, beside: float) -> Overhead:
     """Part what a run spent beside its steps: pauses hold validations and, else, answers."""
     count, each, last = said
     looking = each * (count + 1)
-    between = _between(run.recipe, count + 1)
+    between = _sample_tokens_between(run.recipe, count + 1)
     token = max(0.0, last - run.metrics["train_seconds"] - looking) / between if between else 0.0
-    answering = token * (between + 2 * _answers(run.recipe))
-    return Asides(
+    answering = token * (between + 2 * _sample_tokens(run.recipe))
+    return Overhead(
         row=each / run.resolved["validation_rows"],
         token=token,
         rest=max(0.0, beside - looking - answering),
     )
 
 
-def _between(recipe: AnyRecipe, times: int) -> int:
+def _sample_tokens_between(recipe: AnyRecipe, times: int) -> int:
     """Return the tokens of all answers on the way: at validations but the first and the last."""
-    return min(recipe.samples.between, max(0, times - 2)) * _answers(recipe)
+    return min(recipe.samples.between, max(0, times - 2)) * _sample_tokens(recipe)
 
 
-def _answers(recipe: AnyRecipe) -> int:
+def _sample_tokens(recipe: AnyRecipe) -> int:
     return recipe.samples.prompts * recipe.samples.max_new_tokens

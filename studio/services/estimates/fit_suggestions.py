@@ -14,23 +14,23 @@ from studio.recipe.constraints import find_conflict
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates import estimates
-from studio.services.estimates.estimates import Known
+from studio.services.estimates.estimates import EstimateInputs
 from studio.services.precision import recommendation
-from studio.services.precision.incompatibilities import refusals
+from studio.services.precision.incompatibilities import check
 from studio.services.workers import workers
 
-LARGEST = 4096
+MAX_BATCH = 4096
 """The largest batch a recipe may name."""
 
-_LEAST_LENGTH = 64
-_UPDATES = 32
+_MIN_LENGTH = 64
+_MIN_UPDATES = 32
 """An epoch of fewer updates than these teaches little: larger batches are not recommended."""
 
-Fits = Callable[[AnyRecipe], bool]
+FitsCheck = Callable[[AnyRecipe], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class RecipeChange:
     """A change of a recipe, in words and as values."""
 
     title: str
@@ -38,117 +38,130 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fitting:
-    smallest: Way | None = None
+class FitSuggestions:
+    smallest: RecipeChange | None = None
     """What would make it fit; None where it fits as it is, or nothing helps."""
-    largest: Way | None = None
+    largest: RecipeChange | None = None
     """The largest batch that fits; None where that is the recipe's own."""
 
 
-def of(db: Session, recipe: AnyRecipe, by: Known) -> Fitting:
+def suggest(db: Session, recipe: AnyRecipe, by: EstimateInputs) -> FitSuggestions:
     """Find out how a recipe could fill the memory there is, and not more."""
-    facts = recommendation.facts_of(db, recipe.base_model)
-    learnt, hardware = estimates.missed(db, recipe, facts, by), workers.machine(db)
+    facts = recommendation.load_model_facts(db, recipe.base_model)
+    learnt, hardware = (
+        estimates.formula_correction(db, recipe, facts, by),
+        workers.training_hardware(db),
+    )
 
     def fits(changed: AnyRecipe) -> bool:
-        if find_conflict(changed) or refusals(changed, facts, hardware):
+        if find_conflict(changed) or check(changed, facts, hardware):
             return False
-        need = estimates.needed(changed, facts, by, learnt)
+        need = estimates.formula_estimate(changed, facts, by, learnt)
         return need is not None and need.verdict == "fits"
 
-    if estimates.needed(recipe, facts, by, learnt) is None:
-        return Fitting()
+    if estimates.formula_estimate(recipe, facts, by, learnt) is None:
+        return FitSuggestions()
     lengths = by.lengths(recipe)
-    return Fitting(
-        smallest=None if fits(recipe) else smallest(recipe, fits),
-        largest=largest(recipe, fits, lengths.examples if lengths else LARGEST),
+    return FitSuggestions(
+        smallest=None if fits(recipe) else smallest_change(recipe, fits),
+        largest=largest_batch(recipe, fits, lengths.examples if lengths else MAX_BATCH),
     )
 
 
-def smallest(recipe: AnyRecipe, fits: Fits) -> Way | None:
+def smallest_change(recipe: AnyRecipe, fits: FitsCheck) -> RecipeChange | None:
     """Return the first single change that makes a recipe fit, else the fewest together."""
-    single = [list(kind(recipe)) for kind in _KINDS]
+    single = [list(kind(recipe)) for kind in _STRATEGIES]
     for way in (way for ways in single for way in ways):
-        if _changed(recipe, way.change, fits):
+        if _fits_with(recipe, way.change, fits):
             return way
     last = [ways[-1] for ways in single if ways]
-    for way in accumulate(last, _both):
-        if _changed(recipe, way.change, fits):
+    for way in accumulate(last, _combine):
+        if _fits_with(recipe, way.change, fits):
             return way
     return None
 
 
-def largest(recipe: AnyRecipe, fits: Fits, examples: int) -> Way | None:
+def largest_batch(recipe: AnyRecipe, fits: FitsCheck, examples: int) -> RecipeChange | None:
     """Return the largest batch that fits, a power of two as devices like them best.
 
     None where the recipe's own is as large, or where an epoch would have too few updates.
     """
     own = recipe.optimisation.per_device_train_batch_size
-    most = min(LARGEST, examples // _UPDATES)
-    sizes = [2**power for power in range(LARGEST.bit_length()) if own < 2**power <= most]
-    size = next((one for one in reversed(sizes) if _changed(recipe, _batch(one), fits)), None)
+    most = min(MAX_BATCH, examples // _MIN_UPDATES)
+    sizes = [2**power for power in range(MAX_BATCH.bit_length()) if own < 2**power <= most]
+    size = next(
+        (one for one in reversed(sizes) if _fits_with(recipe, _batch_change(one), fits)), None
+    )
     if size is None:
         return None
     why = "they fit as well" if size == sizes[-1] else "the largest that fit"
-    return Way(title=f"Use batches of {size}, {why}", change=_batch(size))
+    return RecipeChange(title=f"Use batches of {size}, {why}", change=_batch_change(size))
 
 
-def _changed(recipe: AnyRecipe, change: Mapping[str, Any], fits: Fits) -> bool:
+def _fits_with(recipe: AnyRecipe, change: Mapping[str, Any], fits: FitsCheck) -> bool:
     try:
         return fits(RECIPES.validate_python(merge(recipe.model_dump(), change)))
     except (InvalidError, ValueError):
         return False
 
 
-def _both(one: Way, other: Way) -> Way:
+def _combine(one: RecipeChange, other: RecipeChange) -> RecipeChange:
     title = f"{one.title}, {other.title[0].lower()}{other.title[1:]}"
-    return Way(title=title, change=merge(one.change, other.change))
+    return RecipeChange(title=title, change=merge(one.change, other.change))
 
 
-def _batch(size: int) -> dict[str, Any]:
+def _batch_change(size: int) -> dict[str, Any]:
     return {"optimisation": {"per_device_train_batch_size": size}}
 
 
-def _smaller(recipe: AnyRecipe) -> Iterator[Way]:
+def _smaller_batches(recipe: AnyRecipe) -> Iterator[RecipeChange]:
     """Offer smaller batches, more of them to an update: what is learnt stays the same."""
     knobs = recipe.optimisation
     whole = knobs.per_device_train_batch_size * knobs.gradient_accumulation_steps
     for size in range(knobs.per_device_train_batch_size - 1, 0, -1):
-        if whole % size == 0 and whole // size <= LARGEST:
+        if whole % size == 0 and whole // size <= MAX_BATCH:
             times = {"gradient_accumulation_steps": whole // size}
             title = f"Use batches of {size}, {whole // size} to an update"
-            yield Way(title=title, change=merge(_batch(size), {"optimisation": times}))
+            yield RecipeChange(
+                title=title, change=merge(_batch_change(size), {"optimisation": times})
+            )
 
 
-def _checkpointed(recipe: AnyRecipe) -> Iterator[Way]:
+def _activation_checkpointing(recipe: AnyRecipe) -> Iterator[RecipeChange]:
     if not recipe.optimisation.activation_checkpointing:
         change = {"optimisation": {"activation_checkpointing": True}}
-        yield Way(title="Use activation checkpointing", change=change)
+        yield RecipeChange(title="Use activation checkpointing", change=change)
 
 
-def _thinner(recipe: AnyRecipe) -> Iterator[Way]:
+def _lora_adapter(recipe: AnyRecipe) -> Iterator[RecipeChange]:
     if isinstance(recipe.adapter, FullFineTune):
         change: dict[str, Any] = {"adapter": {"kind": "lora"}}
         if PRECISIONS[recipe.precision].is_for_all_weights:
             change["precision"] = "bf16"
-        yield Way(title="Train a LoRA adapter", change=change)
+        yield RecipeChange(title="Train a LoRA adapter", change=change)
 
 
-def _shorter(recipe: AnyRecipe) -> Iterator[Way]:
+def _shorter_examples(recipe: AnyRecipe) -> Iterator[RecipeChange]:
     length = recipe.data.max_length // 2
-    while length >= _LEAST_LENGTH:
-        yield Way(
+    while length >= _MIN_LENGTH:
+        yield RecipeChange(
             title=f"Cut examples at {length:,} tokens", change={"data": {"max_length": length}}
         )
         length //= 2
 
 
-def _narrower(recipe: AnyRecipe) -> Iterator[Way]:
+def _smaller_precisions(recipe: AnyRecipe) -> Iterator[RecipeChange]:
     """Offer the precisions that need less, the one that changes least first."""
     least = PRECISIONS[recipe.precision].bytes_per_parameter
     leaner = [one for one in PRECISIONS.values() if one.bytes_per_parameter < least]
     for one in sorted(leaner, key=lambda mode: -mode.bytes_per_parameter):
-        yield Way(title=f"Use {one.title}", change={"precision": one.name})
+        yield RecipeChange(title=f"Use {one.title}", change={"precision": one.name})
 
 
-_KINDS = (_smaller, _checkpointed, _thinner, _shorter, _narrower)
+_STRATEGIES = (
+    _smaller_batches,
+    _activation_checkpointing,
+    _lora_adapter,
+    _shorter_examples,
+    _smaller_precisions,
+)

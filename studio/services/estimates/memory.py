@@ -21,18 +21,18 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
-from studio.services.estimates.activation_memory import Load, Step
+from studio.services.estimates.activation_memory import BatchShape, TrainingStep
 from studio.services.precision import number_formats, recommendation
-from studio.services.precision.number_formats import BYTES, Sizes
+from studio.services.precision.number_formats import DTYPE_BYTES, MemorySizes
 from studio.weights import model_shape
 from studio.weights.decoder_layers import FAMILIES
 from studio.weights.model_facts import ModelFacts
 
 Moment = Literal["backward", "update"]
 
-RUNTIME = 27_000_000
+RUNTIME_BYTES = 27_000_000
 """Bytes: what a trainer takes on a processor beside its tensors, measured on a model of none."""
-KERNELS, _SHAPES = 8_000_000, 7
+KERNEL_BYTES, _SHAPES = 8_000_000, 7
 """What oneDNN's products of 16 bits take for each length of a batch, and for how many lengths the
 caches keep them: measured on a model of none, with an adapter or without. A processor that emulates
 bfloat16 has none of them: six runs there held 14 to 32 MB less than with them."""
@@ -52,7 +52,7 @@ than the alignment, and passes over one that fits. Twenty blocks of 2.4 MB, free
 asked for again, took half as much again (glibc 2.36). Gradients of weights fill such places; an
 adapter has hardly any.
 """
-_OVERHEAD_OF_VALIDATION = 0.1
+_VALIDATION_OVERHEAD = 0.1
 """The same of validation: two runs whose validation held more than training lost 0 and 0.11."""
 
 _ROW_BYTES, _TOKEN_BYTES = 4000, 70
@@ -72,7 +72,7 @@ _FORWARD_WORK = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class MemoryBreakdown:
     """Bytes by part at the fullest moment of a step."""
 
     moment: Moment
@@ -111,81 +111,90 @@ class Estimate:
         return sum(self.parts.values())
 
 
-def of_run(db: Session, run: Run) -> Estimate | None:
+def estimate_for_run(db: Session, run: Run) -> MemoryBreakdown | None:
     """Work out what a run should hold, by the examples it has found once it has read them."""
     try:
-        facts = recommendation.facts_of(db, run.recipe.base_model)
+        facts = recommendation.load_model_facts(db, run.recipe.base_model)
     except InvalidError:
         # The model has gone since; the run may have ended long ago.
         return None
-    return of_told(run.recipe, facts, run.resolved)
+    return estimate_from_resolved(run.recipe, facts, run.resolved)
 
 
-def of_told(recipe: AnyRecipe, facts: ModelFacts, told: Mapping[str, Any]) -> Estimate | None:
+def estimate_from_resolved(
+    recipe: AnyRecipe, facts: ModelFacts, told: Mapping[str, Any]
+) -> MemoryBreakdown | None:
     """Work out what a run should hold, by what it has told of its data."""
     on_gpu = told.get("device", detect().device) != "cpu"
-    return estimate(recipe, facts, load_of(recipe, told), on_gpu=on_gpu)
+    return estimate(recipe, facts, batch_shape(recipe, told), on_gpu=on_gpu)
 
 
-def measured(run: Run) -> float | None:
+def measured_peak(run: Run) -> float | None:
     """Return the peak that an estimate can be held against: libraries are not among it."""
     if run.resolved.get("peak_memory") not in _COMPARABLE:
         return None
     return run.metrics.get("peak_memory_bytes")
 
 
-def load_of(recipe: AnyRecipe, told: Mapping[str, Any]) -> Load:
+def batch_shape(recipe: AnyRecipe, told: Mapping[str, Any]) -> BatchShape:
     """Return what a batch may hold; of data not looked at yet, as much as the recipe allows."""
     batch, most = recipe.optimisation.per_device_train_batch_size, recipe.data.max_length
     rows, length = told.get("train_rows", 0), min(told.get("longest_example") or most, most)
     about = (rows, told.get("train_tokens", 0) / max(rows, 1), told.get("validation_rows", 0))
     batch = min(batch, told.get("train_examples") or batch)
     answer = told.get("longest_answer") or length
-    return Load(batch, length, answer, *about, is_packed=recipe.data.packing)
+    return BatchShape(batch, length, answer, *about, is_packed=recipe.data.packing)
 
 
-def estimate(recipe: AnyRecipe, facts: ModelFacts, load: Load, *, on_gpu: bool) -> Estimate | None:
+def estimate(
+    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape, *, on_gpu: bool
+) -> MemoryBreakdown | None:
     """Work out what a run will hold at most; None where that is not known.
 
     On a GPU this is what torch allocates: the driver's own half gigabyte is not among it.
     """
-    shape, sizes = facts.shape, number_formats.plan(recipe, facts).sizes
-    if sizes is None or shape is None or not is_counted(recipe, facts):
+    shape, sizes = facts.shape, number_formats.plan_dtypes(recipe, facts).sizes
+    if sizes is None or shape is None or not is_supported(recipe, facts):
         return None
-    step = Step(recipe, facts, shape, load, on_gpu)
-    begun = _backward(step, sizes)
+    step = TrainingStep(recipe, facts, shape, load, on_gpu)
+    begun = _at_backward(step, sizes)
     widened = replace(begun, scores=0, copies=begun.copies + step.widened)
-    training = [begun, widened, *_layers_again(step, sizes)]
-    holes = _overhead(step, max(map(_blocks, training)))
-    moments = [replace(one, holes=holes) for one in (*training, _update(step, sizes))]
-    return max([*moments, _evaluation(step, sizes)], key=lambda one: one.total)
+    training = [begun, widened, *_at_recomputation(step, sizes)]
+    holes = _allocator_overhead(step, max(map(_transient_bytes, training)))
+    moments = [replace(one, holes=holes) for one in (*training, _at_update(step, sizes))]
+    return max([*moments, _at_validation(step, sizes)], key=lambda one: one.total)
 
 
-def of_counted(
-    recipe: AnyRecipe, facts: ModelFacts, load: Load, parts: Mapping[str, int], *, on_gpu: bool
-) -> Estimate:
+def from_dry_run(
+    recipe: AnyRecipe,
+    facts: ModelFacts,
+    load: BatchShape,
+    parts: Mapping[str, int],
+    *,
+    on_gpu: bool,
+) -> MemoryBreakdown:
     """Put what a dry run has counted beside what a process needs that no tensor holds."""
-    step = Step(recipe, facts, facts.shape or model_shape.UNKNOWN, load, on_gpu)
-    none = Sizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
+    step = TrainingStep(recipe, facts, facts.shape or model_shape.UNKNOWN, load, on_gpu)
+    none = MemorySizes(weights=0, adapter=0, gradients=0, optimizer=0, copies=0, compensation=0)
     held: dict[str, Any] = dict(parts)
-    made = replace(_standing(step, none), **held)
-    is_update = made.gradients > _blocks(made)
+    made = replace(_constant_parts(step, none), **held)
+    is_update = made.gradients > _transient_bytes(made)
     moment: Moment = "update" if is_update else "backward"
-    return replace(made, moment=moment, holes=_overhead(step, _blocks(made)))
+    return replace(made, moment=moment, holes=_allocator_overhead(step, _transient_bytes(made)))
 
 
-def _overhead(step: Step, blocks: int) -> int:
+def _allocator_overhead(step: TrainingStep, blocks: int) -> int:
     """Return what the allocator loses; on a GPU an estimate is what torch allocates, without it."""
     share = _OVERHEAD[step.is_adapter, step.is_checkpointed][step.is_narrow]
     return 0 if step.on_gpu else round(share * blocks)
 
 
-def _blocks(one: Estimate) -> int:
+def _transient_bytes(one: MemoryBreakdown) -> int:
     """Return what a step takes and frees."""
     return one.copies + one.activations + one.scores
 
 
-def is_counted(recipe: AnyRecipe, facts: ModelFacts) -> bool:
+def is_supported(recipe: AnyRecipe, facts: ModelFacts) -> bool:
     """Whether it is known what this model's layers keep in the recipe's precision."""
     mode = PRECISIONS[recipe.precision]
     # An adapter's float32 among 16-bit products, with no autocast between them, is refused.
@@ -193,7 +202,7 @@ def is_counted(recipe: AnyRecipe, facts: ModelFacts) -> bool:
     return facts.family in FAMILIES and not is_refused
 
 
-def _scores(step: Step) -> int:
+def _logits_bytes(step: TrainingStep) -> int:
     """Return what scoring the answers takes, when their gradient is worked out tile by tile."""
     rows = step.load.batch * step.load.answers
     columns = _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS
@@ -205,56 +214,56 @@ def _scores(step: Step) -> int:
     return work + answers + (0 if step.is_adapter else 4 * step.table)
 
 
-def _standing(step: Step, sizes: Sizes) -> Estimate:
+def _constant_parts(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Return what is there at every moment."""
-    return Estimate(
+    return MemoryBreakdown(
         moment="backward",
         weights=sizes.weights,
         adapter=sizes.adapter,
         optimizer=sizes.optimizer,
         compensation=sizes.compensation,
-        examples=0 if step.on_gpu else examples(step.load),
-        runtime=0 if step.on_gpu else _runtime(step),
+        examples=0 if step.on_gpu else example_bytes(step.load),
+        runtime=0 if step.on_gpu else _runtime_bytes(step),
         length=step.load.length,
     )
 
 
-def examples(load: Load) -> int:
+def example_bytes(load: BatchShape) -> int:
     """Return what the rows hold of the host's memory, read and tokenised."""
     return round(load.rows * (_ROW_BYTES + _TOKEN_BYTES * load.row_tokens))
 
 
-def _runtime(step: Step) -> int:
-    load, is_narrow = step.load, step.computed < BYTES["float32"] and detect().native_bf16
-    # Of batches that are all as long, `RUNTIME` covers the one there is.
+def _runtime_bytes(step: TrainingStep) -> int:
+    load, is_narrow = step.load, step.computed < DTYPE_BYTES["float32"] and detect().native_bf16
+    # Of batches that are all as long, `RUNTIME_BYTES` covers the one there is.
     shapes = min(load.rows // load.batch or _SHAPES, _SHAPES) * (load.row_tokens < load.length)
-    return RUNTIME + KERNELS * is_narrow * shapes
+    return RUNTIME_BYTES + KERNEL_BYTES * is_narrow * shapes
 
 
-def _backward(step: Step, sizes: Sizes) -> Estimate:
+def _at_backward(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Say what is held when the backward pass begins, with the scores at hand."""
     adds_up = step.recipe.optimisation.gradient_accumulation_steps > 1
     layers = step.inputs if step.is_checkpointed else step.shape.layers * step.layer
     return replace(
-        _standing(step, sizes),
+        _constant_parts(step, sizes),
         gradients=sizes.gradients if adds_up else 0,
         copies=0 if step.is_checkpointed else sizes.copies,
         activations=layers + step.tail,
-        scores=_scores(step),
+        scores=_logits_bytes(step),
     )
 
 
-def _layers_again(step: Step, sizes: Sizes) -> list[Estimate]:
+def _at_recomputation(step: TrainingStep, sizes: MemorySizes) -> list[MemoryBreakdown]:
     """Say what is held when checkpointing computes the first layer again, all others done."""
     if not step.is_checkpointed:
         return []
     layer = step.layer + step.load.tokens * step.shape.hidden * step.held
     copies = sizes.copies // step.shape.layers + step.widened
-    made = _standing(step, sizes)
+    made = _constant_parts(step, sizes)
     return [replace(made, gradients=sizes.gradients, copies=copies, activations=layer)]
 
 
-def _evaluation(step: Step, sizes: Sizes) -> Estimate:
+def _at_validation(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Say what is held while a batch is validated: one layer's work, and one tile of scores."""
     batch = step.recipe.evaluation.per_device_eval_batch_size
     batch = min(batch, step.load.validated or batch)
@@ -263,25 +272,25 @@ def _evaluation(step: Step, sizes: Sizes) -> Estimate:
     columns = min(shape.vocabulary, _WIDE_TILE_COLUMNS if step.on_gpu else _TILE_COLUMNS)
     work = step.computed + (0 if step.on_gpu else _FORWARD_WORK)
     made = replace(
-        _standing(step, sizes),
+        _constant_parts(step, sizes),
         activations=tokens * (4 * shape.hidden + 3 * shape.intermediate) * step.held,
         scores=rows * columns * work,
     )
-    share = 0 if step.on_gpu else _OVERHEAD_OF_VALIDATION
-    return replace(made, holes=round(share * _blocks(made)))
+    share = 0 if step.on_gpu else _VALIDATION_OVERHEAD
+    return replace(made, holes=round(share * _transient_bytes(made)))
 
 
-def _update(step: Step, sizes: Sizes) -> Estimate:
+def _at_update(step: TrainingStep, sizes: MemorySizes) -> MemoryBreakdown:
     """Say what is held when the optimizer moves the largest of the weights."""
     return replace(
-        _standing(step, sizes),
+        _constant_parts(step, sizes),
         moment="update",
         gradients=sizes.gradients,
-        scratch=0 if step.is_adapter else step.table * _scratch(step.recipe),
+        scratch=0 if step.is_adapter else step.table * _scratch_bytes(step.recipe),
     )
 
 
-def _scratch(recipe: AnyRecipe) -> int:
+def _scratch_bytes(recipe: AnyRecipe) -> int:
     """Return the bytes that an optimizer needs of its own for each number of a weight."""
     if PRECISIONS[recipe.precision].rounding is not None:
         return _ROUNDING_SCRATCH

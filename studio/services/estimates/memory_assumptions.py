@@ -18,17 +18,19 @@ EIGHT_BITS = (
 UNMEASURED = "On a GPU this follows from the packages' sources: nobody has measured it here."
 
 
-def of(recipe: AnyRecipe, facts: ModelFacts, *, on_gpu: bool) -> Iterator[str]:
+def list_assumptions(recipe: AnyRecipe, facts: ModelFacts, *, on_gpu: bool) -> Iterator[str]:
     """Say what is assumed beyond what every estimate assumes; nothing of plain recipes."""
     row, mode = recipe.adapter.quantised, PRECISIONS[recipe.precision]
     if row is not None:
         yield (
             f"Counted with the linear layers in {row.title} with their scales, and all else in "
-            f"{number_formats.held(recipe, facts)}; a product widens one weight at a time."
+            f"{number_formats.weight_dtype(recipe, facts)}; a product widens one weight at a time."
         )
-    if activation_memory.is_rounded(recipe):
+    if activation_memory.emulates_bfloat16(recipe):
         yield EMULATED
     if mode.is_float8:
         yield EIGHT_BITS
-    if on_gpu and (row is not None or activation_memory.is_rounded(recipe) or mode.is_float8):
+    if on_gpu and (
+        row is not None or activation_memory.emulates_bfloat16(recipe) or mode.is_float8
+    ):
         yield UNMEASURED

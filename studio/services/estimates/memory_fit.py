@@ -13,23 +13,23 @@ from studio.hardware import Hardware
 from studio.methods import AnyRecipe
 from studio.recipe.adapters import Lora
 from studio.services.estimates import memory
-from studio.services.estimates.activation_memory import Load
+from studio.services.estimates.activation_memory import BatchShape
 from studio.services.precision import number_formats
 from studio.weights.model_facts import ModelFacts
 
 Verdict = Literal["fits", "tight", "too large"]
-_WORSE: tuple[Verdict, ...] = ("fits", "tight", "too large")
+_VERDICT_ORDER: tuple[Verdict, ...] = ("fits", "tight", "too large")
 
-TIGHT = 0.85
+TIGHT_SHARE = 0.85
 """The share of the memory from which on a run may fail: estimates err, and others live here too."""
 
-BESIDE_CUDA = 2_000_000_000
+CUDA_HOST_BYTES = 2_000_000_000
 """Bytes of the host that a process with torch's CUDA libraries and a context takes. An allowance,
 rather too much than too little: it was not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostMemory:
     """Bytes of the host's memory that a run on a GPU holds."""
 
     loading: int
@@ -47,39 +47,41 @@ class Host:
 
     @property
     def verdict(self) -> Verdict:
-        return judged(self.total + self.beside, self.room)
+        return judge_fit(self.total + self.beside, self.room)
 
 
-def judged(whole: int, room: int) -> Verdict:
+def judge_fit(whole: int, room: int) -> Verdict:
     """Say whether so many bytes fit."""
     if whole > room:
         return "too large"
-    return "tight" if whole > TIGHT * room else "fits"
+    return "tight" if whole > TIGHT_SHARE * room else "fits"
 
 
-def worst(*verdicts: Verdict) -> Verdict:
-    return max(verdicts, key=_WORSE.index)
+def worst_verdict(*verdicts: Verdict) -> Verdict:
+    return max(verdicts, key=_VERDICT_ORDER.index)
 
 
-def host(recipe: AnyRecipe, facts: ModelFacts, load: Load, hardware: Hardware) -> Host | None:
+def estimate_host(
+    recipe: AnyRecipe, facts: ModelFacts, load: BatchShape, hardware: Hardware
+) -> HostMemory | None:
     """Work out what a run holds of the host; None where that is its device, or nobody knows."""
-    sizes = number_formats.plan(recipe, facts).sizes
+    sizes = number_formats.plan_dtypes(recipe, facts).sizes
     if hardware.device == "cpu" or sizes is None:
         return None
-    return Host(
-        loading=0 if _stays_in_files(recipe, facts) else sizes.weights,
+    return HostMemory(
+        loading=0 if _stays_memory_mapped(recipe, facts) else sizes.weights,
         saving=sizes.adapter if isinstance(recipe.adapter, Lora) else sizes.weights,
-        examples=memory.examples(load),
-        beside=BESIDE_CUDA,
+        examples=memory.example_bytes(load),
+        beside=CUDA_HOST_BYTES,
         room=hardware.memory_bytes,
     )
 
 
-def _stays_in_files(recipe: AnyRecipe, facts: ModelFacts) -> bool:
+def _stays_memory_mapped(recipe: AnyRecipe, facts: ModelFacts) -> bool:
     """Whether weights are loaded in the formats that they are stored in."""
     if recipe.adapter.quantised is not None:
         return False
     return (
-        number_formats.keeps_own(recipe)
-        or facts.stored.get(number_formats.held(recipe, facts), 0.0) == 1.0
+        number_formats.recipe_keeps_saved_dtypes(recipe)
+        or facts.stored.get(number_formats.weight_dtype(recipe, facts), 0.0) == 1.0
     )

@@ -12,17 +12,17 @@ from studio.db.tables import Run
 from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.services.estimates import eval_overhead, memory, run_progress
-from studio.services.estimates.eval_overhead import Asides, Told
+from studio.services.estimates.eval_overhead import Overhead, ValidationTimes
 
-_NEWEST = 50
+_MAX_RUNS = 50
 """How many runs are looked back upon."""
 
-_LIKE = 5
+_MAX_SIMILAR = 5
 """How many of those that resemble a recipe are believed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precedent:
+class ReferenceRun:
     """One run that trained here to its end, or a calibration of a few steps."""
 
     recipe: AnyRecipe
@@ -35,7 +35,7 @@ class Precedent:
     """What it spent on all but its steps; None where that is not known."""
     peak_bytes: float | None
     """None where it was measured in a way that cannot be compared."""
-    asides: Asides | None = None
+    asides: Overhead | None = None
     """The same by what it was spent on, where its numbers tell."""
     is_calibration: bool = False
 
@@ -45,7 +45,7 @@ class Precedent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class DataReading:
     """Data that have been read for a recipe, though nothing was trained."""
 
     recipe: AnyRecipe
@@ -53,7 +53,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
+class TokenLengths:
     """How long the examples of a data set are, in a model's tokens."""
 
     longest: int
@@ -71,61 +71,65 @@ class Lengths:
         return self.row_tokens * self.rows / self.examples
 
 
-def newest(db: Session) -> list[Precedent]:
+def load_recent(db: Session) -> list[ReferenceRun]:
     """Return what this machine has shown, the newest first."""
     done = select(Run).where(Run.status == RunStatus.SUCCEEDED)
-    runs = db.exec(done.order_by(col(Run.id).desc()).limit(_NEWEST)).all()
-    said = eval_overhead.told(db, runs)
-    return [one for run in runs if (one := of_run(run, said.get(run.id or 0))) is not None]
+    runs = db.exec(done.order_by(col(Run.id).desc()).limit(_MAX_RUNS)).all()
+    said = eval_overhead.load_validation_times(db, runs)
+    return [one for run in runs if (one := from_run(run, said.get(run.id or 0))) is not None]
 
 
-def of_run(run: Run, said: Told | None = None) -> Precedent | None:
+def from_run(run: Run, said: ValidationTimes | None = None) -> ReferenceRun | None:
     """Return what a run has shown; None if it never got far, or ran on another machine."""
     seconds, told = run.metrics.get("train_seconds"), run.resolved
     is_here = told.get("device_name") == detect().trainer_name
     if not is_here or not seconds or not run.step or not run.tokens:
         return None
-    total = run_progress.of(run).total_seconds
+    total = run_progress.measure(run).total_seconds
     # Of a run that went on from a checkpoint, the last attempt's seconds are not the whole.
     knows_all = total is not None and not run.resumed_step and total >= seconds
     beside = total - seconds if knows_all and total is not None else None
-    return Precedent(
+    return ReferenceRun(
         recipe=run.recipe,
         told=told,
         steps=run.step,
         tokens=run.tokens,
         step_seconds=seconds / run.step,
         beside_seconds=beside,
-        peak_bytes=memory.measured(run),
-        asides=_parted(run, said, beside),
+        peak_bytes=memory.measured_peak(run),
+        asides=_measured_overhead(run, said, beside),
     )
 
 
-def like(known: Sequence[Precedent], recipe: AnyRecipe) -> list[Precedent]:
+def find_similar(known: Sequence[ReferenceRun], recipe: AnyRecipe) -> list[ReferenceRun]:
     """Return those whose steps resemble a recipe's: they differ in how many tokens a step has."""
-    wanted = _kind(recipe)
-    return [one for one in known if _kind(one.recipe) == wanted][:_LIKE]
+    wanted = _speed_key(recipe)
+    return [one for one in known if _speed_key(one.recipe) == wanted][:_MAX_SIMILAR]
 
 
-def twin(known: Sequence[Precedent], recipe: AnyRecipe) -> Precedent | None:
+def find_same_memory(known: Sequence[ReferenceRun], recipe: AnyRecipe) -> ReferenceRun | None:
     """Return one whose steps were as full as a recipe's will be, and were measured."""
-    wanted = _filling(recipe)
-    found = (one for one in known if one.peak_bytes and _filling(one.recipe) == wanted)
+    wanted = _memory_key(recipe)
+    found = (one for one in known if one.peak_bytes and _memory_key(one.recipe) == wanted)
     return next(found, None)
 
 
-def lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Lengths | None:
+def find_lengths(
+    known: Iterable[ReferenceRun | DataReading], recipe: AnyRecipe
+) -> TokenLengths | None:
     """Return how long a recipe's examples are, if some run has read them all with its model."""
-    return next(_lengths(known, recipe), None)
+    return next(_matching_lengths(known, recipe), None)
 
 
-def _parted(run: Run, said: Told | None, beside: float | None) -> Asides | None:
+def _measured_overhead(
+    run: Run, said: ValidationTimes | None, beside: float | None
+) -> Overhead | None:
     if said is None or beside is None or not run.resolved.get("validation_rows"):
         return None
-    return eval_overhead.measured(run, said, beside)
+    return eval_overhead.split_overhead(run, said, beside)
 
 
-def _kind(recipe: AnyRecipe) -> tuple[object, ...]:
+def _speed_key(recipe: AnyRecipe) -> tuple[object, ...]:
     return (
         recipe.base_model,
         recipe.method,
@@ -137,11 +141,11 @@ def _kind(recipe: AnyRecipe) -> tuple[object, ...]:
     )
 
 
-def _filling(recipe: AnyRecipe) -> tuple[object, ...]:
+def _memory_key(recipe: AnyRecipe) -> tuple[object, ...]:
     """Return all that decides how much memory a step holds."""
     knobs = recipe.optimisation
     return (
-        *_kind(recipe),
+        *_speed_key(recipe),
         recipe.dataset,
         recipe.adapter,
         recipe.data.max_length,
@@ -152,7 +156,9 @@ def _filling(recipe: AnyRecipe) -> tuple[object, ...]:
     )
 
 
-def _lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Iterator[Lengths]:
+def _matching_lengths(
+    known: Iterable[ReferenceRun | DataReading], recipe: AnyRecipe
+) -> Iterator[TokenLengths]:
     most = recipe.data.max_length
     for one in known:
         told, data = one.told, one.recipe.data
@@ -162,14 +168,14 @@ def _lengths(known: Iterable[Precedent | Reading], recipe: AnyRecipe) -> Iterato
         if not same or not is_whole or not told.get("train_rows"):
             continue
         if not data.packing:
-            found = _of_rows(told, most)
+            found = _lengths_of_rows(told, most)
             yield _as_packed(found, most) if recipe.data.packing else found
         elif recipe.data.packing and data.max_length == most:
-            yield replace(_of_rows(told, most), examples=told["train_examples"])
+            yield replace(_lengths_of_rows(told, most), examples=told["train_examples"])
 
 
-def _of_rows(told: dict[str, Any], most: int) -> Lengths:
-    return Lengths(
+def _lengths_of_rows(told: dict[str, Any], most: int) -> TokenLengths:
+    return TokenLengths(
         longest=min(told["longest_example"], most),
         answer=min(told["longest_answer"], most),
         rows=told["train_rows"],
@@ -178,7 +184,7 @@ def _of_rows(told: dict[str, Any], most: int) -> Lengths:
     )
 
 
-def _as_packed(found: Lengths, most: int) -> Lengths:
+def _as_packed(found: TokenLengths, most: int) -> TokenLengths:
     """Say what becomes of rows that share examples, as if each were filled to the last token."""
     examples = math.ceil(found.rows * found.row_tokens / most)
     return replace(found, longest=most, answer=most, examples=examples)

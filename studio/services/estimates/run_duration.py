@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from studio.db.tables import DatasetVersion
 from studio.methods import AnyRecipe
-from studio.services.estimates.reference_runs import Lengths, Precedent
+from studio.services.estimates.reference_runs import ReferenceRun, TokenLengths
 
-_ALONE = 0.2
+_SINGLE_RUN_DOUBT = 0.2
 """How far one run alone is believed: a share either way."""
-_AMONG = 0.1
+_SEVERAL_RUNS_DOUBT = 0.1
 """How far several are, if they agree."""
-_SCALED = 0.25
+_SCALING_DOUBT = 0.25
 """What doubling or halving the tokens of a step adds to the doubt, times the logarithm of two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class TimeEstimate:
     """What is known of a run's length before it starts. Seconds are None until a first run."""
 
     steps: int
@@ -36,27 +36,30 @@ class Timing:
     """Whether one of them was a calibration."""
 
 
-def of(
-    recipe: AnyRecipe, data: DatasetVersion, lengths: Lengths | None, alike: Sequence[Precedent]
-) -> Timing:
+def estimate_time(
+    recipe: AnyRecipe,
+    data: DatasetVersion,
+    lengths: TokenLengths | None,
+    alike: Sequence[ReferenceRun],
+) -> TimeEstimate:
     """Work out a run's length, from those that resemble it if there are any."""
-    batch = _batch(recipe)
-    steps = count_steps(recipe, lengths.examples if lengths else _rows(recipe, data))
+    batch = _effective_batch(recipe)
+    steps = count_steps(recipe, lengths.examples if lengths else _training_rows(recipe, data))
     step_tokens = lengths.example_tokens * batch if lengths else None
     tokens = round(steps * step_tokens) if step_tokens else None
     is_most = recipe.data.packing and not lengths and recipe.optimisation.max_steps is None
-    known = Timing(steps=steps, tokens=tokens, is_most=is_most)
+    known = TimeEstimate(steps=steps, tokens=tokens, is_most=is_most)
     if not alike or step_tokens is None:
         return known
     paces = [one.step_seconds * step_tokens / one.step_tokens for one in alike]
     least, most = _interval(paces, step_tokens, alike)
-    beside = _beside(recipe, steps, _held_back(recipe, data), alike)
-    return Timing(
+    beside = _overhead_seconds(recipe, steps, _validation_rows(recipe, data), alike)
+    return TimeEstimate(
         steps=steps,
         tokens=known.tokens,
         seconds=steps * statistics.median(paces) + beside,
-        least_seconds=steps * least + beside * (1 - _AMONG),
-        most_seconds=steps * most + beside * (1 + _AMONG),
+        least_seconds=steps * least + beside * (1 - _SEVERAL_RUNS_DOUBT),
+        most_seconds=steps * most + beside * (1 + _SEVERAL_RUNS_DOUBT),
         runs=len(alike),
         is_calibrated=any(one.is_calibration for one in alike),
     )
@@ -72,33 +75,35 @@ def count_steps(recipe: AnyRecipe, examples: int) -> int:
     return math.ceil(optimisation.num_train_epochs * updates)
 
 
-def _rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
+def _training_rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
     """Return the rows to learn from; without a validation part, some are held back."""
-    held = 0 if data.validation_rows else _held_back(recipe, data)
+    held = 0 if data.validation_rows else _validation_rows(recipe, data)
     return max(1, data.train_rows - held)
 
 
-def _held_back(recipe: AnyRecipe, data: DatasetVersion) -> int:
+def _validation_rows(recipe: AnyRecipe, data: DatasetVersion) -> int:
     """Return the rows to validate with."""
     share = max(1, round(data.train_rows * recipe.data.validation_share))
     return data.validation_rows or share
 
 
-def _batch(recipe: AnyRecipe) -> int:
+def _effective_batch(recipe: AnyRecipe) -> int:
     steps = recipe.optimisation
     return steps.per_device_train_batch_size * steps.gradient_accumulation_steps
 
 
 def _interval(
-    paces: Sequence[float], step_tokens: float, alike: Sequence[Precedent]
+    paces: Sequence[float], step_tokens: float, alike: Sequence[ReferenceRun]
 ) -> tuple[float, float]:
     """Return the slowest and the fastest pace to be expected: what was seen, and some doubt."""
     apart = min(abs(math.log(step_tokens / one.step_tokens)) for one in alike)
-    doubt = (_ALONE if len(paces) == 1 else _AMONG) + _SCALED * apart
+    doubt = (_SINGLE_RUN_DOUBT if len(paces) == 1 else _SEVERAL_RUNS_DOUBT) + _SCALING_DOUBT * apart
     return min(paces) / (1 + doubt), max(paces) * (1 + doubt)
 
 
-def _beside(recipe: AnyRecipe, steps: int, rows: int, alike: Sequence[Precedent]) -> float:
+def _overhead_seconds(
+    recipe: AnyRecipe, steps: int, rows: int, alike: Sequence[ReferenceRun]
+) -> float:
     """Return the seconds for loading, validations, answers and saving, as far as runs told."""
     known = [
         one.asides.of(recipe, rows, steps) if one.asides else one.beside_seconds

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from studio.db.tables import Run
 from studio.protocols.events import Event, PhaseChanged, Started
 
-BEFORE_TRAINING = {"training": "auditing the numbers"}
+PHASE_TITLES = {"training": "auditing the numbers"}
 """Until the first step begins, a trainer that trains has its numbers audited."""
 
 
@@ -27,20 +27,20 @@ class Progress:
     """From the claim until the end, or until now."""
 
 
-def of(run: Run, now: datetime | None = None) -> Progress:
+def measure(run: Run, now: datetime | None = None) -> Progress:
     """Measure a run's progress at this moment, or at another."""
     now = run.finished_at or now or datetime.now(UTC)
     return Progress(
         share=run.step / run.total_steps if run.total_steps else None,
         eta_seconds=_eta(run, now),
-        queued_seconds=_between(run.created_at, run.claimed_at),
-        launch_seconds=_between(run.claimed_at, run.started_at),
-        first_step_seconds=_between(run.started_at, run.first_step_at),
-        total_seconds=_between(run.claimed_at, now),
+        queued_seconds=_elapsed_or_none(run.created_at, run.claimed_at),
+        launch_seconds=_elapsed_or_none(run.claimed_at, run.started_at),
+        first_step_seconds=_elapsed_or_none(run.started_at, run.first_step_at),
+        total_seconds=_elapsed_or_none(run.claimed_at, now),
     )
 
 
-def beginning(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
+def startup_phases(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
     """Return what a run did before its first step was done, each with its seconds, in order.
 
     `said` is what its process told first; nothing comes back before that step is done.
@@ -54,9 +54,9 @@ def beginning(run: Run, said: Iterable[Event]) -> list[tuple[str, float]]:
             event, PhaseChanged | Started
         ):
             name = "first step" if isinstance(event, Started) else event.name
-            moments.append((BEFORE_TRAINING.get(name, name).capitalize(), event.at))
+            moments.append((PHASE_TITLES.get(name, name).capitalize(), event.at))
     ends = [at for _, at in moments[1:]] + [run.first_step_at]
-    return [(name, seconds(at, end)) for (name, at), end in zip(moments, ends, strict=True)]
+    return [(name, elapsed_seconds(at, end)) for (name, at), end in zip(moments, ends, strict=True)]
 
 
 def _eta(run: Run, now: datetime) -> float | None:
@@ -64,14 +64,14 @@ def _eta(run: Run, now: datetime) -> float | None:
     steps = run.step - run.resumed_step - 1
     if not run.status.is_live or run.first_step_at is None or not run.total_steps or steps < 1:
         return None
-    pace = seconds(run.first_step_at, now) / steps
+    pace = elapsed_seconds(run.first_step_at, now) / steps
     return pace * (run.total_steps - run.step)
 
 
-def _between(start: datetime | None, end: datetime | None) -> float | None:
-    return seconds(start, end) if start and end else None
+def _elapsed_or_none(start: datetime | None, end: datetime | None) -> float | None:
+    return elapsed_seconds(start, end) if start and end else None
 
 
-def seconds(start: datetime, end: datetime) -> float:
+def elapsed_seconds(start: datetime, end: datetime) -> float:
     """Return how long it took; a clock that was set back meanwhile has it take no time."""
     return max(0.0, (end - start).total_seconds())

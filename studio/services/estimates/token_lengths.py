@@ -11,32 +11,32 @@ from studio.errors import InvalidError
 from studio.intake.quality.length_stats import Stats
 from studio.methods import AnyRecipe
 from studio.services.datasets import token_stats, versions
-from studio.services.datasets.token_stats import Which
-from studio.services.estimates.reference_runs import Lengths
+from studio.services.datasets.token_stats import StatsRequest
+from studio.services.estimates.reference_runs import TokenLengths
 
-Uncounted = Literal["", "now", "offer"]
+CountSuggestion = Literal["", "now", "offer"]
 
-AT_ONCE = 50_000
+MAX_AUTOMATIC_ROWS = 50_000
 """Rows that are counted without asking: seconds of one processor, in a process of its own."""
 
 
-def finder(db: Session) -> Callable[[AnyRecipe], Lengths | None]:
+def make_finder(db: Session) -> Callable[[AnyRecipe], TokenLengths | None]:
     """Return what finds counted lengths; it reads each count once, for many recipes."""
     counts: dict[tuple[str, str, str], Stats | None] = {}
 
-    def find(recipe: AnyRecipe) -> Lengths | None:
+    def find(recipe: AnyRecipe) -> TokenLengths | None:
         if recipe.data.packing:
             return None  # How many share an example is seen when they are packed.
         kind = (recipe.base_model, recipe.dataset, recipe.data.chat_template)
         if kind not in counts:
-            counts[kind] = token_stats.of_recipe(db, recipe)
+            counts[kind] = token_stats.find_for_recipe(db, recipe)
         found = counts[kind]
-        return _lengths(found, recipe) if found else None
+        return _to_lengths(found, recipe) if found else None
 
     return find
 
 
-def which(db: Session, recipe: AnyRecipe) -> Which:
+def build_stats_request(db: Session, recipe: AnyRecipe) -> StatsRequest:
     """Say what to count for a recipe.
 
     Raises:
@@ -44,22 +44,22 @@ def which(db: Session, recipe: AnyRecipe) -> Which:
 
     """
     version = versions.require(db, recipe.dataset)
-    return token_stats.which(db, version, recipe.base_model, recipe.data.chat_template)
+    return token_stats.build_request(db, version, recipe.base_model, recipe.data.chat_template)
 
 
-def uncounted(db: Session, recipe: AnyRecipe) -> Uncounted:
+def suggest_count(db: Session, recipe: AnyRecipe) -> CountSuggestion:
     """Say whether a recipe's rows should be counted at once, when asked to, or not at all."""
     if recipe.data.packing:
         return ""  # A count would not say how many share an example.
     try:
-        wanted = which(db, recipe)
-        chore = token_stats.of(db, wanted)
+        wanted = build_stats_request(db, recipe)
+        chore = token_stats.latest_task(db, wanted)
     except (InvalidError, OSError):
         return ""  # That is told beside its own field.
     if not Path(wanted.location).is_absolute():
         return ""  # Its tokenizer is still to be fetched.
     if chore is None:
-        return "now" if _rows(wanted.version) <= AT_ONCE else "offer"
+        return "now" if _rows(wanted.version) <= MAX_AUTOMATIC_ROWS else "offer"
     return "offer" if chore.status.is_final else "now"
 
 
@@ -67,13 +67,13 @@ def _rows(version: DatasetVersion) -> int:
     return version.train_rows + version.validation_rows
 
 
-def _lengths(found: Stats, recipe: AnyRecipe) -> Lengths | None:
+def _to_lengths(found: Stats, recipe: AnyRecipe) -> TokenLengths | None:
     part, most = found.train, recipe.data.max_length
     if not part.rows or not part.longest:
         return None
     longest = min(part.longest[0].tokens, most)
     held = 0 if found.validation else max(1, round(part.rows * recipe.data.validation_share))
-    return Lengths(
+    return TokenLengths(
         longest=longest,
         answer=min(part.most_learnt or longest, longest),
         rows=max(1, part.rows - held),

@@ -12,17 +12,17 @@ from studio.errors import InvalidError
 from studio.recipe.exports import ExportKind, export_kinds
 from studio.recipe.float_formats import FLOAT_FORMATS, DType
 from studio.services.precision import recommendation
-from studio.services.precision.number_formats import BYTES
+from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.weights import family_limits
 from studio.weights.model_facts import ModelFacts
 from studio.weights.weight_samples import LARGEST_FLOAT16
 
-_SMALLEST_WHOLE = 2**-14
+_SMALLEST_NORMAL_FLOAT16 = 2**-14
 """Below it, float16 has fewer and fewer digits (subnormal numbers), and at last none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ExportOption:
     """One way to export a run's model."""
 
     kind: ExportKind
@@ -36,32 +36,32 @@ class Choice:
     caution: str = ""
 
 
-def choices(db: Session, run: Run, artifacts: Path) -> Iterator[Choice]:
+def list_options(db: Session, run: Run, artifacts: Path) -> Iterator[ExportOption]:
     """List what can be made of a run's model, the exact format of each kind first."""
-    facts = known(db, run, artifacts)
+    facts = load_weight_facts(db, run, artifacts)
     for kind in export_kinds(run.recipe.adapter):
         for dtype in get_args(DType):
-            yield Choice(
+            yield ExportOption(
                 kind=kind,
                 dtype=dtype,
-                bytes=weights(run, kind) * BYTES[dtype],
-                cost=_cost(run, kind, dtype, facts),
-                refusal=refusal(kind, dtype, facts),
-                caution=_caution(kind, dtype, facts),
+                bytes=count_weights(run, kind) * DTYPE_BYTES[dtype],
+                cost=_option_cost(run, kind, dtype, facts),
+                refusal=explain_refusal(kind, dtype, facts),
+                caution=_family_warning(kind, dtype, facts),
             )
 
 
-def known(db: Session, run: Run, artifacts: Path) -> ModelFacts:
+def load_weight_facts(db: Session, run: Run, artifacts: Path) -> ModelFacts:
     """Return what is known of a run's weights: its own, or those of the base beside its adapter."""
     try:
         if run.recipe.adapter.kind == "full":
-            return recommendation.facts(artifacts)
-        return recommendation.facts_of(db, run.recipe.base_model)
+            return recommendation.read_model_facts(artifacts)
+        return recommendation.load_model_facts(db, run.recipe.base_model)
     except InvalidError:  # unreadable files are told of by the export itself, with their names
         return ModelFacts()
 
 
-def weights(run: Run, kind: ExportKind) -> int:
+def count_weights(run: Run, kind: ExportKind) -> int:
     """Return how many weights there will be, as far as the run has counted them; else 0."""
     trained = int(run.resolved.get("trainable_parameters", 0))
     if kind == "adapter":
@@ -71,7 +71,7 @@ def weights(run: Run, kind: ExportKind) -> int:
     return max(0, counted - trained) if kind.startswith("merged") else counted
 
 
-def refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
+def explain_refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     """Say why a format cannot hold the weights, or nothing where it can as far as is known."""
     spread = facts.spread
     if kind == "adapter" or dtype != "float16" or not spread.over_float16:
@@ -82,13 +82,13 @@ def refusal(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     )
 
 
-def _cost(run: Run, kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
+def _option_cost(run: Run, kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     if kind != "merged_original":
-        return cost(dtype, _stored(run, kind, facts))
+        return describe_cost(dtype, _stored_dtype(run, kind, facts))
     return "Differs from what was trained in most weights; by how much is measured."
 
 
-def cost(dtype: DType, stored: str) -> str:
+def describe_cost(dtype: DType, stored: str) -> str:
     """Say what a format does to weights that are now in another."""
     if dtype in {stored, "float32"}:
         return "No weight changes."
@@ -96,18 +96,18 @@ def cost(dtype: DType, stored: str) -> str:
     most = f"A weight changes by up to {100 * kept.step / 2:.2g} %"
     if dtype == "float16":
         return (
-            f"{most}, or by more if it is smaller than {_SMALLEST_WHOLE:.5f}; "
+            f"{most}, or by more if it is smaller than {_SMALLEST_NORMAL_FLOAT16:.5f}; "
             f"one beyond {kept.largest:,.0f} becomes infinite."
         )
     return f"{most}; the range is that of float32, so none overflows."
 
 
-def _stored(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
+def _stored_dtype(run: Run, kind: ExportKind, facts: ModelFacts) -> str:
     """Return the format the weights are in now; an adapter folded in makes them float32."""
     return (facts.native or str(run.resolved.get("weights", ""))) if kind == "full" else "float32"
 
 
-def _caution(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
+def _family_warning(kind: ExportKind, dtype: DType, facts: ModelFacts) -> str:
     trouble = family_limits.FLOAT16.get(facts.family)
     if kind == "adapter" or dtype != "float16" or trouble is None:
         return ""

@@ -20,16 +20,16 @@ from studio.recipe.exports import ExportKind, export_kinds
 from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats
 from studio.services.models import models
-from studio.services.precision.number_formats import BYTES
+from studio.services.precision.number_formats import DTYPE_BYTES
 from studio.services.runs import runs
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import task_lifecycle
 
-WORD = "export"
+PROCESS_NAME = "export"
 """What its process is called in a sentence."""
 
 
-def request(
+def create(
     db: Session, run_id: int, dtype: DType, kind: ExportKind | None, run_folders: Path
 ) -> Export:
     """Queue an export of a run's model; without a kind, of the most useful one.
@@ -55,10 +55,12 @@ def request(
             hint=f"It can be exported as {' or '.join(possible)}.",
             param="kind",
         )
-    _refuse_twice(db, run_id, dtype, chosen)
-    if reason := export_formats.refusal(chosen, dtype, export_formats.known(db, run, artifacts)):
+    _refuse_duplicate(db, run_id, dtype, chosen)
+    if reason := export_formats.explain_refusal(
+        chosen, dtype, export_formats.load_weight_facts(db, run, artifacts)
+    ):
         raise InvalidError(reason, hint="Use bfloat16: its range is wider.", param="dtype")
-    _refuse_without_room(export_formats.weights(run, chosen), dtype, chosen, run_folders)
+    _require_disk_space(export_formats.count_weights(run, chosen), dtype, chosen, run_folders)
     made = Export(run_id=run_id, kind=chosen, dtype=dtype)
     db.add(made)
     db.flush()
@@ -74,7 +76,7 @@ def get(db: Session, run_id: int, export_id: int) -> Export:
     return found
 
 
-def of_run(db: Session, run_id: int) -> Sequence[Export]:
+def list_for_run(db: Session, run_id: int) -> Sequence[Export]:
     """Return a run's exports, newest first."""
     query = select(Export).where(Export.run_id == run_id).order_by(col(Export.id).desc())
     return db.exec(query).all()
@@ -86,10 +88,10 @@ def delete(db: Session, run_id: int, export_id: int, run_folders: Path) -> None:
     folder = RunDir(run_folders / str(run_id)).export(export_id)
     db.exec(remove(Model).where(col(Model.location) == str(folder.files)))
     db.delete(found)
-    atomic_dirs.discard(db, folder.root)
+    atomic_dirs.delete_on_commit(db, folder.root)
 
 
-def offer(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
+def register_model(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
     """List an export among the models that runs can start from.
 
     Raises:
@@ -103,31 +105,31 @@ def offer(db: Session, run_id: int, export_id: int, run_folders: Path) -> Model:
             hint="Only a finished export of a whole model can be a base.",
         )
     folder = RunDir(run_folders / str(run_id)).export(export_id)
-    model = models.add(db, base_name(found), str(folder.files), kind="run")
+    model = models.add(db, registered_name(found), str(folder.files), kind="run")
     model.run_id = run_id
     return model
 
 
-def base_name(export: Export) -> str:
+def registered_name(export: Export) -> str:
     """Return what an export is called among the base models."""
     kind = "-original" if export.kind == "merged_original" else ""
     return f"run-{export.run_id}-{export.dtype}{kind}"
 
 
-def bases(db: Session, run_id: int) -> dict[str, str]:
+def registered_models(db: Session, run_id: int) -> dict[str, str]:
     """Return which of a run's folders are listed as base models, and under which name."""
     query = select(Model).where(Model.run_id == run_id)
     return {model.location: model.name for model in db.exec(query)}
 
 
-def follow(export: Export, events: Iterable[Event], offset: int) -> None:
+def apply_events(export: Export, events: Iterable[Event], offset: int) -> None:
     """Bring an export up to date with what its process has said since last time."""
-    if finished := task_lifecycle.follow(export, events, offset, WORD):
+    if finished := task_lifecycle.apply_events(export, events, offset, PROCESS_NAME):
         export.measured = finished.metrics
 
 
-def _refuse_twice(db: Session, run_id: int, dtype: DType, kind: ExportKind) -> None:
-    for one in of_run(db, run_id):
+def _refuse_duplicate(db: Session, run_id: int, dtype: DType, kind: ExportKind) -> None:
+    for one in list_for_run(db, run_id):
         if (one.dtype, one.kind) == (dtype, kind) and one.status is not TaskStatus.FAILED:
             raise ConflictError(
                 f"Run {run_id} has an export in {dtype} ({kind}) already: export {one.id}.",
@@ -135,11 +137,11 @@ def _refuse_twice(db: Session, run_id: int, dtype: DType, kind: ExportKind) -> N
             )
 
 
-def _refuse_without_room(weights: int, dtype: DType, kind: ExportKind, folder: Path) -> None:
+def _require_disk_space(weights: int, dtype: DType, kind: ExportKind, folder: Path) -> None:
     # An adapter is folded in as float32 before it is rounded, and that is written down; into the
     # base as it was saved, beside the same folded into the base that it was trained beside.
     wide = {"merged": 1, "merged_original": 2}.get(kind, 0)
-    needed = weights * (BYTES[dtype] + BYTES["float32"] * wide)
+    needed = weights * (DTYPE_BYTES[dtype] + DTYPE_BYTES["float32"] * wide)
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise DiskFullError(

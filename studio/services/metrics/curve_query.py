@@ -17,19 +17,19 @@ from sqlmodel import Session, col, func, select
 
 from studio.db.tables import Metric
 
-Pair = tuple[int, str]
+CurveKey = tuple[int, str]
 """A run and a metric: what one curve is of."""
 
-Point = Any
+CurvePoint = Any
 """Run, metric, place, mean, least, greatest, and whether some number there was not finite."""
 
 Offsets = Mapping[int, float]
 """What is added to the places of a run."""
 
-Shown = tuple[int, tuple[float, float]]
+Resolution = tuple[int, tuple[float, float]]
 """How many parts a screen shows, and from where to where; infinities for all of an axis."""
 
-_Spot = tuple[float, float | None, float | None, float | None, bool]
+_Placed = tuple[float, float | None, float | None, float | None, bool]
 """A point without its run and metric."""
 
 _PLACES = {
@@ -41,7 +41,7 @@ _PLACES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class AxisRange:
     """A part of an axis, and how it is read of each run."""
 
     low: float = -math.inf
@@ -50,16 +50,16 @@ class Part:
     """The column of the axis."""
     offsets: Offsets
 
-    def of(self, pair: Pair) -> tuple[ColumnElement[bool], ...]:
+    def of(self, pair: CurveKey) -> tuple[ColumnElement[bool], ...]:
         """Say of a number that it is of a curve, and inside the part."""
         offset = self.offsets.get(pair[0], 0)
         ends = ((self.place.__ge__, self.low), (self.place.__le__, self.high))
         inside = (holds(end - offset) for holds, end in ends if math.isfinite(end))
-        return (*_of(pair), *inside)
+        return (*_is_of_curve(pair), *inside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class Buckets:
     """Equal parts of an axis."""
 
     low: float
@@ -74,7 +74,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class CurveExtent:
     """Where a curve begins and ends, and whether it has more points than can be shown."""
 
     low: float
@@ -85,33 +85,37 @@ class Extent:
     is_crowded: bool
 
 
-def along(
-    db: Session, pairs: Sequence[Pair], column: str, offsets: Offsets, shown: Shown
-) -> tuple[Sequence[Point], bool]:
+def load_along_axis(
+    db: Session, pairs: Sequence[CurveKey], column: str, offsets: Offsets, shown: Resolution
+) -> tuple[Sequence[CurvePoint], bool]:
     """Return the points of curves along a column, and whether they were gathered in parts."""
     buckets, (first, last) = shown
-    part = Part(low=first, high=last, place=_PLACES[column], offsets=offsets)
-    extents = {pair: extent for pair in pairs if (extent := _extent(db, pair, part, buckets))}
+    part = AxisRange(low=first, high=last, place=_PLACES[column], offsets=offsets)
+    extents = {
+        pair: extent for pair in pairs if (extent := _measure_extent(db, pair, part, buckets))
+    }
     if not extents:
         return (), False
     low = min(one.low + offsets.get(run, 0) for (run, _key), one in extents.items())
     high = max(one.high + offsets.get(run, 0) for (run, _key), one in extents.items())
     if high <= low or not any(one.is_crowded for one in extents.values()):
-        return _each(db, list(extents), part), False
-    cut = Cut(low=low, width=(high - low) / buckets, count=buckets)
+        return _load_each(db, list(extents), part), False
+    cut = Buckets(low=low, width=(high - low) / buckets, count=buckets)
     if column == "step" and not offsets:
-        return [row for pair in extents for row in _looked_up(db, pair, part, cut)], True
+        return [row for pair in extents for row in _load_step_buckets(db, pair, part, cut)], True
     made = [
         (*pair, *spot)
         for pair, extent in extents.items()
-        for spot in _folded(_parts(db, pair, extent, part, buckets), offsets.get(pair[0], 0), cut)
+        for spot in _merge_buckets(
+            _load_own_buckets(db, pair, extent, part, buckets), offsets.get(pair[0], 0), cut
+        )
     ]
     return made, True
 
 
-def against(
-    db: Session, run_ids: Sequence[int], wanted: Sequence[str], metric: str, shown: Shown
-) -> tuple[Sequence[Point], bool]:
+def load_against_metric(
+    db: Session, run_ids: Sequence[int], wanted: Sequence[str], metric: str, shown: Resolution
+) -> tuple[Sequence[CurvePoint], bool]:
     """Return the points of curves along another metric, where both were told at one step."""
     buckets, (least, most) = shown
     other = aliased(Metric)
@@ -132,21 +136,23 @@ def against(
     value: Any = other.value
     width = (high - low) / buckets
     spot = low + (func.floor((value - low) / width) + 0.5) * width if crowded else value
-    return _grouped(db, spot, joined), crowded
+    return _load_grouped(db, spot, joined), crowded
 
 
-def first_broken(db: Session, pairs: Sequence[Pair]) -> dict[Pair, int]:
+def first_non_finite(db: Session, pairs: Sequence[CurveKey]) -> dict[CurveKey, int]:
     """Return the first step at which a number of a curve was not finite."""
     first = select(func.min(Metric.step)).where(col(Metric.value).is_(None))
-    found = {pair: db.exec(first.where(*_of(pair))).one() for pair in pairs}
+    found = {pair: db.exec(first.where(*_is_of_curve(pair))).one() for pair in pairs}
     return {pair: step for pair, step in found.items() if step is not None}
 
 
-def pairs_of(run_ids: Sequence[int], wanted: Sequence[str]) -> list[Pair]:
+def curve_keys(run_ids: Sequence[int], wanted: Sequence[str]) -> list[CurveKey]:
     return list(product(dict.fromkeys(run_ids), dict.fromkeys(wanted)))
 
 
-def _extent(db: Session, pair: Pair, part: Part, buckets: int) -> Extent | None:
+def _measure_extent(
+    db: Session, pair: CurveKey, part: AxisRange, buckets: int
+) -> CurveExtent | None:
     """Measure a curve without reading it: whatever the axis, it grows with the steps."""
     of_pair = part.of(pair)
     ends = (col(Metric.step), col(Metric.step).desc())
@@ -160,16 +166,20 @@ def _extent(db: Session, pair: Pair, part: Part, buckets: int) -> Extent | None:
     low, high, first, last, beyond = db.exec(select(*asked)).one()
     if low is None:
         return None
-    return Extent(low=low, high=high, first=first, last=last, is_crowded=beyond is not None)
+    return CurveExtent(low=low, high=high, first=first, last=last, is_crowded=beyond is not None)
 
 
-def _each(db: Session, pairs: Sequence[Pair], part: Part) -> list[Point]:
+def _load_each(db: Session, pairs: Sequence[CurveKey], part: AxisRange) -> list[CurvePoint]:
     """Read curves, each point as it was told."""
-    rows = (row for pair in pairs for row in _grouped(db, part.place, part.of(pair)))
+    rows = (row for pair in pairs for row in _load_grouped(db, part.place, part.of(pair)))
     return [(row[0], row[1], row[2] + part.offsets.get(row[0], 0), *row[3:]) for row in rows]
 
 
-def _grouped(db: Session, spot: Any, chosen: Sequence[ColumnElement[bool]]) -> Sequence[Point]:  # noqa: ANN401 -- a column or a sum, of any type
+def _load_grouped(
+    db: Session,
+    spot: Any,  # noqa: ANN401 -- a column or a sum, of any type
+    chosen: Sequence[ColumnElement[bool]],
+) -> Sequence[CurvePoint]:
     columns: Any = (
         Metric.run_id,
         Metric.key,
@@ -180,25 +190,29 @@ def _grouped(db: Session, spot: Any, chosen: Sequence[ColumnElement[bool]]) -> S
         func.max(func.length(Metric.non_finite)) > 0,
     )
     query = select(*columns).where(*chosen)
-    found: Sequence[Point] = db.exec(
+    found: Sequence[CurvePoint] = db.exec(
         query.group_by(col(Metric.run_id), col(Metric.key), "spot").order_by("spot")
     ).all()
     return found
 
 
-def _looked_up(db: Session, pair: Pair, part: Part, cut: Cut) -> Iterator[Point]:
+def _load_step_buckets(
+    db: Session, pair: CurveKey, part: AxisRange, cut: Buckets
+) -> Iterator[CurvePoint]:
     """Read one curve in parts of its steps.
 
     Each part looks its points up in an index: a third of the work of sorting them all.
     """
     broken = select(Metric.step).where(*part.of(pair), col(Metric.value).is_(None))
     bad = {cut.number(step) for step in db.exec(broken)}
-    for number, *values in _asked(db, part.of(pair), cut, ()):
+    for number, *values in _query_buckets(db, part.of(pair), cut, ()):
         if values[0] is not None or number in bad:
             yield (*pair, cut.middle(number), *values, number in bad)
 
 
-def _parts(db: Session, pair: Pair, extent: Extent, part: Part, buckets: int) -> Iterator[_Spot]:
+def _load_own_buckets(
+    db: Session, pair: CurveKey, extent: CurveExtent, part: AxisRange, buckets: int
+) -> Iterator[_Placed]:
     """Read one curve in parts of its own steps, each with where its middle lies on the axis."""
     place = part.place
     broken = select(place).where(*part.of(pair), col(Metric.value).is_(None))
@@ -207,16 +221,18 @@ def _parts(db: Session, pair: Pair, extent: Extent, part: Part, buckets: int) ->
         told = select(place, Metric.value).where(*part.of(pair), col(Metric.value).is_not(None))
         yield from ((spot, value, value, value, False) for spot, value in db.exec(told))
         return
-    cut = Cut(low=extent.first, width=(extent.last - extent.first) / buckets, count=buckets)
+    cut = Buckets(low=extent.first, width=(extent.last - extent.first) / buckets, count=buckets)
     ends = (col(Metric.step), col(Metric.step).desc())
-    for _number, mean, least, greatest, first, last in _asked(
+    for _number, mean, least, greatest, first, last in _query_buckets(
         db, part.of(pair), cut, [select(place).order_by(end).limit(1) for end in ends]
     ):
         if mean is not None:
             yield (first + last) / 2, mean, least, greatest, False
 
 
-def _asked(db: Session, of_pair: Sequence[Any], cut: Cut, besides: Sequence[Any]) -> Iterator[Any]:
+def _query_buckets(
+    db: Session, of_pair: Sequence[Any], cut: Buckets, besides: Sequence[Any]
+) -> Iterator[Any]:
     """Ask for mean, least and greatest of each part, and for more of its rows."""
     bucket = select(literal(0).label("number")).cte("bucket", recursive=True)
     following = select(bucket.c.number + 1).where(bucket.c.number < cut.count)
@@ -228,9 +244,9 @@ def _asked(db: Session, of_pair: Sequence[Any], cut: Cut, besides: Sequence[Any]
     yield from db.exec(select(bucket.c.number, *parts))
 
 
-def _folded(spots: Iterator[_Spot], offset: float, cut: Cut) -> Iterator[_Spot]:
+def _merge_buckets(spots: Iterator[_Placed], offset: float, cut: Buckets) -> Iterator[_Placed]:
     """Lay the parts of one curve into those that all curves share."""
-    together: dict[int, list[_Spot]] = defaultdict(list)
+    together: dict[int, list[_Placed]] = defaultdict(list)
     for spot in spots:
         together[cut.number(spot[0] + offset)].append(spot)
     for number, inside in sorted(together.items()):
@@ -244,6 +260,6 @@ def _folded(spots: Iterator[_Spot], offset: float, cut: Cut) -> Iterator[_Spot]:
         )
 
 
-def _of(pair: Pair) -> tuple[ColumnElement[bool], ...]:
+def _is_of_curve(pair: CurveKey) -> tuple[ColumnElement[bool], ...]:
     run_id, key = pair
     return col(Metric.run_id) == run_id, col(Metric.key) == key

@@ -10,7 +10,7 @@ from studio.protocols.events import MetricsLogged
 from studio.services.metrics import metric_summaries
 
 
-def keep(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
+def store(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
     """Store numbers, one for each key and step: what a further attempt tells anew replaces it."""
     known: dict[tuple[str, int], int] = {}
     if run.attempt > 1 and numbers:
@@ -30,7 +30,7 @@ def keep(db: Session, run: Run, numbers: list[dict[str, Any]]) -> None:
     metric_summaries.add(db, run.id or 0, numbers)
 
 
-def rows(run: Run, event: MetricsLogged) -> Iterable[dict[str, Any]]:
+def build_rows(run: Run, event: MetricsLogged) -> Iterable[dict[str, Any]]:
     place = {
         "run_id": run.id,
         "step": event.step,
@@ -39,10 +39,10 @@ def rows(run: Run, event: MetricsLogged) -> Iterable[dict[str, Any]]:
         "seconds": event.seconds,
     }
     for key, value in event.metrics.items():
-        yield place | {"key": key} | split(value)
+        yield place | {"key": key} | split_non_finite(value)
 
 
-def split(value: float) -> dict[str, Any]:
+def split_non_finite(value: float) -> dict[str, Any]:
     """Part a number into the finite value and the name of the non-finite one."""
     finite = abs(value) < float("inf")  # false for NaN, too
     return {"value": value if finite else None, "non_finite": "" if finite else str(value)}

@@ -19,50 +19,50 @@ from studio.db.session import read_session, unit_of_work
 from studio.db.summaries import MetricSummary
 from studio.db.tables import Metric, Run
 
-WEIGHT = 0.9
+SMOOTHING_WEIGHT = 0.9
 """How much of the smoothed value each further number leaves."""
 
-FEW, MANY = 10, 100
+SHORT_WINDOW, LONG_WINDOW = 10, 100
 """Of how many of the newest numbers the means are."""
 
-POINTS = 48
+MAX_POINTS = 48
 """The most points of a small curve; when there are more, two become one."""
 
-Number = tuple[int, float | None, str]
+StepValue = tuple[int, float | None, str]
 """A step, its number, and the name of one that is not finite."""
 
 
 def add(db: Session, run_id: int, told: Iterable[Mapping[str, Any]]) -> None:
     """Sum up numbers that were just stored: rows of `Metric`, oldest first."""
-    new: dict[str, list[Number]] = defaultdict(list)
+    new: dict[str, list[StepValue]] = defaultdict(list)
     for one in told:
         new[one["key"]].append((one["step"], one["value"], one["non_finite"]))
     if new:
-        known = of(db, [run_id]).get(run_id, {})
-        _add(db, [known.get(key) or _blank(db, run_id, key) for key in new], new)
+        known = load_by_run(db, [run_id]).get(run_id, {})
+        _add_values(db, [known.get(key) or _new_summary(db, run_id, key) for key in new], new)
 
 
-def conclude(db: Session, run_id: int, final: Mapping[str, float]) -> None:
+def add_final_values(db: Session, run_id: int, final: Mapping[str, float]) -> None:
     """Sum up what a run told once, in the end: its memory, its time, a last validation."""
-    known = of(db, [run_id]).get(run_id, {})
+    known = load_by_run(db, [run_id]).get(run_id, {})
     for key, value in final.items():
-        one = known.get(key) or _blank(db, run_id, key)
+        one = known.get(key) or _new_summary(db, run_id, key)
         finite = math.isfinite(value)
         if one.count and one.last == value:
             continue
-        _take(one, (one.step, value if finite else None, "" if finite else str(value)))
+        _add_value(one, (one.step, value if finite else None, "" if finite else str(value)))
         if one.count <= 1:
             one.mean10 = one.mean100 = one.last
 
 
-def cut(db: Session, run_id: int, step: int | None) -> None:
+def truncate(db: Session, run_id: int, step: int | None) -> None:
     """Forget what came after a step; None forgets all of it."""
     db.exec(delete(MetricSummary).where(col(MetricSummary.run_id) == run_id))
     if step is not None:
-        _sum_up(db, run_id, step)
+        _rebuild(db, run_id, step)
 
 
-def of(
+def load_by_run(
     db: Session, run_ids: Sequence[int], wanted: Iterable[str] | None = None
 ) -> dict[int, dict[str, MetricSummary]]:
     """Return the summaries of runs, by run and key: of some metrics, or of all."""
@@ -75,65 +75,67 @@ def of(
     return found
 
 
-def newest(db: Session, run_id: int) -> dict[str, float]:
+def latest_values(db: Session, run_id: int) -> dict[str, float]:
     """Return the newest number of each metric of a run, whether or not it is finite."""
-    known = of(db, [run_id]).get(run_id, {})
+    known = load_by_run(db, [run_id]).get(run_id, {})
     return {key: float(one.non_finite or one.last or 0) for key, one in known.items()}
 
 
-def keys(db: Session) -> list[str]:
+def list_keys(db: Session) -> list[str]:
     """Return the metrics that any run has told."""
     return [key for key in db.scalars(distinct_values(col(MetricSummary.key))) if key is not None]
 
 
-def catch_up(engine: Engine) -> None:
+def backfill(engine: Engine) -> None:
     """Sum up the runs of a home from before there were summaries."""
     with read_session(engine) as db:
-        missing = db.exec(_unsummed()).all()
+        missing = db.exec(_runs_without_summaries()).all()
     for run_id in missing:
         with unit_of_work(engine) as db:
-            _sum_up(db, run_id, None)
-            conclude(db, run_id, db.get_one(Run, run_id).metrics)
+            _rebuild(db, run_id, None)
+            add_final_values(db, run_id, db.get_one(Run, run_id).metrics)
 
 
-def _unsummed() -> SelectOfScalar[Any]:
+def _runs_without_summaries() -> SelectOfScalar[Any]:
     told = exists().where(col(Metric.run_id) == col(Run.id))
     summed = exists().where(col(MetricSummary.run_id) == col(Run.id))
     return select(Run.id).where(told, ~summed)
 
 
-def _sum_up(db: Session, run_id: int, until: int | None) -> None:
+def _rebuild(db: Session, run_id: int, until: int | None) -> None:
     mine = select(Metric.key, Metric.step, Metric.value, Metric.non_finite)
     mine = mine.where(Metric.run_id == run_id)
     if until is not None:
         mine = mine.where(col(Metric.step) <= until)
-    told: dict[str, list[Number]] = defaultdict(list)
+    told: dict[str, list[StepValue]] = defaultdict(list)
     for key, step, value, non_finite in db.exec(mine.order_by(col(Metric.step))):
         told[key].append((step, value, non_finite))
-    _add(db, [_blank(db, run_id, key) for key in told], told)
+    _add_values(db, [_new_summary(db, run_id, key) for key in told], told)
 
 
-def _blank(db: Session, run_id: int, key: str) -> MetricSummary:
+def _new_summary(db: Session, run_id: int, key: str) -> MetricSummary:
     made = MetricSummary(run_id=run_id, key=key, step=-1)
     db.add(made)
     return made
 
 
-def _add(db: Session, sums: Sequence[MetricSummary], told: Mapping[str, Sequence[Number]]) -> None:
+def _add_values(
+    db: Session, sums: Sequence[MetricSummary], told: Mapping[str, Sequence[StepValue]]
+) -> None:
     for one in sums:
         curve = list(one.curve)
         for number in told[one.key]:
             # A number that is told again stands where it stood.
             if number[0] > one.step:
-                _take(one, number, curve)
+                _add_value(one, number, curve)
         one.curve = curve
-    tails = _tails(db, sums)
+    tails = _newest_values(db, sums)
     for one in sums:
         tail = tails.get(one.key, [])
-        one.mean10, one.mean100 = _mean(tail[:FEW]), _mean(tail)
+        one.mean10, one.mean100 = _mean(tail[:SHORT_WINDOW]), _mean(tail)
 
 
-def _take(one: MetricSummary, number: Number, curve: list[float] | None = None) -> None:
+def _add_value(one: MetricSummary, number: StepValue, curve: list[float] | None = None) -> None:
     one.step, value, one.non_finite = number
     one.last = value
     if value is None:
@@ -141,40 +143,40 @@ def _take(one: MetricSummary, number: Number, curve: list[float] | None = None) 
         return
     one.least = value if one.least is None else min(one.least, value)
     one.greatest = value if one.greatest is None else max(one.greatest, value)
-    mass = 1 - WEIGHT**one.count
-    carried = (one.smoothed or 0.0) * mass * WEIGHT
+    mass = 1 - SMOOTHING_WEIGHT**one.count
+    carried = (one.smoothed or 0.0) * mass * SMOOTHING_WEIGHT
     one.count += 1
-    one.smoothed = (carried + (1 - WEIGHT) * value) / (1 - WEIGHT**one.count)
+    one.smoothed = (carried + (1 - SMOOTHING_WEIGHT) * value) / (1 - SMOOTHING_WEIGHT**one.count)
     if curve is not None:
-        _draw(curve, one.count, value)
+        _append_point(curve, one.count, value)
 
 
-def _draw(curve: list[float], count: int, value: float) -> None:
-    """Add the number that makes them `count` to a curve that never has more than `POINTS`."""
+def _append_point(curve: list[float], count: int, value: float) -> None:
+    """Add the number that makes them `count` to a curve that never has more than `MAX_POINTS`."""
     stride = _stride(count - 1)
     held = (count - 1) - (len(curve) - 1) * stride
     if curve and held < stride:
-        curve[-1] = _short((curve[-1] * held + value) / (held + 1))
+        curve[-1] = _six_digits((curve[-1] * held + value) / (held + 1))
         return
-    curve.append(_short(value))
-    if len(curve) > POINTS:
+    curve.append(_six_digits(value))
+    if len(curve) > MAX_POINTS:
         pairs = zip(curve[0:-1:2], curve[1::2], strict=False)
-        curve[:] = [*(_short((a + b) / 2) for a, b in pairs), curve[-1]]
+        curve[:] = [*(_six_digits((a + b) / 2) for a, b in pairs), curve[-1]]
 
 
 def _stride(count: int) -> int:
     """Return of how many numbers each point of a curve is the mean."""
     stride = 1
-    while count > stride * POINTS:
+    while count > stride * MAX_POINTS:
         stride *= 2
     return stride
 
 
-def _short(value: float) -> float:
+def _six_digits(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def _tails(db: Session, sums: Sequence[MetricSummary]) -> dict[str, list[float]]:
+def _newest_values(db: Session, sums: Sequence[MetricSummary]) -> dict[str, list[float]]:
     """Read the newest numbers of each metric, newest first, in one go."""
     parts = []
     for one in sums:
@@ -185,7 +187,7 @@ def _tails(db: Session, sums: Sequence[MetricSummary]) -> dict[str, list[float]]
         )
         newest = select(Metric.key, Metric.step, Metric.value).where(*mine)
         newest = newest.where(col(Metric.value).is_not(None))
-        part = newest.order_by(col(Metric.step).desc()).limit(MANY).subquery()
+        part = newest.order_by(col(Metric.step).desc()).limit(LONG_WINDOW).subquery()
         parts.append(select(part.c.key, part.c.step, part.c.value))
     tails: dict[str, list[float]] = defaultdict(list)
     rows = db.execute(union_all(*parts)).all() if parts else []

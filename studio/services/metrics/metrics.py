@@ -18,9 +18,9 @@ from sqlmodel.sql.expression import SelectOfScalar
 
 from studio.db.tables import Metric, Run
 from studio.services.metrics import curve_query
-from studio.services.metrics.curve_query import Pair
+from studio.services.metrics.curve_query import CurveKey
 
-Written = Callable[[float | None], float | None]
+NumberFormat = Callable[[float | None], float | None]
 
 AXES = ("step", "relative_step", "epoch", "tokens", "seconds", "wall")
 """What curves are drawn along, besides any metric.
@@ -29,15 +29,15 @@ A relative step counts from the run's own first one. Seconds are of training, pa
 is those after the moment of the first step, in seconds since 1970.
 """
 
-WHOLE = (-math.inf, math.inf)
+FULL_RANGE = (-math.inf, math.inf)
 """From where to where an axis is read, if nobody says."""
 
-COLUMNS = {"relative_step": "step", "wall": "seconds"}
+AXIS_COLUMNS = {"relative_step": "step", "wall": "seconds"}
 """The column of an axis that has another name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class MetricRow:
     """All numbers told for one step at one moment."""
 
     last_id: int
@@ -67,7 +67,7 @@ class Series:
 @dataclass(frozen=True, slots=True)
 class Curves:
     x: list[float]
-    series: dict[Pair, Series]
+    series: dict[CurveKey, Series]
     """By run and metric."""
     last_id: int = 0
     """The newest number these runs had told: a live viewer goes on from here."""
@@ -75,24 +75,26 @@ class Curves:
     """What is added to a run's steps or seconds to be where it stands on the axis."""
 
 
-def keys(db: Session, run_ids: Sequence[int]) -> list[str]:
+def list_keys(db: Session, run_ids: Sequence[int]) -> list[str]:
     query = select(Metric.key).where(col(Metric.run_id).in_(run_ids)).distinct()
     return sorted(db.exec(query))
 
 
-def after(db: Session, run_id: int, last_id: int, *, limit: int = 5000) -> list[Row]:
+def load_rows_after(
+    db: Session, run_id: int, last_id: int, *, limit: int = 5000
+) -> list[MetricRow]:
     """Return what was told after `last_id`, in order, one row a step."""
-    return told(db, [run_id], last_id, limit=limit).get(run_id, [])
+    return load_rows_by_run(db, [run_id], last_id, limit=limit).get(run_id, [])
 
 
-def curves(
+def load_curves(
     db: Session,
     run_ids: Sequence[int],
     wanted: Sequence[str],
     *,
     x: str = "step",
     buckets: int = 1000,
-    part: tuple[float, float] = WHOLE,
+    part: tuple[float, float] = FULL_RANGE,
 ) -> Curves:
     """Return metrics of runs along an axis, in at most `buckets` shared buckets of equal width.
 
@@ -102,23 +104,25 @@ def curves(
     """
     offsets = _offsets(db, run_ids, x)
     if x in AXES:
-        pairs = curve_query.pairs_of(run_ids, wanted)
-        rows, crowded = curve_query.along(db, pairs, COLUMNS.get(x, x), offsets, (buckets, part))
+        pairs = curve_query.curve_keys(run_ids, wanted)
+        rows, crowded = curve_query.load_along_axis(
+            db, pairs, AXIS_COLUMNS.get(x, x), offsets, (buckets, part)
+        )
     else:
-        rows, crowded = curve_query.against(db, run_ids, wanted, x, (buckets, part))
+        rows, crowded = curve_query.load_against_metric(db, run_ids, wanted, x, (buckets, part))
     # Of many points in one no screen shows more digits, and digits are most of the answer.
-    written = _short if crowded else _whole
-    made = _aligned(rows, written)
+    written = _six_digits if crowded else _exact
+    made = _align(rows, written)
     broken = [pair for pair, one in made.series.items() if one.non_finite]
-    for pair, step in curve_query.first_broken(db, broken).items():
+    for pair, step in curve_query.first_non_finite(db, broken).items():
         one = made.series[pair]
         one.first_broken, one.broken_run = step, pair[0]
-    return replace(made, last_id=_newest(db, run_ids), offsets=offsets)
+    return replace(made, last_id=_newest_id(db, run_ids), offsets=offsets)
 
 
-def told(
+def load_rows_by_run(
     db: Session, run_ids: Sequence[int], last_id: int, *, limit: int = 5000
-) -> dict[int, list[Row]]:
+) -> dict[int, list[MetricRow]]:
     """Return what runs have told after `last_id`, by run, in order, one row a step."""
     # Rows of columns are read in a third of the time that objects take.
     query: SelectOfScalar[Any] = (
@@ -130,7 +134,7 @@ def told(
     by_run: dict[int, list[Any]] = defaultdict(list)
     for metric in db.exec(query):
         by_run[metric.run_id].append(metric)
-    return {run_id: list(_rows(found)) for run_id, found in by_run.items()}
+    return {run_id: list(_group_rows(found)) for run_id, found in by_run.items()}
 
 
 def _offsets(db: Session, run_ids: Sequence[int], x: str) -> dict[int, float]:
@@ -138,22 +142,24 @@ def _offsets(db: Session, run_ids: Sequence[int], x: str) -> dict[int, float]:
     if x == "wall":
         chosen = select(Run.id, Run.first_step_at, Run.started_at, Run.created_at)
         rows = db.exec(chosen.where(col(Run.id).in_(run_ids)))
-        return {number or 0: _moment(*times).timestamp() for number, *times in rows}
+        return {number or 0: _first_moment(*times).timestamp() for number, *times in rows}
     if x == "relative_step":
-        first = {run_id: db.exec(_told_first(run_id)).first() for run_id in run_ids}
+        first = {run_id: db.exec(_first_step_query(run_id)).first() for run_id in run_ids}
         return {run_id: -step for run_id, step in first.items() if step is not None}
     return {}
 
 
-def _told_first(run_id: int) -> SelectOfScalar[int]:
+def _first_step_query(run_id: int) -> SelectOfScalar[int]:
     return select(Metric.step).where(Metric.run_id == run_id).order_by(col(Metric.id)).limit(1)
 
 
-def _moment(first_step: datetime | None, started: datetime | None, made: datetime) -> datetime:
+def _first_moment(
+    first_step: datetime | None, started: datetime | None, made: datetime
+) -> datetime:
     return first_step or started or made
 
 
-def _newest(db: Session, run_ids: Sequence[int]) -> int:
+def _newest_id(db: Session, run_ids: Sequence[int]) -> int:
     newest = (
         db.exec(select(func.max(Metric.id)).where(Metric.run_id == run_id)).one()
         for run_id in run_ids
@@ -161,18 +167,18 @@ def _newest(db: Session, run_ids: Sequence[int]) -> int:
     return max((number or 0 for number in newest), default=0)
 
 
-def _whole(value: float | None) -> float | None:
+def _exact(value: float | None) -> float | None:
     return value
 
 
-def _short(value: float | None) -> float | None:
+def _six_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _aligned(rows: Sequence[Any], written: Written) -> Curves:
+def _align(rows: Sequence[Any], written: NumberFormat) -> Curves:
     x = sorted({row[2] for row in rows})
     index = {place: i for i, place in enumerate(x)}
-    series: dict[Pair, Series] = {}
+    series: dict[CurveKey, Series] = {}
     for run_id, key, place, mean, least, greatest, bad in rows:
         if (run_id, key) not in series:
             series[run_id, key] = Series([None] * len(x), [None] * len(x), [None] * len(x))
@@ -183,13 +189,13 @@ def _aligned(rows: Sequence[Any], written: Written) -> Curves:
     return Curves(x, series)
 
 
-def _rows(metrics: Iterable[Any]) -> Iterable[Row]:
+def _group_rows(metrics: Iterable[Any]) -> Iterable[MetricRow]:
     told: dict[tuple[int, float], list[Any]] = defaultdict(list)
     for metric in metrics:
         told[metric.step, metric.seconds].append(metric)
     for group in told.values():
         last = group[-1]
-        yield Row(
+        yield MetricRow(
             last_id=last.id,
             step=last.step,
             epoch=last.epoch,

@@ -18,15 +18,15 @@ from studio.settings import Settings
 from studio.weights import download_filter, safetensors_headers
 
 KIND = "download"
-_SHOWN = frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED})
-SHOWN = 20
+_LISTED_STATUSES = frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.FAILED})
+MAX_RESULTS = 20
 """How many models a search shows."""
-ASKED = 2
+MIN_QUERY_LETTERS = 2
 """How many letters are worth asking the hub about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class DownloadOffer:
     """A model on the hub, as a search shows it."""
 
     found: HubModel
@@ -40,13 +40,13 @@ class Offer:
     """If it was downloaded before."""
 
 
-def hub(settings: Settings) -> Hub:
+def hub_client(settings: Settings) -> Hub:
     endpoint = settings.hub_endpoint.rstrip("/")
     return Hub(endpoint=endpoint, token=settings.hub_token.get_secret_value())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
+class HubSearch:
     """What came of a search."""
 
     found: list[HubModel]
@@ -54,42 +54,42 @@ class Searched:
     """Why there is no answer, if there is none."""
 
 
-def search(settings: Settings, words: str) -> list[HubModel]:
+def search_hub(settings: Settings, words: str) -> list[HubModel]:
     """Ask the hub for models.
 
     Raises:
         UnavailableError: it cannot be reached.
 
     """
-    return hub(settings).search(words, SHOWN)
+    return hub_client(settings).search(words, MAX_RESULTS)
 
 
-def try_search(settings: Settings, words: str) -> Searched:
+def try_search_hub(settings: Settings, words: str) -> HubSearch:
     """Ask the hub for models; a page that shows more than these wants to be told of trouble."""
     try:
-        return Searched(found=search(settings, words))
+        return HubSearch(found=search_hub(settings, words))
     except StudioError as error:
-        return Searched(found=[], trouble=error)
+        return HubSearch(found=[], trouble=error)
 
 
-def offers(db: Session, found: Sequence[HubModel]) -> list[Offer]:
+def describe_models(db: Session, found: Sequence[HubModel]) -> list[DownloadOffer]:
     """Say of each model on the hub whether it can be used, how large it is, and if it is here."""
     here = {one.repo: one for one in reversed(models.newest(db)) if one.repo}
-    return [_offer(one, here.get(one.id)) for one in found]
+    return [_describe_model(one, here.get(one.id)) for one in found]
 
 
-def look(settings: Settings, repo: str, revision: str) -> HubModel:
+def inspect_repo(settings: Settings, repo: str, revision: str) -> HubModel:
     """Ask the hub what a model consists of, and refuse what could not be used.
 
     Raises:
         StudioError: there is no such model, it is not for us, or has no safetensors.
 
     """
-    return look_at(hub(settings), repo, revision)
+    return inspect_repo_on(hub_client(settings), repo, revision)
 
 
-def look_at(asked: Hub, repo: str, revision: str = "") -> HubModel:
-    """Do what `look` does, of a hub that was chosen before."""
+def inspect_repo_on(asked: Hub, repo: str, revision: str = "") -> HubModel:
+    """Do what `inspect_repo` does, of a hub that was chosen before."""
     found = asked.look(repo, revision)
     download_filter.refuse_hub(found.id, found.names)
     if found.gated:
@@ -100,7 +100,7 @@ def look_at(asked: Hub, repo: str, revision: str = "") -> HubModel:
     return found
 
 
-def ask(db: Session, found: HubModel, name: str = "") -> Task:
+def enqueue(db: Session, found: HubModel, name: str = "") -> Task:
     """Queue the download of a model at the commit that was found.
 
     Raises:
@@ -116,45 +116,49 @@ def ask(db: Session, found: HubModel, name: str = "") -> Task:
         )
     called = name or (f"{found.id}@{found.commit[:8]}" if _is_taken(db, found.id) else found.id)
     if _is_taken(db, called):
-        models.refuse_taken(db, called)
-    return _ask(db, found.id, found.commit, called)
+        models.require_free_name(db, called)
+    return _enqueue_download(db, found.id, found.commit, called)
 
 
-def ask_code(db: Session, model: Model) -> Task | None:
+def enqueue_code(db: Session, model: Model) -> Task | None:
     """Queue the download of the code that was allowed, where it is not here."""
-    if not model.repo or not remote_code_trust.of(model).lacking:
+    if not model.repo or not remote_code_trust.inspect_code(model).lacking:
         return None
-    return _ask(db, model.repo, model.revision, model.name, code=True)
+    return _enqueue_download(db, model.repo, model.revision, model.name, code=True)
 
 
-def shown(db: Session) -> Sequence[Task]:
+def list_downloads(db: Session) -> Sequence[Task]:
     """Return the downloads that go on, wait or have failed, newest first."""
     query = select(Task).where(Task.kind == KIND).order_by(col(Task.id).desc())
     last: dict[str, Task] = {}
     for chore in db.exec(query):
         last.setdefault(chore.subject, chore)
-    return [one for one in last.values() if one.status in _SHOWN]
+    return [one for one in last.values() if one.status in _LISTED_STATUSES]
 
 
-def code_of(db: Session, model: Model) -> Task | None:
+def latest_code_task(db: Session, model: Model) -> Task | None:
     """Return the newest download of a model's code."""
     if not model.repo:
         return None
-    found = (one for one in tasks.of(db, _subject(model.repo, model.revision)) if one.kind == KIND)
+    found = (
+        one
+        for one in tasks.list_for_subject(db, _task_subject(model.repo, model.revision))
+        if one.kind == KIND
+    )
     return next((one for one in found if one.params["code"]), None)
 
 
-def ended(db: Session, chore: Task, result: dict[str, Any]) -> None:
+def on_task_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
     """Take a model that was fetched among the others, or its code."""
     if not result:
         return
     wish = chore.params
     if wish["code"]:
-        model = models.named(db, wish["name"])
+        model = models.find_by_name(db, wish["name"])
         if model is not None:
-            remote_code_trust.settle(model)
+            remote_code_trust.record_downloaded_code(model)
         return
-    old = models.named(db, wish["name"])
+    old = models.find_by_name(db, wish["name"])
     if old is not None and old.kind == "hub" and not old.repo:
         # Named before, and never fetched: this is the model it meant.
         db.delete(old)
@@ -169,29 +173,31 @@ def size_of(found: HubModel) -> int:
     return sum(one.size for one in found.files if one.name in wanted)
 
 
-def _ask(db: Session, repo: str, commit: str, name: str, *, code: bool = False) -> Task:
+def _enqueue_download(
+    db: Session, repo: str, commit: str, name: str, *, code: bool = False
+) -> Task:
     params = {"repo": repo, "commit": commit, "name": name, "code": code}
-    subject = _subject(repo, commit)
-    last = next((one for one in tasks.of(db, subject) if one.kind == KIND), None)
+    subject = _task_subject(repo, commit)
+    last = next((one for one in tasks.list_for_subject(db, subject) if one.kind == KIND), None)
     if last is not None and last.status is TaskStatus.FAILED and last.params == params:
         # Tried again, it goes on with what has come; begun anew, it would not.
-        tasks.again(last)
+        tasks.retry(last)
         return last
-    return tasks.ask(db, KIND, subject, params)
+    return tasks.enqueue(db, KIND, subject, params)
 
 
-def _subject(repo: str, commit: str) -> str:
+def _task_subject(repo: str, commit: str) -> str:
     return f"hub:{repo}@{commit}"
 
 
 def _is_taken(db: Session, name: str) -> bool:
-    model = models.named(db, name)
+    model = models.find_by_name(db, name)
     return model is not None and not (
         model.kind == "hub" and not Path(model.location).is_absolute()
     )
 
 
-def _offer(found: HubModel, here: Model | None) -> Offer:
+def _describe_model(found: HubModel, here: Model | None) -> DownloadOffer:
     known = [
         (safetensors_headers.BITS.get(code, ("", 0))[1], count)
         for code, count in found.parameters.items()
@@ -201,7 +207,7 @@ def _offer(found: HubModel, here: Model | None) -> Offer:
         download_filter.refuse_hub(found.id, found.names)
     except InvalidError as error:
         refusal, hint = error.message, error.hint
-    return Offer(
+    return DownloadOffer(
         found=found,
         bytes=sum(bits * count for bits, count in known) // 8 if known else None,
         parameters=sum(found.parameters.values()) if known else None,

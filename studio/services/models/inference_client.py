@@ -12,20 +12,20 @@ from studio.processes import unix_sockets
 from studio.protocols import inference_service
 from studio.protocols.inference_service import GenerationChunk, GenerationEnd, GenerationRequest
 from studio.protocols.tokenizer_service import ServiceFailure
-from studio.services.models.tokenizer_client import CLASSES
+from studio.services.models.tokenizer_client import ERROR_CLASSES
 from studio.settings import Settings
 
-BEGIN_SECONDS = 600.0
+FIRST_WORD_TIMEOUT_SECONDS = 600.0
 """How long a model may take to load, and others' answers before it: as long as clients wait."""
 
-_CLASSES: dict[str, type[StudioError]] = CLASSES | {
+_CLASSES: dict[str, type[StudioError]] = ERROR_CLASSES | {
     "no_free_slot": UnavailableError,
     "out_of_memory": UnavailableError,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ResponseStream:
     """A model that has begun to answer. To close it before the end makes it stop."""
 
     reader: asyncio.StreamReader
@@ -39,7 +39,7 @@ class Line:
 
         """
         while True:
-            heard = await _hear(self.reader)
+            heard = await _read_message(self.reader)
             if heard.end is not None:
                 yield heard.end
                 return
@@ -51,7 +51,7 @@ class Line:
             await self.writer.wait_closed()
 
 
-async def ask(settings: Settings, asked: GenerationRequest) -> Line:
+async def open_stream(settings: Settings, asked: GenerationRequest) -> ResponseStream:
     """Return a line on which a model has begun to answer.
 
     Raises:
@@ -66,8 +66,8 @@ async def ask(settings: Settings, asked: GenerationRequest) -> Line:
     try:
         line.writer.write(wish)
         line.writer.write_eof()
-        async with asyncio.timeout(BEGIN_SECONDS):
-            await _hear(line.reader)
+        async with asyncio.timeout(FIRST_WORD_TIMEOUT_SECONDS):
+            await _read_message(line.reader)
     except TimeoutError as error:
         await line.close()
         raise UnavailableError(
@@ -79,7 +79,7 @@ async def ask(settings: Settings, asked: GenerationRequest) -> Line:
     return line
 
 
-async def _connect(settings: Settings) -> Line:
+async def _connect(settings: Settings) -> ResponseStream:
     try:
         with unix_sockets.socket_address(inference_service.socket_path(settings.home)) as where:
             reader, writer = await asyncio.open_unix_connection(
@@ -89,10 +89,10 @@ async def _connect(settings: Settings) -> Line:
         raise UnavailableError(
             "There is no worker to have a model answer.", hint="Start one: studio worker."
         ) from error
-    return Line(reader, writer)
+    return ResponseStream(reader, writer)
 
 
-async def _hear(reader: asyncio.StreamReader) -> GenerationChunk:
+async def _read_message(reader: asyncio.StreamReader) -> GenerationChunk:
     try:
         heard = GenerationChunk.model_validate_json(await reader.readline())
     except (OSError, ValidationError) as error:
@@ -101,11 +101,11 @@ async def _hear(reader: asyncio.StreamReader) -> GenerationChunk:
             hint="Try again; speaker.log in the studio's folder says more.",
         ) from error
     if heard.failure is not None:
-        raise _error(heard.failure)
+        raise _to_error(heard.failure)
     return heard
 
 
-def _error(failure: ServiceFailure) -> StudioError:
+def _to_error(failure: ServiceFailure) -> StudioError:
     error = _CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
     error.code = failure.code
     return error

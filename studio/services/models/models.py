@@ -22,7 +22,7 @@ from studio.weights import model_facts as weights
 _FOLDERS = frozenset({"models", "runs"})
 """Folders of a home that hold models."""
 
-_GENERATIONS = 50
+_MAX_GENERATIONS = 50
 """No line of models tuned from each other is as long."""
 
 _FACTS = ("model_type", "architectures", "num_hidden_layers", "hidden_size", "vocab_size", "dtype")
@@ -52,12 +52,12 @@ def require(db: Session, name: str) -> str:
     """
     known = {model.name: model for model in newest(db)}
     if name in known:
-        remote_code_trust.require(known[name])
+        remote_code_trust.require_consent(known[name])
         return known[name].location
-    folder = _folder(name)
+    folder = _expand_user(name)
     if folder.is_absolute():
         read_facts(folder)
-        remote_code_trust.require_none(folder)
+        remote_code_trust.require_no_code(folder)
         return str(folder)
     if hub_client.REPO_ID.fullmatch(name):
         return name
@@ -70,24 +70,24 @@ def require(db: Session, name: str) -> str:
     )
 
 
-def named(db: Session, name: str) -> Model | None:
+def find_by_name(db: Session, name: str) -> Model | None:
     return db.exec(select(Model).where(Model.name == name)).first()
 
 
-def refuse_taken(db: Session, name: str) -> None:
+def require_free_name(db: Session, name: str) -> None:
     """Refuse a name that another model has.
 
     Raises:
         ConflictError: it is taken.
 
     """
-    if named(db, name):
+    if find_by_name(db, name):
         raise ConflictError(
             f"There is a model called {name} already.", hint="Choose another name.", param="name"
         )
 
 
-def bring(db: Session, location: str, name: str = "") -> Model:
+def add_folder(db: Session, location: str, name: str = "") -> Model:
     """Add a folder that a person names; without a name, it is called as the folder is.
 
     Raises:
@@ -95,7 +95,7 @@ def bring(db: Session, location: str, name: str = "") -> Model:
         InvalidError: the folder holds no model that could be loaded.
 
     """
-    folder = _folder(location)
+    folder = _expand_user(location)
     if not folder.is_absolute():
         raise InvalidError(f"{location} does not start with /.", param="source.path")
     known = read_facts(folder)
@@ -118,8 +118,8 @@ def add(db: Session, name: str, location: str, kind: str) -> Model:
         ConflictError: the name is taken.
 
     """
-    refuse_taken(db, name)
-    model = Model(name=name, kind=kind, location=location, facts=_facts_of(Path(location)))
+    require_free_name(db, name)
+    model = Model(name=name, kind=kind, location=location, facts=_facts_or_empty(Path(location)))
     db.add(model)
     db.flush()
     return model
@@ -131,7 +131,7 @@ def add_from_run(db: Session, run: Run, artifacts: Path) -> None:
         add(db, f"run-{run.id}", str(artifacts), kind="run").run_id = run.id
 
 
-def keep_inside(db: Session, home: Path) -> None:
+def relocate(db: Session, home: Path) -> None:
     """Mend rows of versions that wrote down where the home was, so that it may be moved.
 
     A home that was moved before is recognised by what stands in it under the same names.
@@ -140,17 +140,17 @@ def keep_inside(db: Session, home: Path) -> None:
     written = type_coerce(col(Model.location), String)
     rows = db.exec(select(Model.id, written).where(written.startswith("/")))
     for model_id, location in rows.all():
-        found = _inside(Path(location), home)
+        found = _relocated(Path(location), home)
         if found is not None:
             # Written through the column, which keeps it relative.
             db.exec(update(Model).where(col(Model.id) == model_id).values(location=str(found)))
 
 
-def look_again(db: Session) -> None:
+def refresh_facts(db: Session) -> None:
     """Read anew what versions before did not note of the models in folders."""
     for model in newest(db):
         if "bytes" not in model.facts and Path(model.location).is_absolute():
-            model.facts = _facts_of(Path(model.location)) or model.facts
+            model.facts = _facts_or_empty(Path(model.location)) or model.facts
 
 
 def remove(db: Session, model_id: int, parent: Path) -> None:
@@ -166,49 +166,49 @@ def remove(db: Session, model_id: int, parent: Path) -> None:
             f"{model.name} belongs to the studio.",
             hint="Only models you added can be removed. A run's goes with the run.",
         )
-    if waiting := [run for run in used_by(db, model) if run.status not in FINAL]:
+    if waiting := [run for run in list_runs(db, model) if run.status not in FINAL]:
         raise ConflictError(
             f"Run {waiting[0].id} needs {model.name} and has not ended.",
             hint="Wait for it, or cancel it first.",
         )
     db.delete(model)
-    if is_ours(model, parent):
-        atomic_dirs.discard(db, Path(model.location))
+    if is_downloaded(model, parent):
+        atomic_dirs.delete_on_commit(db, Path(model.location))
 
 
-def is_ours(model: Model, parent: Path) -> bool:
+def is_downloaded(model: Model, parent: Path) -> bool:
     """Whether a model's files were downloaded by the studio, and go with it."""
     return bool(model.repo) and Path(model.location).parent == parent
 
 
-def folder_of(model: Model) -> Path:
+def model_dir(model: Model) -> Path:
     return Path(model.location)
 
 
-def is_here(model: Model) -> bool:
+def is_local(model: Model) -> bool:
     """Whether a model's files are on this machine as the list has them."""
-    return folder_of(model).is_absolute() and folder_of(model).is_dir()
+    return model_dir(model).is_absolute() and model_dir(model).is_dir()
 
 
-def tidy(db: Session, parent: Path) -> None:
+def cleanup(db: Session, parent: Path) -> None:
     """End what a kill has left half done."""
-    atomic_dirs.mend(parent, {Path(model.location).name for model in newest(db)})
+    atomic_dirs.finish_deletions(parent, {Path(model.location).name for model in newest(db)})
 
 
-def used_by(db: Session, model: Model, limit: int = 100) -> Sequence[Run]:
+def list_runs(db: Session, model: Model, limit: int = 100) -> Sequence[Run]:
     """Return the runs whose base it is, newest first."""
     base = type_coerce(col(Run.recipe), JSON)["base_model"].as_string()
     query = select(Run).where(base == model.name).order_by(col(Run.id).desc()).limit(limit)
     return db.exec(query).all()
 
 
-def lineage(db: Session, model: Model) -> list[tuple[Run, str]]:
+def list_ancestors(db: Session, model: Model) -> list[tuple[Run, str]]:
     """Return what a model was tuned from: each run and the base it began with, nearest first."""
     line: list[tuple[Run, str]] = []
-    while model.run_id is not None and len(line) < _GENERATIONS:
+    while model.run_id is not None and len(line) < _MAX_GENERATIONS:
         run = db.get_one(Run, model.run_id)
         line.append((run, run.recipe.base_model))
-        base = named(db, run.recipe.base_model)
+        base = find_by_name(db, run.recipe.base_model)
         if base is None:
             break
         model = base
@@ -237,17 +237,17 @@ def read_facts(folder: Path) -> dict[str, Any]:
         )
     download_filter.refuse_folder(str(folder), names)
     model_metadata.check(folder)
-    return {name: values[name] for name in _FACTS if name in values} | _counted(folder)
+    return {name: values[name] for name in _FACTS if name in values} | _weight_facts(folder)
 
 
-def _facts_of(folder: Path) -> dict[str, Any]:
+def _facts_or_empty(folder: Path) -> dict[str, Any]:
     try:
         return read_facts(folder)
     except InvalidError:
         return {}
 
 
-def _counted(folder: Path) -> dict[str, Any]:
+def _weight_facts(folder: Path) -> dict[str, Any]:
     tensors = [
         one
         for file in safetensors_headers.files(folder)
@@ -267,14 +267,14 @@ def _counted(folder: Path) -> dict[str, Any]:
     }
 
 
-def _folder(name: str) -> Path:
+def _expand_user(name: str) -> Path:
     try:
         return Path(name).expanduser()
     except RuntimeError:  # ~somebody who has no home here
         return Path(name)
 
 
-def _inside(folder: Path, home: Path) -> Path | None:
+def _relocated(folder: Path, home: Path) -> Path | None:
     """Return where a folder is in the home, if it is or was there."""
     if folder.is_relative_to(home) or folder.exists():
         return folder if folder.is_relative_to(home) else None

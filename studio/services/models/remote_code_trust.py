@@ -23,26 +23,26 @@ WARNING = (
 )
 
 
-def of(model: Model) -> Code:
+def inspect_code(model: Model) -> Code:
     """Return what a model asks to be run; nothing of one that is not here."""
     folder = Path(model.location)
     return model_code.read(folder) if folder.is_absolute() else Code()
 
 
-def seen(model: Model) -> tuple[Code | None, str]:
+def try_inspect_code(model: Model) -> tuple[Code | None, str]:
     """Return what a model asks to be run; or None, and why its files do not say."""
     try:
-        return of(model), ""
+        return inspect_code(model), ""
     except (InvalidError, OSError) as error:
         return None, str(error)
 
 
-def revision(model: Model) -> str:
+def consent_revision(model: Model) -> str:
     """Return what consent is given to: the commit, or of a folder the hash of its code."""
-    return model.revision or of(model).sha256
+    return model.revision or inspect_code(model).sha256
 
 
-def give(db: Session, model: Model, agreed: str) -> None:
+def grant(db: Session, model: Model, agreed: str) -> None:
     """Allow a model's own code to run, in the revision that was looked at.
 
     Raises:
@@ -50,13 +50,13 @@ def give(db: Session, model: Model, agreed: str) -> None:
         InvalidError: it wants code from other repositories.
 
     """
-    wanted = of(model)
+    wanted = inspect_code(model)
     if not wanted.wanted:
         raise ConflictError(
             f"{model.name} brings no code of its own.", hint="It can be used as is."
         )
-    _refuse_elsewhere(model.name, wanted)
-    if agreed != revision(model):
+    _refuse_external_code(model.name, wanted)
+    if agreed != consent_revision(model):
         raise ConflictError(
             f"{model.name} is not at that revision.",
             hint="Look at it again: its code may have changed.",
@@ -65,17 +65,17 @@ def give(db: Session, model: Model, agreed: str) -> None:
     at = datetime.now(UTC).isoformat()
     model.consent = {
         "revision": agreed,
-        "sha256": _hash(wanted),
+        "sha256": _code_hash(wanted),
         "by": current_actor().name,
         "at": at,
     }
     db.add(model)
 
 
-def settle(model: Model) -> None:
+def record_downloaded_code(model: Model) -> None:
     """Note the code that has come after it was allowed."""
     if model.consent is not None:
-        model.consent = model.consent | {"sha256": _hash(of(model))}
+        model.consent = model.consent | {"sha256": _code_hash(inspect_code(model))}
 
 
 def revoke(model: Model) -> None:
@@ -94,25 +94,27 @@ def revoke(model: Model) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def allowed(model: Model | None) -> str:
+def allowed_code_hash(model: Model | None) -> str:
     """Return the hash of the code that a run may load with a model; nothing if none."""
     consent: dict[str, Any] = (model.consent if model else None) or {}
     return str(consent.get("sha256", ""))
 
 
-def require(model: Model) -> None:
+def require_consent(model: Model) -> None:
     """Refuse a model whose code may not run, or is not what was allowed.
 
     Raises:
         InvalidError: with the reason, and what would let it run.
 
     """
-    wanted = of(model)
+    wanted = inspect_code(model)
     if not wanted.wanted:
         return
-    _refuse_elsewhere(model.name, wanted)
+    _refuse_external_code(model.name, wanted)
     if model.consent is None:
-        raise _refused(model.name, wanted, "Look at it, and allow it, on the model's page.")
+        raise _code_refused_error(
+            model.name, wanted, "Look at it, and allow it, on the model's page."
+        )
     if wanted.lacking:
         raise InvalidError(
             f"The code of {model.name} is allowed and not here yet.",
@@ -127,7 +129,7 @@ def require(model: Model) -> None:
         )
 
 
-def require_none(folder: Path) -> None:
+def require_no_code(folder: Path) -> None:
     """Refuse a folder that is no model of the studio's and brings code.
 
     Raises:
@@ -136,10 +138,12 @@ def require_none(folder: Path) -> None:
     """
     wanted = model_code.read(folder)
     if wanted.wanted:
-        raise _refused(str(folder), wanted, "Add it on the models page; there it can be allowed.")
+        raise _code_refused_error(
+            str(folder), wanted, "Add it on the models page; there it can be allowed."
+        )
 
 
-def _refused(name: str, wanted: Code, hint: str) -> InvalidError:
+def _code_refused_error(name: str, wanted: Code, hint: str) -> InvalidError:
     return InvalidError(
         f"{name} wants to run code that it brings ({wanted.wanted[0][:100]}), which nobody has "
         "allowed.",
@@ -148,7 +152,7 @@ def _refused(name: str, wanted: Code, hint: str) -> InvalidError:
     )
 
 
-def _refuse_elsewhere(name: str, wanted: Code) -> None:
+def _refuse_external_code(name: str, wanted: Code) -> None:
     if wanted.elsewhere:
         raise InvalidError(
             f"{name} wants code from another repository ({wanted.elsewhere[0][:100]}).",
@@ -158,5 +162,5 @@ def _refuse_elsewhere(name: str, wanted: Code) -> None:
         )
 
 
-def _hash(wanted: Code) -> str:
+def _code_hash(wanted: Code) -> str:
     return "" if wanted.lacking else wanted.sha256

@@ -21,17 +21,17 @@ from studio.settings import Settings
 TIMEOUT_SECONDS = 15.0
 """A first answer waits for libraries and a tokenizer to load, and others may be in front."""
 
-_AT_ONCE = threading.BoundedSemaphore(8)
+_CONCURRENT_REQUESTS = threading.BoundedSemaphore(8)
 """How many threads may wait for it: the others answer other pages meanwhile."""
 
-CLASSES: dict[str, type[StudioError]] = {
+ERROR_CLASSES: dict[str, type[StudioError]] = {
     "too_large": TooLargeError,
     "unavailable": UnavailableError,
 }
 """Of failures by their code; all others mean that the input is at fault."""
 
 
-def tokens(settings: Settings, asked: TokenizerRequest) -> TokenPreview:
+def tokenize_row(settings: Settings, asked: TokenizerRequest) -> TokenPreview:
     """Return a row as a model will see it.
 
     Raises:
@@ -39,12 +39,12 @@ def tokens(settings: Settings, asked: TokenizerRequest) -> TokenPreview:
         UnavailableError: there is nobody to ask now.
 
     """
-    answer = ask(settings, asked)
+    answer = send_request(settings, asked)
     assert answer.tokens is not None  # noqa: S101 -- what was asked for
     return answer.tokens
 
 
-def templates(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews:
+def render_templates(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews:
     """Return what each chat template makes of a row.
 
     Raises:
@@ -52,12 +52,12 @@ def templates(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews:
         UnavailableError: there is nobody to ask now.
 
     """
-    answer = ask(settings, asked)
+    answer = send_request(settings, asked)
     assert answer.templates is not None  # noqa: S101 -- what was asked for
     return answer.templates
 
 
-def prompt(settings: Settings, asked: TokenizerRequest) -> PromptTokens:
+def render_prompt(settings: Settings, asked: TokenizerRequest) -> PromptTokens:
     """Return the tokens that a model is to go on with: those of a conversation, or of a text.
 
     Raises:
@@ -65,30 +65,30 @@ def prompt(settings: Settings, asked: TokenizerRequest) -> PromptTokens:
         UnavailableError: there is nobody to ask now.
 
     """
-    answer = ask(settings, asked)
+    answer = send_request(settings, asked)
     assert answer.prompt is not None  # noqa: S101 -- what was asked for
     return answer.prompt
 
 
-def ask(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
+def send_request(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
     """Ask one question of the desk.
 
     Raises:
         StudioError: as it says itself, or because nobody answers.
 
     """
-    if not _AT_ONCE.acquire(blocking=False):
+    if not _CONCURRENT_REQUESTS.acquire(blocking=False):
         raise UnavailableError("Many rows are being looked at now.", hint="Try again in a moment.")
     try:
-        answer = _answer(settings, asked)
+        answer = _exchange(settings, asked)
     finally:
-        _AT_ONCE.release()
+        _CONCURRENT_REQUESTS.release()
     if answer.failure is not None:
-        raise _error(answer.failure)
+        raise _to_error(answer.failure)
     return answer
 
 
-def _answer(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
+def _exchange(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
     said = asked.model_dump_json().encode()
     if len(said) > tokenizer_service.MAX_REQUEST_BYTES:
         raise TooLargeError("This row is too long to be shown.")
@@ -113,7 +113,7 @@ def _answer(settings: Settings, asked: TokenizerRequest) -> TokenizerResponse:
         ) from error
 
 
-def _error(failure: ServiceFailure) -> StudioError:
-    error = CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
+def _to_error(failure: ServiceFailure) -> StudioError:
+    error = ERROR_CLASSES.get(failure.code, InvalidError)(failure.message, hint=failure.hint)
     error.code = failure.code
     return error

@@ -13,7 +13,7 @@ from studio.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class ChannelStatus:
     """One channel, as it is shown."""
 
     channel: Channel
@@ -27,16 +27,16 @@ class Way:
     """How to set it up."""
 
 
-SECRETS = ("webhook_url", "webhook_secret", "smtp_url")
+SECRET_SETTINGS = ("webhook_url", "webhook_secret", "smtp_url")
 """The settings of channels that are secret."""
 
 
-def wanted(settings: Settings) -> tuple[Channel, ...]:
+def list_enabled(settings: Settings) -> tuple[Channel, ...]:
     """Return the channels that messages are sent by."""
-    return tuple(way.channel for way in ways(settings) if way.is_on)
+    return tuple(way.channel for way in list_channels(settings) if way.is_on)
 
 
-def ways(settings: Settings) -> tuple[Way, ...]:
+def list_channels(settings: Settings) -> tuple[ChannelStatus, ...]:
     return (_webhook(settings), _email(settings))
 
 
@@ -47,20 +47,20 @@ def send_test(db: Session, settings: Settings, channel: Channel) -> Delivery:
         ConflictError: the channel is not set up.
 
     """
-    way = next(way for way in ways(settings) if way.channel is channel)
+    way = next(way for way in list_channels(settings) if way.channel is channel)
     if not way.is_on:
         raise ConflictError(f"{way.title} is not set up.", hint=f"Set {way.how}.")
-    return deliveries.send_test(db, channel)
+    return deliveries.enqueue_test(db, channel)
 
 
-def _webhook(settings: Settings) -> Way:
+def _webhook(settings: Settings) -> ChannelStatus:
     url = settings.webhook_url.get_secret_value()
     notes = []
     if url and not settings.webhook_secret.get_secret_value():
         notes.append("Unsigned: set STUDIO_WEBHOOK_SECRET.")
     if url and settings.allow_internal_addresses:
         notes.append("May go to internal addresses.")
-    return Way(
+    return ChannelStatus(
         channel=Channel.WEBHOOK,
         title="Webhook",
         is_on=bool(url),
@@ -70,11 +70,11 @@ def _webhook(settings: Settings) -> Way:
     )
 
 
-def _email(settings: Settings) -> Way:
+def _email(settings: Settings) -> ChannelStatus:
     url = settings.smtp_url.get_secret_value()
     is_on = bool(url and settings.notify_email)
     host = urlsplit(url).hostname
-    return Way(
+    return ChannelStatus(
         channel=Channel.EMAIL,
         title="E-mail",
         is_on=is_on,

@@ -20,10 +20,12 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run
 from studio.errors import NotFoundError
 
-TOLD = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.PAUSED})
+NOTIFIED_STATUSES = frozenset(
+    {RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.PAUSED}
+)
 TEST = "test"
 
-PAUSES = tuple(
+RETRY_DELAYS = tuple(
     timedelta(**{unit: count})
     for count, unit in (
         (5, "seconds"),
@@ -38,14 +40,14 @@ PAUSES = tuple(
 )
 """How long to wait after each try that failed: nine tries over a day."""
 
-HOLD = timedelta(minutes=2)
+ANSWER_TIMEOUT = timedelta(minutes=2)
 """After this a try without an answer is taken for lost: longer than any try may take."""
 
-KEPT = timedelta(days=30)
+RETENTION = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeliveryResult:
     """What came of a try."""
 
     is_ok: bool
@@ -54,37 +56,39 @@ class Answer:
     """Whether trying again is in vain."""
 
 
-def announce(db: Session, run: Run, told: Mapping[str, Any]) -> None:
+def enqueue_for_run(db: Session, run: Run, told: Mapping[str, Any]) -> None:
     """Write a message for each channel if this is where people want to be told of the run.
 
     Which channels there are is known to who sends them; the others' messages are dropped there.
     """
-    if run.status not in TOLD or (run.status is RunStatus.PAUSED and run.asked):
+    if run.status not in NOTIFIED_STATUSES or (run.status is RunStatus.PAUSED and run.asked):
         return
-    db.exec(delete(Delivery).where(col(Delivery.created_at) < datetime.now(UTC) - KEPT))
+    db.exec(delete(Delivery).where(col(Delivery.created_at) < datetime.now(UTC) - RETENTION))
     for channel in Channel:
-        _write(db, channel, f"run.{run.status}", run, _brief(run, told))
+        _insert_delivery(db, channel, f"run.{run.status}", run, _run_payload(run, told))
 
 
-def send_test(db: Session, channel: Channel) -> Delivery:
+def enqueue_test(db: Session, channel: Channel) -> Delivery:
     """Write a message that says only that messages arrive. It is tried once."""
-    return _write(db, channel, TEST, None, {})
+    return _insert_delivery(db, channel, TEST, None, {})
 
 
-def drop_others(db: Session, wanted: Sequence[Channel]) -> None:
+def drop_disabled_channels(db: Session, wanted: Sequence[Channel]) -> None:
     """Drop the messages for channels that nobody has set up."""
     waits = col(Delivery.status) == DeliveryStatus.WAITING
     db.exec(delete(Delivery).where(waits, col(Delivery.channel).not_in(wanted)))
 
 
-def due(db: Session, now: datetime) -> int | None:
+def next_due(db: Session, now: datetime) -> int | None:
     """Return the message that has been due for longest, or None."""
     waits = Delivery.status == DeliveryStatus.WAITING
     query = select(Delivery.id).where(waits, col(Delivery.due_at) <= now)
     return db.exec(query.order_by(col(Delivery.due_at), col(Delivery.id)).limit(1)).first()
 
 
-def begin(db: Session, delivery_id: int, now: datetime) -> tuple[Delivery, DeliveryAttempt] | None:
+def begin_attempt(
+    db: Session, delivery_id: int, now: datetime
+) -> tuple[Delivery, DeliveryAttempt] | None:
     """Take a message that is due, and write down that it is tried. None if another has it."""
     taken = db.exec(
         update(Delivery)
@@ -93,7 +97,7 @@ def begin(db: Session, delivery_id: int, now: datetime) -> tuple[Delivery, Deliv
             col(Delivery.status) == DeliveryStatus.WAITING,
             col(Delivery.due_at) <= now,
         )
-        .values(due_at=now + HOLD)
+        .values(due_at=now + ANSWER_TIMEOUT)
         .returning(col(Delivery.id))
     ).first()
     if taken is None:
@@ -105,17 +109,19 @@ def begin(db: Session, delivery_id: int, now: datetime) -> tuple[Delivery, Deliv
     return db.get_one(Delivery, delivery_id), one
 
 
-def settle(db: Session, tried: DeliveryAttempt, answer: Answer, now: datetime) -> Delivery:
+def record_result(
+    db: Session, tried: DeliveryAttempt, answer: DeliveryResult, now: datetime
+) -> Delivery:
     """Write down what came back, and when to try again if it must be."""
     one = db.merge(tried)
     one.ended_at, one.words = now, answer.words
     delivery = db.get_one(Delivery, tried.delivery_id)
     if answer.is_ok:
         delivery.status = DeliveryStatus.DELIVERED
-    elif answer.is_final or delivery.event == TEST or one.number > len(PAUSES):
+    elif answer.is_final or delivery.event == TEST or one.number > len(RETRY_DELAYS):
         delivery.status = DeliveryStatus.GIVEN_UP
     elif delivery.status == DeliveryStatus.WAITING:
-        delivery.due_at = now + PAUSES[one.number - 1]
+        delivery.due_at = now + RETRY_DELAYS[one.number - 1]
     return delivery
 
 
@@ -133,7 +139,7 @@ def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[De
     return db.exec(query).all()
 
 
-def tries(db: Session, found: Sequence[Delivery]) -> dict[int, list[DeliveryAttempt]]:
+def list_attempts(db: Session, found: Sequence[Delivery]) -> dict[int, list[DeliveryAttempt]]:
     """Return the tries at some deliveries, by the delivery's id, oldest first."""
     made: dict[int, list[DeliveryAttempt]] = {one.id or 0: [] for one in found}
     query = (
@@ -146,7 +152,7 @@ def tries(db: Session, found: Sequence[Delivery]) -> dict[int, list[DeliveryAtte
     return made
 
 
-def _write(
+def _insert_delivery(
     db: Session, channel: Channel, event: str, run: Run | None, data: dict[str, Any]
 ) -> Delivery:
     made = Delivery(
@@ -161,7 +167,7 @@ def _write(
     return made
 
 
-def _brief(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
+def _run_payload(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": run.id,
         "name": run.name,
@@ -170,9 +176,9 @@ def _brief(run: Run, told: Mapping[str, Any]) -> dict[str, Any]:
         "step": run.step,
         "total_steps": run.total_steps,
         "metrics": json.loads(METRICS_ADAPTER.dump_json(run.metrics)),
-        "error": _error(told) if run.status is RunStatus.FAILED else None,
+        "error": _error_payload(told) if run.status is RunStatus.FAILED else None,
     }
 
 
-def _error(told: Mapping[str, Any]) -> dict[str, Any]:
+def _error_payload(told: Mapping[str, Any]) -> dict[str, Any]:
     return {name: told.get(name, "") for name in ("code", "message", "hint", "phase")}

@@ -19,7 +19,7 @@ from studio.errors import InvalidError, NotFoundError
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.services.datasets.pending_datasets import Upload
 
-NAMES = {
+METRIC_NAMES = {
     "loss": "train_loss",
     "mean_token_accuracy": "train_mean_token_accuracy",
     "eval_loss": "valid_loss",
@@ -27,7 +27,7 @@ NAMES = {
 }
 """What OpenAI calls the metrics of ours."""
 
-_COLUMNS = {
+_RESULT_COLUMNS = {
     "loss": "train_loss",
     "mean_token_accuracy": "train_accuracy",
     "eval_loss": "valid_loss",
@@ -39,7 +39,7 @@ _ID = re.compile(r"file-(\d{1,18})")
 _RESULTS = re.compile(r"file-results-(\d{1,18})")
 
 
-def bring(db: Session, folder: Path, upload: Upload, *, is_again: bool = False) -> Dataset:
+def create(db: Session, folder: Path, upload: Upload, *, is_again: bool = False) -> Dataset:
     """Keep a file with what it can teach. One that teaches nothing is kept as a draft that says so.
 
     `is_again` is for a request that is sent once more because its answer was lost.
@@ -48,14 +48,14 @@ def bring(db: Session, folder: Path, upload: Upload, *, is_again: bool = False) 
         InvalidError: it is no file of rows at all.
 
     """
-    known = _same(db, upload) if is_again else None
+    known = _find_same(db, upload) if is_again else None
     if known is not None:
         return known
     try:
-        return dataset_builds.bring(db, folder, upload)
+        return dataset_builds.import_file(db, folder, upload)
     except InvalidError as error:
         problem = f"{error.message} {error.hint}".strip()
-    dataset = pending_datasets.add(db, folder, upload)
+    dataset = pending_datasets.create(db, folder, upload)
     db.add(OpenAIFile(dataset_id=dataset.id or 0, problem=problem))
     return dataset
 
@@ -74,7 +74,7 @@ def get(db: Session, file_id: str) -> Dataset:
     return dataset
 
 
-def run_of(db: Session, file_id: str) -> Run | None:
+def get_results_run(db: Session, file_id: str) -> Run | None:
     """Return the run whose results a file is, or None where it is none of that kind.
 
     Raises:
@@ -96,34 +96,36 @@ def status(db: Session, dataset: Dataset) -> tuple[str, str | None]:
         return "uploaded", None
     version = versions.current(db, dataset)
     if version is not None:
-        blocking = _sentences(version, only_blocking=True)
-        return ("error", blocking) if blocking else ("processed", _sentences(version) or None)
+        blocking = _describe_problems(version, only_blocking=True)
+        return (
+            ("error", blocking) if blocking else ("processed", _describe_problems(version) or None)
+        )
     known = db.get(OpenAIFile, dataset.id)
-    chore = dataset_builds.of(db, dataset.id or 0)
+    chore = dataset_builds.latest_task(db, dataset.id or 0)
     told = known.problem if known else f"{chore.error_message} {chore.error_hint}" if chore else ""
     return "error", told.strip() or "Nobody has said yet how this file is to be read."
 
 
-def results(db: Session, run: Run) -> bytes:
+def results_csv(db: Session, run: Run) -> bytes:
     """Return a run's losses and accuracies as a table, a line for each step."""
-    query = select(Metric).where(Metric.run_id == run.id, col(Metric.key).in_(_COLUMNS))
+    query = select(Metric).where(Metric.run_id == run.id, col(Metric.key).in_(_RESULT_COLUMNS))
     steps: dict[int, dict[str, float | None]] = {}
     for one in db.exec(query.order_by(col(Metric.step))):
-        steps.setdefault(one.step, {})[_COLUMNS[one.key]] = one.value
+        steps.setdefault(one.step, {})[_RESULT_COLUMNS[one.key]] = one.value
     text = io.StringIO()
-    table = csv.DictWriter(text, ["step", *_COLUMNS.values()], lineterminator="\n")
+    table = csv.DictWriter(text, ["step", *_RESULT_COLUMNS.values()], lineterminator="\n")
     table.writeheader()
     table.writerows({"step": step, **values} for step, values in steps.items())
     return text.getvalue().encode()
 
 
-def finished(db: Session) -> Sequence[Run]:
+def list_runs_with_results(db: Session) -> Sequence[Run]:
     """Return the runs that have results, newest first."""
     query = select(Run).where(Run.status == RunStatus.SUCCEEDED, col(Run.deleted_at).is_(None))
     return db.exec(query.order_by(col(Run.id).desc())).all()
 
 
-def content(db: Session, folder: Path, dataset: Dataset) -> Path:
+def content_path(db: Session, folder: Path, dataset: Dataset) -> Path:
     """Return the file as it was brought; of the studio's own, its rows.
 
     Raises:
@@ -131,15 +133,15 @@ def content(db: Session, folder: Path, dataset: Dataset) -> Path:
 
     """
     try:
-        return pending_datasets.source(folder, dataset).path
+        return pending_datasets.original_source(folder, dataset).path
     except InvalidError as error:
         version = versions.current(db, dataset)
         if version is None:
             raise NotFoundError("This file has no content.", param="id") from error
-        return versions.files(folder, version)[0]
+        return versions.row_files(folder, version)[0]
 
 
-def _same(db: Session, upload: Upload) -> Dataset | None:
+def _find_same(db: Session, upload: Upload) -> Dataset | None:
     query = select(Dataset).where(
         Dataset.sha256 == upload.sha256,
         Dataset.filename == datasets.clean_filename(upload.filename),
@@ -147,13 +149,13 @@ def _same(db: Session, upload: Upload) -> Dataset | None:
     return db.exec(query.order_by(col(Dataset.id).desc()).limit(1)).first()
 
 
-def _sentences(version: DatasetVersion, *, only_blocking: bool = False) -> str:
+def _describe_problems(version: DatasetVersion, *, only_blocking: bool = False) -> str:
     told = [*version.problems, *(version.findings or [])]
     wanted = [one for one in told if one["blocking"] or not only_blocking]
-    return " ".join(_sentence(one) for one in wanted)
+    return " ".join(_describe_problem(one) for one in wanted)
 
 
-def _sentence(problem: dict[str, object]) -> str:
+def _describe_problem(problem: dict[str, object]) -> str:
     rows = problem.get("rows")
     where = f" (rows {', '.join(map(str, rows))})" if isinstance(rows, list) and rows else ""
     return f"{str(problem['message']).rstrip('.')}: {problem['count']}{where}."

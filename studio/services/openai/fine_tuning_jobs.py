@@ -33,13 +33,13 @@ from studio.services.runs import runs, states
 
 _ID = re.compile(r"ftjob-(\d{1,18})")
 _PRESETS = {"lora": "lora", "full": "full"}
-_CALLED_OFF = "The reading of the file was called off."
-_BAD_FILE = "bad_row"
+_CANCELLED_MESSAGE = "The reading of the file was called off."
+_BAD_FILE_CODE = "bad_row"
 """The class of failures that a job's files belong to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class JobRequest:
     """What a job is to do."""
 
     model: str
@@ -57,18 +57,18 @@ class Wish:
     """Its metadata."""
 
 
-def create(db: Session, folder: Path, wish: Wish, limits: Limits) -> Run:
+def create(db: Session, folder: Path, wish: JobRequest, limits: Limits) -> Run:
     """Queue a run for a job; it is held until its files have been read.
 
     Raises:
         InvalidError: a file or the model is none that can be used, or the recipe cannot run here.
 
     """
-    training = _file(db, wish.training_file, "training_file")
+    training = _require_file(db, wish.training_file, "training_file")
     validation = (
-        _file(db, wish.validation_file, "validation_file") if wish.validation_file else None
+        _require_file(db, wish.validation_file, "validation_file") if wish.validation_file else None
     )
-    recipe = _recipe(db, wish, training)
+    recipe = _build_recipe(db, wish, training)
     experiment = experiments.create(db, wish.suffix or training.name, recipe)
     run = Run(
         experiment_id=experiment.id or 0,
@@ -79,7 +79,7 @@ def create(db: Session, folder: Path, wish: Wish, limits: Limits) -> Run:
     )
     db.add(run)
     db.flush()
-    states.note(db, run, "queued")
+    states.record_event(db, run, "queued")
     job = OpenAIJob(
         run_id=run.id or 0,
         suffix=wish.suffix,
@@ -89,7 +89,7 @@ def create(db: Session, folder: Path, wish: Wish, limits: Limits) -> Run:
         is_validating=True,
     )
     db.add(job)
-    _go_on(db, folder, job, limits)
+    _advance(db, folder, job, limits)
     return run
 
 
@@ -109,16 +109,16 @@ def get(db: Session, job_id: str) -> Run:
     return run
 
 
-def about(db: Session, run: Run) -> OpenAIJob:
+def get_job(db: Session, run: Run) -> OpenAIJob:
     """Return what a job was asked with; of a run that was started elsewhere, what is known."""
     known = db.get(OpenAIJob, run.id)
     if known is not None:
         return known
-    version = versions.of_run(db, run)
+    version = versions.find_for_run(db, run)
     return OpenAIJob(run_id=run.id or 0, training_id=version.dataset_id if version else 0)
 
 
-def newest(
+def list_jobs(
     db: Session, *, limit: int, before: int | None = None, pairs: Mapping[str, str]
 ) -> list[Run]:
     """Return the jobs with such metadata, newest first."""
@@ -132,12 +132,12 @@ def newest(
     return list(db.exec(query.limit(limit)))
 
 
-def recommended_rate(db: Session, recipe: AnyRecipe) -> float:
+def recommended_learning_rate(db: Session, recipe: AnyRecipe) -> float:
     """Return the learning rate that the studio recommends for a model and what is trained of it.
 
     It is the one of the preset that fits, and the unit of OpenAI's multiplier.
     """
-    model = models.named(db, recipe.base_model)
+    model = models.find_by_name(db, recipe.base_model)
     name = "quick" if model and model.kind == "starter" else _PRESETS[recipe.adapter.kind]
     preset = next(one for one in METHODS[recipe.method].presets if one.name == name)
     values = merge({"base_model": recipe.base_model, "dataset": recipe.dataset}, preset.values)
@@ -145,7 +145,7 @@ def recommended_rate(db: Session, recipe: AnyRecipe) -> float:
     return rate
 
 
-def files_read(db: Session, folder: Path, chore: Task) -> None:
+def on_files_read(db: Session, folder: Path, chore: Task) -> None:
     """Go on with the jobs that waited for a file which a chore has read, or could not."""
     read = READING.validate_python(chore.params["reading"])
     dataset_id = int(Path(chore.params["home"]).name)
@@ -159,13 +159,13 @@ def files_read(db: Session, folder: Path, chore: Task) -> None:
             continue
         try:
             if chore.status is not TaskStatus.SUCCEEDED:
-                raise InvalidError(chore.error_message or _CALLED_OFF, hint=chore.error_hint)
-            _go_on(db, folder, job, read.limits, read.mapping)
+                raise InvalidError(chore.error_message or _CANCELLED_MESSAGE, hint=chore.error_hint)
+            _advance(db, folder, job, read.limits, read.mapping)
         except StudioError as error:
-            _fail(db, run, error)
+            _fail_run(db, run, error)
 
 
-def _go_on(
+def _advance(
     db: Session, folder: Path, job: OpenAIJob, limits: Limits, read: Reading | None = None
 ) -> None:
     """Let a job's run go once its rows are there; have them read if nobody does so yet.
@@ -183,26 +183,26 @@ def _go_on(
         return
     for one in brought:
         datasets.require(db, one.name)
-    wanted = _wanted(versions.mapping_of(db, job.training_id), validation)
-    version = _rows(db, training, wanted, read)
+    wanted = _required_mapping(versions.current_mapping(db, job.training_id), validation)
+    version = _find_version(db, training, wanted, read)
     if version is not None:
-        versions.use(db, version.dataset_id, version.number)
-        _release(db, job, version)
+        versions.activate(db, version.dataset_id, version.number)
+        _release_run(db, job, version)
         return
-    before = dataset_builds.of(db, job.training_id)
+    before = dataset_builds.latest_task(db, job.training_id)
     if before is None or before.status.is_final:
-        dataset_builds.ask(db, folder, job.training_id, wanted, limits)
+        dataset_builds.enqueue(db, folder, job.training_id, wanted, limits)
 
 
-def _release(db: Session, job: OpenAIJob, version: DatasetVersion) -> None:
+def _release_run(db: Session, job: OpenAIJob, version: DatasetVersion) -> None:
     run = runs.get(db, job.run_id)
     runs.check(db, run.recipe)
-    run.estimate = estimates.keep(db, run.recipe)
+    run.estimate = estimates.estimate_record(db, run.recipe)
     run.dataset_version_id, run.is_held = version.id, False
     job.is_validating = False
 
 
-def _wanted(mapping: Reading, validation: Dataset | None) -> Reading:
+def _required_mapping(mapping: Reading, validation: Dataset | None) -> Reading:
     """Return how a training file is to be read: as it is, but measured by the other file."""
     if validation is None and mapping.split.kind != "dataset":
         return mapping
@@ -210,35 +210,35 @@ def _wanted(mapping: Reading, validation: Dataset | None) -> Reading:
     return mapping.model_copy(update={"split": split})
 
 
-def _rows(
+def _find_version(
     db: Session, training: Dataset, wanted: Reading, read: Reading | None
 ) -> DatasetVersion | None:
     """Return the version that was read as is wanted, if there is one."""
     current = versions.current(db, training)
     if read == wanted:
         return current  # Of rows that were there before, it says how those were read.
-    every = [*([current] if current else []), *versions.of(db, training.id or 0)]
+    every = [*([current] if current else []), *versions.list_versions(db, training.id or 0)]
     return next((one for one in every if Reading.model_validate(one.mapping) == wanted), None)
 
 
-def _fail(db: Session, run: Run, why: StudioError) -> None:
-    run.error_code, run.error_message, run.error_hint = _BAD_FILE, why.message, why.hint
-    told = {"code": _BAD_FILE, "message": why.message, "hint": why.hint}
+def _fail_run(db: Session, run: Run, why: StudioError) -> None:
+    run.error_code, run.error_message, run.error_hint = _BAD_FILE_CODE, why.message, why.hint
+    told = {"code": _BAD_FILE_CODE, "message": why.message, "hint": why.hint}
     states.move(db, run, RunStatus.FAILED, told)
 
 
-def _file(db: Session, file_id: str, param: str) -> Dataset:
+def _require_file(db: Session, file_id: str, param: str) -> Dataset:
     try:
         dataset = file_objects.get(db, file_id)
         status, problem = file_objects.status(db, dataset)
     except NotFoundError as error:
-        raise _unusable(f"{param} {file_id[:100]} does not exist.", param) from error
+        raise _unusable_file_error(f"{param} {file_id[:100]} does not exist.", param) from error
     if status == "error":
-        raise _unusable(f"{param} {file_id} cannot be used: {problem}", param)
+        raise _unusable_file_error(f"{param} {file_id} cannot be used: {problem}", param)
     return dataset
 
 
-def _unusable(message: str, param: str) -> InvalidError:
+def _unusable_file_error(message: str, param: str) -> InvalidError:
     error = InvalidError(message, param=param)
     error.code = f"invalid_{param}"
     return error
@@ -246,16 +246,16 @@ def _unusable(message: str, param: str) -> InvalidError:
 
 def _check_model(db: Session, name: str) -> None:
     try:
-        facts = recommendation.facts_of(db, name)
+        facts = recommendation.load_model_facts(db, name)
         model_compatibility.refuse_untrainable(facts.kind, facts.family, "model")
     except InvalidError as error:
         error.param, error.code = "model", "model_not_found"
         raise
 
 
-def _recipe(db: Session, wish: Wish, training: Dataset) -> AnyRecipe:
+def _build_recipe(db: Session, wish: JobRequest, training: Dataset) -> AnyRecipe:
     """Return what a wish comes to. What `changes` says counts for more than all else."""
-    base = model_names.base(db, wish.model)
+    base = model_names.base_model_name(db, wish.model)
     _check_model(db, base)
     values = {
         "base_model": base,
@@ -267,7 +267,7 @@ def _recipe(db: Session, wish: Wish, training: Dataset) -> AnyRecipe:
     except InvalidError as error:
         error.param = f"x_studio.{error.param}"
         raise
-    rate = recommended_rate(db, recipe) * (wish.learning_rate_multiplier or 1.0)
+    rate = recommended_learning_rate(db, recipe) * (wish.learning_rate_multiplier or 1.0)
     chosen = {
         "num_train_epochs": wish.epochs,
         "per_device_train_batch_size": wish.batch_size,

@@ -15,7 +15,7 @@ from sqlmodel import Session, col, select
 from studio.db.states import RunStatus
 from studio.db.tables import Metric, Run, RunEvent
 from studio.errors import InvalidError
-from studio.services.openai.file_objects import NAMES
+from studio.services.openai.file_objects import METRIC_NAMES
 from studio.services.runs import run_events
 
 _ID = re.compile(r"ftevent-\d{1,18}-([hs])(\d{1,18})")
@@ -24,7 +24,7 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d{1,12})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Befell:
+class JobEvent:
     """One event."""
 
     id: str
@@ -36,7 +36,7 @@ class Befell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class JobCheckpoint:
     """A place in a run where its model was kept."""
 
     id: str
@@ -47,44 +47,47 @@ class Saved:
     """Whether it is the model that the run ended with."""
 
 
-def newest(db: Session, run: Run, *, limit: int, after: str = "") -> list[Befell]:
+def list_events(db: Session, run: Run, *, limit: int, after: str = "") -> list[JobEvent]:
     """Return what befell a run before the event `after`, newest first."""
-    mark = _mark(db, run, after) if after else None
-    happened = [_happening(run, one) for one in _happenings(db, run, mark, limit)]
-    told = [_numbers(run, step, rows) for step, rows in _steps(db, run, mark, limit)]
-    every = sorted([*happened, *told], key=_order, reverse=True)
-    return [one for one in every if mark is None or _order(one) < mark][:limit]
+    mark = _cursor(db, run, after) if after else None
+    happened = [_event_from_run(run, one) for one in _load_run_events(db, run, mark, limit)]
+    told = [
+        _event_from_metrics(run, step, rows)
+        for step, rows in _load_metric_steps(db, run, mark, limit)
+    ]
+    every = sorted([*happened, *told], key=_sort_key, reverse=True)
+    return [one for one in every if mark is None or _sort_key(one) < mark][:limit]
 
 
-def checkpoints(db: Session, run: Run, folder: Path) -> list[Saved]:
+def list_checkpoints(db: Session, run: Run, folder: Path) -> list[JobCheckpoint]:
     """Return the places where a run's model can be found, newest first."""
     found = (_CHECKPOINT.fullmatch(one.name) for one in folder.glob("checkpoint-*"))
     steps = {int(name[1]) for name in found if name}
     ended = run.status is RunStatus.SUCCEEDED
     steps |= {run.step} if ended else set()
     return [
-        _saved(db, run, step, is_last=ended and step == run.step)
+        _job_checkpoint(db, run, step, is_last=ended and step == run.step)
         for step in sorted(steps, reverse=True)
     ]
 
 
-def _mark(db: Session, run: Run, after: str) -> tuple[datetime, str]:
+def _cursor(db: Session, run: Run, after: str) -> tuple[datetime, str]:
     found = _ID.fullmatch(after)
     kind, number = (found[1], int(found[2])) if found else ("", 0)
     if kind == "h" and (happening := db.get(RunEvent, number)):
-        return _order(_happening(run, happening))
-    if kind == "s" and (rows := _of_step(db, run, number)):
-        return _order(_numbers(run, number, rows))
+        return _sort_key(_event_from_run(run, happening))
+    if kind == "s" and (rows := _metrics_at_step(db, run, number)):
+        return _sort_key(_event_from_metrics(run, number, rows))
     raise InvalidError(f"There is no event {after[:100]}.", param="after")
 
 
-def _order(event: Befell) -> tuple[datetime, str]:
+def _sort_key(event: JobEvent) -> tuple[datetime, str]:
     # Numbers of one moment follow each other by their step.
     prefix, _, number = event.id.rpartition("-")
     return event.at, f"{prefix}-{number[0]}{int(number[1:]):020d}"
 
 
-def _happenings(
+def _load_run_events(
     db: Session, run: Run, mark: tuple[datetime, str] | None, limit: int
 ) -> Sequence[RunEvent]:
     query = select(RunEvent).where(RunEvent.run_id == run.id)
@@ -94,67 +97,67 @@ def _happenings(
     return db.exec(query.order_by(col(RunEvent.id).desc()).limit(limit + 1)).all()
 
 
-def _steps(
+def _load_metric_steps(
     db: Session, run: Run, mark: tuple[datetime, str] | None, limit: int
 ) -> Iterable[tuple[int, list[Metric]]]:
-    query = select(Metric.step).where(Metric.run_id == run.id, col(Metric.key).in_(NAMES))
+    query = select(Metric.step).where(Metric.run_id == run.id, col(Metric.key).in_(METRIC_NAMES))
     if mark:
-        query = query.where(col(Metric.seconds) <= (mark[0] - _began(run)).total_seconds())
+        query = query.where(col(Metric.seconds) <= (mark[0] - _metrics_start(run)).total_seconds())
     newest_first = query.distinct().order_by(col(Metric.step).desc()).limit(limit + 1)
     for step in db.exec(newest_first).all():
-        yield step, _of_step(db, run, step)
+        yield step, _metrics_at_step(db, run, step)
 
 
-def _of_step(db: Session, run: Run, step: int) -> list[Metric]:
+def _metrics_at_step(db: Session, run: Run, step: int) -> list[Metric]:
     query = select(Metric).where(Metric.run_id == run.id, Metric.step == step)
-    return list(db.exec(query.where(col(Metric.key).in_(NAMES)).order_by(col(Metric.id))))
+    return list(db.exec(query.where(col(Metric.key).in_(METRIC_NAMES)).order_by(col(Metric.id))))
 
 
-def _happening(run: Run, one: RunEvent) -> Befell:
-    return Befell(
+def _event_from_run(run: Run, one: RunEvent) -> JobEvent:
+    return JobEvent(
         id=f"ftevent-{run.id}-h{one.id}",
         at=one.at,
-        message=run_events.told(one).words,
+        message=run_events.to_event(one).words,
         level=_LEVELS.get(one.kind, "info"),
         data=one.data,
     )
 
 
-def _numbers(run: Run, step: int, rows: Sequence[Metric]) -> Befell:
-    values = _values(rows)
+def _event_from_metrics(run: Run, step: int, rows: Sequence[Metric]) -> JobEvent:
+    values = _metric_values(rows)
     told = {"train_loss": "training loss", "valid_loss": "validation loss"}
     losses = [f"{word}={values[name]:.4f}" for name, word in told.items() if name in values]
     of = f"/{run.total_steps}" if run.total_steps else ""
-    return Befell(
+    return JobEvent(
         id=f"ftevent-{run.id}-s{step}",
-        at=_began(run) + timedelta(seconds=max((one.seconds for one in rows), default=0.0)),
+        at=_metrics_start(run) + timedelta(seconds=max((one.seconds for one in rows), default=0.0)),
         message=f"Step {step}{of}: {', '.join(losses) or 'no finite loss'}",
         type="metrics",
         data={"step": step, "total_steps": run.total_steps, **values},
     )
 
 
-def _began(run: Run) -> datetime:
+def _metrics_start(run: Run) -> datetime:
     """Return when the seconds of its numbers began to be counted."""
     return run.started_at or run.created_at
 
 
-def _saved(db: Session, run: Run, step: int, *, is_last: bool) -> Saved:
+def _job_checkpoint(db: Session, run: Run, step: int, *, is_last: bool) -> JobCheckpoint:
     before = select(Metric).where(Metric.run_id == run.id, col(Metric.step) <= step)
     newest_first = before.order_by(col(Metric.step).desc()).limit(1)
-    found = (db.exec(newest_first.where(Metric.key == key)).first() for key in NAMES)
+    found = (db.exec(newest_first.where(Metric.key == key)).first() for key in METRIC_NAMES)
     rows = [one for one in found if one is not None]
-    return Saved(
+    return JobCheckpoint(
         id=f"ftckpt_{run.id}_{step}",
-        at=_began(run) + timedelta(seconds=max((one.seconds for one in rows), default=0.0)),
+        at=_metrics_start(run) + timedelta(seconds=max((one.seconds for one in rows), default=0.0)),
         step=step,
-        metrics={"step": step, **_values(rows)},
+        metrics={"step": step, **_metric_values(rows)},
         is_last=is_last,
     )
 
 
-def _values(rows: Iterable[Metric]) -> dict[str, float]:
-    values = {NAMES[one.key]: one.value for one in rows if one.value is not None}
+def _metric_values(rows: Iterable[Metric]) -> dict[str, float]:
+    values = {METRIC_NAMES[one.key]: one.value for one in rows if one.value is not None}
     # A validation of the studio's always goes through all of its rows.
     full = {f"full_{name}": value for name, value in values.items() if name.startswith("valid")}
     return values | full

@@ -21,14 +21,14 @@ from studio.services.accounts import owners
 from studio.services.models import models, remote_code_trust
 from studio.services.runs import artifacts, trash
 
-OWNER = "local"
+ORGANISATION = "local"
 """Stands where OpenAI names an organisation."""
 
 _TUNED = re.compile(r"(?P<model>ft:.*:(?P<run>\d{1,18}))(?::ckpt-step-(?P<step>\d{1,12}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ModelInfo:
     """A model that can be asked."""
 
     name: str
@@ -36,7 +36,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voice:
+class ServedModel:
     """What it takes to load a model."""
 
     model: str
@@ -55,7 +55,7 @@ class Voice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tuned:
+class _TunedModel:
     """What a run has made, as it was after a step, or as it ended."""
 
     run: Run
@@ -63,12 +63,12 @@ class _Tuned:
     step: int | None
 
 
-def name_of(run: Run, suffix: str, step: int | None = None) -> str:
+def tuned_model_name(run: Run, suffix: str, step: int | None = None) -> str:
     of_step = "" if step is None else f":ckpt-step-{step}"
-    return f"ft:{run.recipe.base_model}:{OWNER}:{suffix}:{run.id}{of_step}"
+    return f"ft:{run.recipe.base_model}:{ORGANISATION}:{suffix}:{run.id}{of_step}"
 
 
-def listing(db: Session) -> Iterator[Known]:
+def list_models(db: Session) -> Iterator[ModelInfo]:
     """Yield the models there are: those that were tuned first, each newest first."""
     tuned = (
         select(Run, OpenAIJob.suffix)
@@ -76,32 +76,32 @@ def listing(db: Session) -> Iterator[Known]:
         .where(Run.status == RunStatus.SUCCEEDED, col(Run.deleted_at).is_(None))
     )
     for run, suffix in db.exec(tuned.order_by(col(Run.id).desc())):
-        yield _tuned(run, suffix or "")
+        yield _tuned_info(run, suffix or "")
     for model in models.newest(db):
         if model.kind != "run":
-            yield Known(name=model.name, created_at=model.created_at)
+            yield ModelInfo(name=model.name, created_at=model.created_at)
 
 
-def get(db: Session, runs: Path, name: str) -> Known:
+def get(db: Session, runs: Path, name: str) -> ModelInfo:
     """Return a model by its name; that of a step, too, though these are not listed.
 
     Raises:
         NotFoundError: there is none.
 
     """
-    found = _found(db, name)
+    found = _parse_tuned_name(db, name)
     if found is not None and found.step is not None:
-        written = _checkpoint(runs, found, found.step).stat().st_mtime
-        return Known(name=name, created_at=datetime.fromtimestamp(written, UTC))
+        written = _checkpoint_dir(runs, found, found.step).stat().st_mtime
+        return ModelInfo(name=name, created_at=datetime.fromtimestamp(written, UTC))
     if found is not None:
-        return _tuned(found.run, suffix_of(db, found.run))
-    model = models.named(db, name)
+        return _tuned_info(found.run, job_suffix(db, found.run))
+    model = models.find_by_name(db, name)
     if model is None:
-        raise _missing(name)
-    return Known(name=model.name, created_at=model.created_at)
+        raise _not_found_error(name)
+    return ModelInfo(name=model.name, created_at=model.created_at)
 
 
-def voice(db: Session, runs: Path, name: str) -> Voice:
+def resolve_served_model(db: Session, runs: Path, name: str) -> ServedModel:
     """Return what it takes to have a model answer.
 
     Raises:
@@ -109,19 +109,19 @@ def voice(db: Session, runs: Path, name: str) -> Voice:
         NotFoundError: there is none of that name, or its files are gone.
 
     """
-    found = _found(db, name)
+    found = _parse_tuned_name(db, name)
     if found is None:
         get(db, runs, name)
-        code = remote_code_trust.allowed(models.named(db, name))
-        return Voice(model=models.require(db, name), code=code)
+        code = remote_code_trust.allowed_code_hash(models.find_by_name(db, name))
+        return ServedModel(model=models.require(db, name), code=code)
     run, folder = found.run, RunDir(runs / str(found.run.id))
     if not folder.artifacts.is_dir():
-        raise _missing(name)
-    weights = "" if found.step is None else str(_checkpoint(runs, found, found.step))
+        raise _not_found_error(name)
+    weights = "" if found.step is None else str(_checkpoint_dir(runs, found, found.step))
     told = JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
     if run.recipe.adapter.kind == "full":
-        return Voice(model=str(folder.artifacts), weights=weights, code=told.code)
-    return Voice(
+        return ServedModel(model=str(folder.artifacts), weights=weights, code=told.code)
+    return ServedModel(
         model=told.model,
         adapter=str(folder.artifacts),
         weights=weights,
@@ -131,7 +131,7 @@ def voice(db: Session, runs: Path, name: str) -> Voice:
     )
 
 
-def base(db: Session, name: str) -> str:
+def base_model_name(db: Session, name: str) -> str:
     """Return what a recipe calls a model that a job is to start from.
 
     Raises:
@@ -139,7 +139,7 @@ def base(db: Session, name: str) -> str:
         NotFoundError: there is none of that name.
 
     """
-    found = _found(db, name)
+    found = _parse_tuned_name(db, name)
     if found is None:
         return name
     run = found.run
@@ -166,7 +166,7 @@ def delete(db: Session, runs: Path, name: str) -> None:
         NotFoundError: there is none of that name.
 
     """
-    found = _found(db, name)
+    found = _parse_tuned_name(db, name)
     if found is None:
         get(db, runs, name)
         raise ConflictError(
@@ -177,15 +177,15 @@ def delete(db: Session, runs: Path, name: str) -> None:
             f"{name} is a checkpoint, and goes with its run.", hint=f"Delete {found.model}."
         )
     owners.require(db, "runs", [found.run.id or 0])
-    trash.throw_away(db, [found.run.id or 0])
+    trash.move_to_trash(db, [found.run.id or 0])
 
 
-def suffix_of(db: Session, run: Run) -> str:
+def job_suffix(db: Session, run: Run) -> str:
     job = db.get(OpenAIJob, run.id)
     return job.suffix if job else ""
 
 
-def _found(db: Session, name: str) -> _Tuned | None:
+def _parse_tuned_name(db: Session, name: str) -> _TunedModel | None:
     """Return what a name says of a tuned model, or None where it is no tuned model's.
 
     Raises:
@@ -197,15 +197,15 @@ def _found(db: Session, name: str) -> _Tuned | None:
     said = _TUNED.fullmatch(name)
     run = db.get(Run, int(said["run"])) if said else None
     if said is None or run is None or run.deleted_at:
-        raise _missing(name)
-    if said["model"] != name_of(run, suffix_of(db, run)):
-        raise _missing(name)
+        raise _not_found_error(name)
+    if said["model"] != tuned_model_name(run, job_suffix(db, run)):
+        raise _not_found_error(name)
     if run.status is not RunStatus.SUCCEEDED:
-        raise _missing(name, "Its run has not succeeded: its models answer once it has.")
-    return _Tuned(run, said["model"], int(said["step"]) if said["step"] else None)
+        raise _not_found_error(name, "Its run has not succeeded: its models answer once it has.")
+    return _TunedModel(run, said["model"], int(said["step"]) if said["step"] else None)
 
 
-def _checkpoint(runs: Path, found: _Tuned, step: int) -> Path:
+def _checkpoint_dir(runs: Path, found: _TunedModel, step: int) -> Path:
     """Return the folder of a step.
 
     Raises:
@@ -213,21 +213,23 @@ def _checkpoint(runs: Path, found: _Tuned, step: int) -> Path:
 
     """
     folder = RunDir(runs / str(found.run.id)).checkpoints
-    kept = [one.step for one in artifacts.checkpoints(folder)]
+    kept = [one.step for one in artifacts.list_checkpoints(folder)]
     if step not in kept:
         steps = f", or one of the steps that are: {', '.join(map(str, kept))}" if kept else ""
-        raise _missing(
+        raise _not_found_error(
             f"{found.model}:ckpt-step-{step}",
             f"No checkpoint of step {step} is kept. Ask {found.model}{steps}.",
         )
     return folder / f"checkpoint-{step}"
 
 
-def _tuned(run: Run, suffix: str) -> Known:
-    return Known(name=name_of(run, suffix), created_at=run.finished_at or run.created_at)
+def _tuned_info(run: Run, suffix: str) -> ModelInfo:
+    return ModelInfo(
+        name=tuned_model_name(run, suffix), created_at=run.finished_at or run.created_at
+    )
 
 
-def _missing(name: str, hint: str = "GET /v1/models lists them.") -> NotFoundError:
+def _not_found_error(name: str, hint: str = "GET /v1/models lists them.") -> NotFoundError:
     error = NotFoundError(f"The model {name[:200]} does not exist.", hint=hint, param="model")
     error.code = "model_not_found"
     return error

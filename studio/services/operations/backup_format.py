@@ -26,35 +26,37 @@ from studio.services.storage import locks
 MANIFEST = "manifest.json"
 DATABASE = "studio.db"
 
-Watch = Callable[[int], None]
+ProgressCallback = Callable[[int], None]
 """Is told how many bytes more have been copied."""
-Opened = Callable[[str], AbstractContextManager[IO[bytes]]]
+FileOpener = Callable[[str], AbstractContextManager[IO[bytes]]]
 
-_PIECE = 2**20
+_CHUNK_BYTES = 2**20
 _MANIFEST_LIMIT = 256 * 2**20
-_PACKED = frozenset({".safetensors", ".pt", ".bin", ".parquet", ".gz", ".zip", ".gguf"})
+_COMPRESSED_SUFFIXES = frozenset(
+    {".safetensors", ".pt", ".bin", ".parquet", ".gz", ".zip", ".gguf"}
+)
 """Kinds of files that are hardly smaller when they are compressed, and slow to."""
 
 
-def _inside(name: str) -> str:
+def _check_member_name(name: str) -> str:
     """Refuse a name that would be written elsewhere, or over what is not a studio's data."""
     parts = PurePosixPath(name).parts
     is_plain = name == "/".join(parts) and "\\" not in name and "\0" not in name
     if not parts or not is_plain or {"..", "/", "."} & set(parts):
         raise ValueError("is no path inside a home")
-    if parts[0] in locks.FILES or parts[0].startswith("."):
+    if parts[0] in locks.LOCK_FILES or parts[0].startswith("."):
         raise ValueError("is not part of a home")
     return name
 
 
-class Entry(BaseModel):
+class BackupEntry(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bytes: Annotated[int, Ge(0), Le(2**60)]
     sha256: str
 
 
-class Manifest(BaseModel):
+class BackupManifest(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     format: Literal[1] = 1
@@ -64,7 +66,7 @@ class Manifest(BaseModel):
     """The database's."""
     made_at: datetime
     left_out: list[str] = []
-    files: dict[Annotated[str, AfterValidator(_inside)], Entry]
+    files: dict[Annotated[str, AfterValidator(_check_member_name)], BackupEntry]
 
     @property
     def bytes(self) -> int:
@@ -72,26 +74,26 @@ class Manifest(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class OpenBackup:
     """A backup that is open for reading."""
 
-    manifest: Manifest
-    open: Opened
+    manifest: BackupManifest
+    open: FileOpener
 
 
-def copied(source: IO[bytes], to: IO[bytes], most: int, watch: Watch) -> Entry:
+def copy_file(source: IO[bytes], to: IO[bytes], most: int, watch: ProgressCallback) -> BackupEntry:
     """Copy a file, or as much of it as is allowed. Return what was copied."""
     digest, size = hashlib.sha256(), 0
-    while piece := source.read(min(_PIECE, most - size)):
+    while piece := source.read(min(_CHUNK_BYTES, most - size)):
         to.write(piece)
         digest.update(piece)
         size += len(piece)
         watch(len(piece))
-    return Entry(bytes=size, sha256=digest.hexdigest())
+    return BackupEntry(bytes=size, sha256=digest.hexdigest())
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[Source]:
+def open_backup(path: Path) -> Iterator[OpenBackup]:
     """Open a backup.
 
     Raises:
@@ -102,11 +104,11 @@ def reading(path: Path) -> Iterator[Source]:
         raise InvalidError(f"There is no {path}.", hint="Give the backup's file or folder.")
     try:
         if path.is_dir():
-            yield Source(_manifest(path, root := _within(path)), root)
+            yield OpenBackup(_read_manifest(path, root := _folder_opener(path)), root)
             return
         with zipfile.ZipFile(path) as archive:
-            member = _member(archive)
-            yield Source(_manifest(path, member), member)
+            member = _zip_opener(archive)
+            yield OpenBackup(_read_manifest(path, member), member)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise InvalidError(
             f"{path} is no backup, or it is damaged: {error}.",
@@ -115,31 +117,32 @@ def reading(path: Path) -> Iterator[Source]:
 
 
 @contextmanager
-def writing(folder: Path, *, packed: bool) -> Iterator[Opened]:
+def open_for_writing(folder: Path, *, packed: bool) -> Iterator[FileOpener]:
     """Fill a folder, or one zip file in it that is called as the folder."""
     if not packed:
-        yield _making(folder)
+        yield _folder_writer(folder)
         return
     with zipfile.ZipFile(zip_path(folder), "x") as archive:
-        yield lambda name: archive.open(_info(name), "w", force_zip64=True)
+        yield lambda name: archive.open(_zip_info(name), "w", force_zip64=True)
 
 
 def zip_path(folder: Path) -> Path:
     return folder / "backup.zip"
 
 
-def room_for(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
     """Return the bytes that are free where a folder is, or will be."""
     return shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
 
 
-def _manifest(path: Path, opened: Opened) -> Manifest:
+def _read_manifest(path: Path, opened: FileOpener) -> BackupManifest:
     try:
         with opened(MANIFEST) as file:
-            manifest = Manifest.model_validate_json(file.read(_MANIFEST_LIMIT))
+            manifest = BackupManifest.model_validate_json(file.read(_MANIFEST_LIMIT))
     except ValidationError as error:
         raise InvalidError(
-            f"{path} is no backup of this studio. {field_errors(error.errors(), Manifest)[0]}",
+            f"{path} is no backup of this studio. "
+            f"{field_errors(error.errors(), BackupManifest)[0]}",
             hint="A newer studio may have made it.",
         ) from error
     if DATABASE not in manifest.files:
@@ -147,27 +150,27 @@ def _manifest(path: Path, opened: Opened) -> Manifest:
     return manifest
 
 
-def _within(root: Path) -> Opened:
+def _folder_opener(root: Path) -> FileOpener:
     def opened(name: str) -> IO[bytes]:
         path = root / name
         if path.is_symlink() or not path.is_file():
-            raise _missing(root, name)
+            raise _missing_file_error(root, name)
         return path.open("rb")
 
     return opened
 
 
-def _member(archive: zipfile.ZipFile) -> Opened:
+def _zip_opener(archive: zipfile.ZipFile) -> FileOpener:
     def opened(name: str) -> IO[bytes]:
         try:
             return archive.open(name)
         except KeyError as error:
-            raise _missing(Path(archive.filename or ""), name) from error
+            raise _missing_file_error(Path(archive.filename or ""), name) from error
 
     return opened
 
 
-def _making(folder: Path) -> Opened:
+def _folder_writer(folder: Path) -> FileOpener:
     def opened(name: str) -> IO[bytes]:
         path = folder / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -176,15 +179,15 @@ def _making(folder: Path) -> Opened:
     return opened
 
 
-def _info(name: str) -> zipfile.ZipInfo:
+def _zip_info(name: str) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, datetime.now().astimezone().timetuple()[:6])
-    is_packed = PurePosixPath(name).suffix in _PACKED
+    is_packed = PurePosixPath(name).suffix in _COMPRESSED_SUFFIXES
     info.compress_type = zipfile.ZIP_STORED if is_packed else zipfile.ZIP_DEFLATED
     info.external_attr = 0o600 << 16
     return info
 
 
-def _missing(path: Path, name: str) -> InvalidError:
+def _missing_file_error(path: Path, name: str) -> InvalidError:
     return InvalidError(
         f"{path} is no backup, or it lacks {name}.", hint="Try another copy of the backup."
     )

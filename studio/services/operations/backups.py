@@ -25,22 +25,29 @@ from studio.services.operations import backup_format
 from studio.services.operations.backup_format import (
     DATABASE,
     MANIFEST,
-    Entry,
-    Manifest,
-    Opened,
-    Watch,
+    BackupEntry,
+    BackupManifest,
+    FileOpener,
+    ProgressCallback,
 )
 from studio.services.storage import atomic_dirs, locks
 from studio.settings import Settings
 
 _KEYS = ("api_token", "secret_key")
-_NOT_DATA = (DATABASE, migrate.BACKUPS, "replaced-", "lost+found", *_KEYS, *locks.FILES)
-_HALF_MADE = (".new-", ".gone-", ".starter-", ".restor")
+_EXCLUDED_PREFIXES = (
+    DATABASE,
+    migrate.BACKUPS,
+    "replaced-",
+    "lost+found",
+    *_KEYS,
+    *locks.LOCK_FILES,
+)
+_TEMPORARY_PREFIXES = (".new-", ".gone-", ".starter-", ".restor")
 _LOG = "events.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class BackupOptions:
     """What to put into a backup besides the database, and how."""
 
     models: bool = True
@@ -54,7 +61,7 @@ class Choice:
         return [name for name, is_wanted in wanted.items() if not is_wanted]
 
 
-def measure(settings: Settings, choice: Choice) -> int:
+def estimate_bytes(settings: Settings, choice: BackupOptions) -> int:
     """Return about how many bytes a backup will have, before it is compressed."""
     database = settings.database.stat().st_size if settings.database.exists() else 0
     sizes = 0
@@ -64,7 +71,9 @@ def measure(settings: Settings, choice: Choice) -> int:
     return sizes + database
 
 
-def make(settings: Settings, to: Path, choice: Choice, watch: Watch) -> Manifest:
+def create(
+    settings: Settings, to: Path, choice: BackupOptions, watch: ProgressCallback
+) -> BackupManifest:
     """Write a backup beside its place, and move it there whole. The studio may go on meanwhile.
 
     Raises:
@@ -76,10 +85,10 @@ def make(settings: Settings, to: Path, choice: Choice, watch: Watch) -> Manifest
     """
     to = to.expanduser().absolute()
     _check(settings, to, choice)
-    share = locks.Share(settings.home)
+    share = locks.HomeLock(settings.home)
     engine = open_engine(settings.database)
     try:
-        with _beside(to) as stage:
+        with _staging_dir(to) as stage:
             manifest = _write(engine, settings.home, stage, choice, watch)
             os.sync()
             made = backup_format.zip_path(stage) if choice.packed else stage
@@ -90,7 +99,7 @@ def make(settings: Settings, to: Path, choice: Choice, watch: Watch) -> Manifest
     return manifest
 
 
-def _check(settings: Settings, to: Path, choice: Choice) -> None:
+def _check(settings: Settings, to: Path, choice: BackupOptions) -> None:
     if not settings.database.exists():
         raise NotFoundError(
             f"There is no studio in {settings.home}.", hint="Name its folder with STUDIO_HOME."
@@ -102,7 +111,7 @@ def _check(settings: Settings, to: Path, choice: Choice) -> None:
             "A backup inside the folder that it is of is lost together with it.",
             hint="Choose a place outside of it, best on another disk.",
         )
-    needed, free = measure(settings, choice), backup_format.room_for(to.parent)
+    needed, free = estimate_bytes(settings, choice), backup_format.free_bytes(to.parent)
     if needed > free:
         raise DiskFullError(
             f"The backup may need {needed / 10**9:.1f} GB, "
@@ -112,22 +121,24 @@ def _check(settings: Settings, to: Path, choice: Choice) -> None:
 
 
 @contextmanager
-def _beside(to: Path) -> Iterator[Path]:
+def _staging_dir(to: Path) -> Iterator[Path]:
     stage = to.with_name(f".new-{uuid4().hex}")
     try:
-        with locks.usable(to.parent):
+        with locks.explain_os_errors(to.parent):
             to.parent.mkdir(parents=True, exist_ok=True)
             stage.mkdir(mode=0o700)
-        with atomic_dirs.room():
+        with atomic_dirs.explain_disk_full():
             yield stage
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def _write(engine: Engine, home: Path, stage: Path, choice: Choice, watch: Watch) -> Manifest:
+def _write(
+    engine: Engine, home: Path, stage: Path, choice: BackupOptions, watch: ProgressCallback
+) -> BackupManifest:
     database = stage / f".{DATABASE}"
     snapshot.create(engine, database)
-    with backup_format.writing(stage, packed=choice.packed) as opened:
+    with backup_format.open_for_writing(stage, packed=choice.packed) as opened:
         files = {DATABASE: _copy(database, DATABASE, opened, watch)}
         for path in _files(home, choice):
             name = path.relative_to(home).as_posix()
@@ -135,7 +146,7 @@ def _write(engine: Engine, home: Path, stage: Path, choice: Choice, watch: Watch
             with suppress(FileNotFoundError):
                 files[name] = _copy(path, name, opened, watch)
         _require_unchanged(engine, database)
-        manifest = Manifest(
+        manifest = BackupManifest(
             studio=studio.__version__,
             revision=migrate.current_version(engine) or "",
             made_at=datetime.now(UTC),
@@ -148,19 +159,22 @@ def _write(engine: Engine, home: Path, stage: Path, choice: Choice, watch: Watch
     return manifest
 
 
-def _copy(path: Path, name: str, opened: Opened, watch: Watch) -> Entry:
+def _copy(path: Path, name: str, opened: FileOpener, watch: ProgressCallback) -> BackupEntry:
     # The size is of this moment: a log that grows is copied as far as it had come.
     with path.open("rb") as file, opened(name) as made:
-        return backup_format.copied(file, made, os.fstat(file.fileno()).st_size, watch)
+        return backup_format.copy_file(file, made, os.fstat(file.fileno()).st_size, watch)
 
 
-def _files(home: Path, choice: Choice) -> Iterator[Path]:
+def _files(home: Path, choice: BackupOptions) -> Iterator[Path]:
     for path in sorted(home.iterdir()):
-        if not path.name.startswith((*_NOT_DATA, *_HALF_MADE)) and path.name not in choice.left_out:
-            yield from _below(path, choice)
+        if (
+            not path.name.startswith((*_EXCLUDED_PREFIXES, *_TEMPORARY_PREFIXES))
+            and path.name not in choice.left_out
+        ):
+            yield from _walk(path, choice)
 
 
-def _below(path: Path, choice: Choice) -> Iterator[Path]:
+def _walk(path: Path, choice: BackupOptions) -> Iterator[Path]:
     """Yield the files of a folder; a run's log first, so that what it tells of is there, too."""
     if path.is_file():
         yield path
@@ -172,17 +186,19 @@ def _below(path: Path, choice: Choice) -> Iterator[Path]:
         yield log
     with suppress(FileNotFoundError):
         for inner in sorted(path.iterdir()):
-            is_half_made = inner.name.startswith(_HALF_MADE) or inner.name.endswith(".partial")
+            is_half_made = inner.name.startswith(_TEMPORARY_PREFIXES) or inner.name.endswith(
+                ".partial"
+            )
             is_left_out = inner.name == "checkpoints" and not choice.checkpoints
             if not (inner == log or inner.is_symlink() or is_half_made or is_left_out):
-                yield from _below(inner, choice)
+                yield from _walk(inner, choice)
 
 
 def _require_unchanged(engine: Engine, database: Path) -> None:
     """Refuse a backup of rows whose files may have been deleted while they were copied."""
     copy = open_engine(database)
     try:
-        gone = _rows(copy) - _rows(engine)
+        gone = _row_names(copy) - _row_names(engine)
     finally:
         copy.dispose()
     if gone:
@@ -191,7 +207,7 @@ def _require_unchanged(engine: Engine, database: Path) -> None:
         )
 
 
-def _rows(engine: Engine) -> set[str]:
+def _row_names(engine: Engine) -> set[str]:
     with read_session(engine) as db:
         kept = {"Run": db.exec(select(Run.id)).all(), "Data set": db.exec(select(Dataset.id)).all()}
     return {f"{noun} {number}" for noun, numbers in kept.items() for number in numbers}

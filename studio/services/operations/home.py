@@ -22,18 +22,18 @@ from studio.services.metrics import metric_summaries
 from studio.services.models import models
 from studio.services.operations import legacy_layout, restores
 from studio.services.runs import trash
-from studio.services.storage.locks import Share, usable
+from studio.services.storage.locks import HomeLock, explain_os_errors
 from studio.services.workers import matmul_speeds
 from studio.settings import Settings, without_secrets
 
 STARTER = "starter"
-BUILDER = (sys.executable, "-m", "studio.training.starter_model")
+STARTER_COMMAND = (sys.executable, "-m", "studio.training.starter_model")
 
-MAKING = "Making the starter model, once."
+MAKING_STARTER = "Making the starter model, once."
 _STEP = re.compile(r"Step (\d+) of (\d+)\b")
 """What the builder logs while it trains."""
 
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 
 
 def open_home(settings: Settings) -> Engine:
@@ -46,7 +46,7 @@ def open_home(settings: Settings) -> Engine:
         UnavailableError: the folder cannot be written, or a newer studio wrote the database.
 
     """
-    share = Share(settings.home)
+    share = HomeLock(settings.home)
     engine = open_engine(settings.database)
     event.listen(engine, "engine_disposed", lambda _engine: share.close())
     try:
@@ -57,36 +57,38 @@ def open_home(settings: Settings) -> Engine:
     return engine
 
 
-def _make_usable(engine: Engine, settings: Settings, share: Share) -> None:
-    if restores.is_cut_off(settings.home):
+def _make_usable(engine: Engine, settings: Settings, share: HomeLock) -> None:
+    if restores.is_interrupted(settings.home):
         with share.alone():
             restores.finish(settings.home)
-    with usable(settings.home):
+    with explain_os_errors(settings.home):
         for folder in (settings.runs, settings.datasets, settings.models):
             folder.mkdir(mode=0o700, exist_ok=True)
     if migrate.is_behind(engine):
         # Another may have done it by the time that this one is alone.
         with share.alone():
             migrate.upgrade(engine)
-    if legacy_layout.is_old(engine):
+    if legacy_layout.needs_migration(engine):
         with share.alone():
-            legacy_layout.renew(engine, settings.datasets)
-    metric_summaries.catch_up(engine)
+            legacy_layout.migrate(engine, settings.datasets)
+    metric_summaries.backfill(engine)
     with unit_of_work(engine) as db:
-        models.keep_inside(db, settings.home)
-        models.look_again(db)
+        models.relocate(db, settings.home)
+        models.refresh_facts(db)
 
 
-def tidy(engine: Engine, settings: Settings) -> None:
+def cleanup(engine: Engine, settings: Settings) -> None:
     """Clear away what a killed web process left half done. The next one may: it has the lock."""
-    restores.tidy(settings.home)
+    restores.cleanup(settings.home)
     with unit_of_work(engine) as db:
-        datasets.tidy(db, settings.datasets)
-        models.tidy(db, settings.models)
+        datasets.cleanup(db, settings.datasets)
+        models.cleanup(db, settings.models)
         trash.empty(db, settings.runs)
 
 
-def furnish(engine: Engine, settings: Settings, say: Say, report: Say) -> None:
+def install_starter(
+    engine: Engine, settings: Settings, say: ReportProgress, report: ReportProgress
+) -> None:
     """Add the starter data set and model where they are missing, and have the machine measured.
 
     The model is trained here: 20 s on a quiet processor, minutes on a busy one. `report` gets
@@ -97,8 +99,8 @@ def furnish(engine: Engine, settings: Settings, say: Say, report: Say) -> None:
 
     """
     with unit_of_work(engine) as db:
-        starter_dataset.add(db, settings.datasets)
-        matmul_speeds.ask(db, detect())
+        starter_dataset.get_or_create(db, settings.datasets)
+        matmul_speeds.enqueue(db, detect())
         known = db.exec(select(Model).where(Model.name == STARTER)).first()
     folder = settings.models / STARTER
     if known and (folder / "config.json").exists():
@@ -107,18 +109,18 @@ def furnish(engine: Engine, settings: Settings, say: Say, report: Say) -> None:
         say("The training packages are missing: pip install 'mantissa-studio[train]'")
         return
     if not (folder / "config.json").exists():
-        say(MAKING)
-        _build(folder, report)
+        say(MAKING_STARTER)
+        _build_starter(folder, report)
     if known:
         return
     with unit_of_work(engine) as db:
         models.add(db, STARTER, str(folder), kind=STARTER)
 
 
-def _build(folder: Path, report: Say) -> None:
+def _build_starter(folder: Path, report: ReportProgress) -> None:
     last_lines: deque[str] = deque(["no reason given"], maxlen=1)
     with subprocess.Popen(  # noqa: S603 -- our own interpreter, our own path
-        [*BUILDER, str(folder)],
+        [*STARTER_COMMAND, str(folder)],
         env=OPENMP_ENVIRONMENT | without_secrets(os.environ),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -131,17 +133,17 @@ def _build(folder: Path, report: Say) -> None:
             if match := _STEP.match(line):
                 step, steps = int(match[1]), int(match[2])
                 first = first or (step, time.monotonic())
-                report(_progress(step, steps, first))
+                report(_progress_text(step, steps, first))
     if builder.returncode:
         raise UnavailableError(
             f"The starter model could not be made: {last_lines[0]}", hint="Run `studio doctor`."
         )
 
 
-def _progress(step: int, steps: int, first: tuple[int, float]) -> str:
+def _progress_text(step: int, steps: int, first: tuple[int, float]) -> str:
     """Say how far it is; the time left goes by the steps since the `first` one that was told."""
     begun, at = first
     if step == begun:
-        return f"{MAKING} Step {step} of {steps}"
+        return f"{MAKING_STARTER} Step {step} of {steps}"
     left = (time.monotonic() - at) / (step - begun) * (steps - step)
-    return f"{MAKING} Step {step} of {steps}, about {left:.0f} s left"
+    return f"{MAKING_STARTER} Step {step} of {steps}, about {left:.0f} s left"

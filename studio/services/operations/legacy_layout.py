@@ -19,27 +19,27 @@ from studio.services.datasets import pending_datasets
 _PARTS = ("train.jsonl", "validation.jsonl")
 
 
-def is_old(engine: Engine) -> bool:
+def needs_migration(engine: Engine) -> bool:
     """Whether there are versions whose files have not been moved yet."""
     with read_session(engine) as db:
-        return db.exec(_unmoved()).first() is not None
+        return db.exec(_unmigrated()).first() is not None
 
 
-def renew(engine: Engine, folder: Path) -> None:
+def migrate(engine: Engine, folder: Path) -> None:
     """Move the files of each such version, and note the hash of its rows."""
     with read_session(engine) as db:
-        found = db.exec(_unmoved()).all()
+        found = db.exec(_unmigrated()).all()
     for version in found:
         home = folder / str(version.dataset_id)
         _move(home, home / str(version.number))
         if version.validation_rows:
-            _keep(home / str(version.number) / "validation.jsonl", home)
+            _link_validation(home / str(version.number) / "validation.jsonl", home)
         sha256 = rows_hash(home / str(version.number))
         with unit_of_work(engine) as db:
             db.get_one(DatasetVersion, version.id).sha256 = sha256
 
 
-def _unmoved() -> SelectOfScalar[DatasetVersion]:
+def _unmigrated() -> SelectOfScalar[DatasetVersion]:
     return select(DatasetVersion).where(DatasetVersion.sha256 == "")
 
 
@@ -50,7 +50,7 @@ def _move(home: Path, to: Path) -> None:
             (home / name).replace(to / name)
 
 
-def _keep(rows: Path, home: Path) -> None:
+def _link_validation(rows: Path, home: Path) -> None:
     """Let a file of rows to validate on stand for the one that was brought, which was not kept."""
     with suppress(FileExistsError):
         (home / f"{pending_datasets.VALIDATION}.jsonl").hardlink_to(rows)

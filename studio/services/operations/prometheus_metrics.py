@@ -14,15 +14,15 @@ from studio.services.estimates import run_progress
 from studio.services.runs import runs
 from studio.services.workers import workers
 
-DURATIONS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
+DURATION_BUCKETS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600)
 """Upper bounds in seconds by which finished runs are counted."""
 
-ALARM_CODES = 50
+MAX_ALARM_CODES = 50
 """More codes than the guard knows; whatever else a database holds is not told one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Census:
+class StudioMetrics:
     runs: dict[RunStatus, int]
     held: int
     slots: int
@@ -44,32 +44,32 @@ class Census:
     messages_waiting: int
 
 
-def take(db: Session, now: datetime | None = None) -> Census:
+def collect(db: Session, now: datetime | None = None) -> StudioMetrics:
     now = now or datetime.now(UTC)
-    within, count, seconds = _durations(db)
+    within, count, seconds = _duration_histogram(db)
     waiting = Run.status == RunStatus.QUEUED
     held = db.exec(select(func.count()).where(waiting, col(Run.is_held))).one()
     used = select(func.coalesce(func.sum(Run.slots), 0)).where(col(Run.status).in_(LIVE))
     unsent = select(func.count()).where(Delivery.status == DeliveryStatus.WAITING)
-    return Census(
-        runs=_runs(db),
+    return StudioMetrics(
+        runs=_count_runs(db),
         held=held,
-        slots=workers.slots(db),
+        slots=workers.count_slots(db),
         slots_used=int(db.exec(used).one()),
         oldest_wait_seconds=_oldest_wait(db, now),
-        worker_silence_seconds=_silence(db, now),
-        worker_failing=sum(len(one.failing) for one in workers.heard_of(db)),
-        worker_failures=sum(one.failures for one in workers.heard_of(db)),
+        worker_silence_seconds=_worker_silence(db, now),
+        worker_failing=sum(len(one.failing) for one in workers.list_alive(db)),
+        worker_failures=sum(one.failures for one in workers.list_alive(db)),
         durations=within,
         duration_count=count,
         duration_seconds=seconds,
         tokens=int(db.exec(select(func.coalesce(func.sum(Run.tokens), 0))).one()),
-        alarms=_alarms(db),
+        alarms=_count_alarms(db),
         messages_waiting=db.exec(unsent).one(),
     )
 
 
-def _runs(db: Session) -> dict[RunStatus, int]:
+def _count_runs(db: Session) -> dict[RunStatus, int]:
     rows = db.exec(select(Run.status, func.count()).group_by(col(Run.status)))
     return dict.fromkeys(RunStatus, 0) | {RunStatus(status): count for status, count in rows}
 
@@ -79,28 +79,30 @@ def _oldest_wait(db: Session, now: datetime) -> float:
     oldest = db.exec(
         select(Run.created_at).where(*waits).order_by(col(Run.created_at)).limit(1)
     ).first()
-    return run_progress.seconds(oldest, now) if oldest else 0.0
+    return run_progress.elapsed_seconds(oldest, now) if oldest else 0.0
 
 
-def _silence(db: Session, now: datetime) -> float | None:
+def _worker_silence(db: Session, now: datetime) -> float | None:
     newest = select(Worker.beat_at).order_by(col(Worker.beat_at).desc()).limit(1)
     beat = db.exec(newest).first()
-    return run_progress.seconds(beat, now) if beat else None
+    return run_progress.elapsed_seconds(beat, now) if beat else None
 
 
-def _durations(db: Session) -> tuple[tuple[int, ...], int, float]:
+def _duration_histogram(db: Session) -> tuple[tuple[int, ...], int, float]:
     ended = (col(Run.finished_at).is_not(None), col(Run.claimed_at).is_not(None))
     each = select(seconds_between(col(Run.claimed_at), col(Run.finished_at)).label("took"))
     # The offset keeps databases from reckoning each run's seconds anew for every bound.
     took = each.where(*ended).offset(0).subquery().c.took
-    within = (func.coalesce(func.sum(cast(took <= bound, Integer)), 0) for bound in DURATIONS)
+    within = (
+        func.coalesce(func.sum(cast(took <= bound, Integer)), 0) for bound in DURATION_BUCKETS
+    )
     query = select(*within, func.count(), func.coalesce(func.sum(took), 0.0))  # type: ignore[call-overload] # more columns than it has types for
     *counts, count, seconds = db.exec(query).one()
     return tuple(map(int, counts)), int(count), float(seconds)
 
 
-def _alarms(db: Session) -> dict[str, int]:
+def _count_alarms(db: Session) -> dict[str, int]:
     code = col(RunEvent.data)["code"].as_string()
-    query = select(code, func.count()).where(RunEvent.kind == runs.ALARM)
-    commonest = query.group_by(code).order_by(func.count().desc()).limit(ALARM_CODES)
+    query = select(code, func.count()).where(RunEvent.kind == runs.ALARM_KIND)
+    commonest = query.group_by(code).order_by(func.count().desc()).limit(MAX_ALARM_CODES)
     return dict(db.exec(commonest).all())

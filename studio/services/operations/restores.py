@@ -21,18 +21,24 @@ from studio.db import migrate, snapshot
 from studio.db.session import open_engine, unit_of_work
 from studio.db.states import LIVE, RunStatus
 from studio.errors import ConflictError, DiskFullError, InvalidError
-from studio.services.operations.backup_format import DATABASE, Manifest, Source, Watch, copied
+from studio.services.operations.backup_format import (
+    DATABASE,
+    BackupManifest,
+    OpenBackup,
+    ProgressCallback,
+    copy_file,
+)
 from studio.services.storage import atomic_dirs, locks
 
-_UNDECIDED = ".restoring"
-_DECIDED = ".restored"
+_RESTORING = ".restoring"
+_RESTORED = ".restored"
 _REPLACED = "replaced-"
-_NOT_OURS = locks.FILES | {"lost+found", "secret_key"}
+_EXCLUDED = locks.LOCK_FILES | {"lost+found", "secret_key"}
 _SPARE_BYTES = 64 * 2**20
 """What a studio needs to breathe once a backup has filled the disk."""
 
 
-def restore(source: Source, home: Path, *, force: bool, watch: Watch) -> None:
+def restore(source: OpenBackup, home: Path, *, force: bool, watch: ProgressCallback) -> None:
     """Fill a home from a backup. What it held goes into a folder inside it, and is not deleted.
 
     Raises:
@@ -43,27 +49,27 @@ def restore(source: Source, home: Path, *, force: bool, watch: Watch) -> None:
 
     """
     migrate.reject_newer_version(source.manifest.revision)
-    share = locks.Share(home)
+    share = locks.HomeLock(home)
     try:
         with share.alone():
-            if is_cut_off(home):
+            if is_interrupted(home):
                 finish(home)
-            _refuse_full(home, force=force)
+            _require_empty(home, force=force)
             _require_room(home, source.manifest)
-            _fill(home, source, watch)
+            _copy_and_verify(home, source, watch)
             finish(home)
     finally:
         share.close()
 
 
-def is_cut_off(home: Path) -> bool:
+def is_interrupted(home: Path) -> bool:
     """Whether a restore was decided here and not carried out to its end."""
-    return (home / _DECIDED).exists()
+    return (home / _RESTORED).exists()
 
 
 def finish(home: Path) -> None:
     """Carry out what was decided, from wherever it was cut off."""
-    decided = home / _DECIDED
+    decided = home / _RESTORED
     if (decided / "new").exists():
         for path in _content(home):
             path.replace(decided / "old" / path.name)
@@ -78,12 +84,12 @@ def finish(home: Path) -> None:
     shutil.rmtree(decided)
 
 
-def tidy(home: Path) -> None:
+def cleanup(home: Path) -> None:
     """Take away what a restore left that was cut off before it was decided."""
-    shutil.rmtree(home / _UNDECIDED, ignore_errors=True)
+    shutil.rmtree(home / _RESTORING, ignore_errors=True)
 
 
-def replaced(home: Path) -> list[Path]:
+def list_replaced(home: Path) -> list[Path]:
     """Return what restores have set aside, oldest first."""
     return sorted(home.glob(f"{_REPLACED}*"))
 
@@ -91,12 +97,12 @@ def replaced(home: Path) -> list[Path]:
 def _content(home: Path) -> Iterator[Path]:
     """Yield what belongs to a studio, or to whatever else lives in a folder."""
     for path in sorted(home.iterdir()):
-        if path.name not in _NOT_OURS and not path.name.startswith((_REPLACED, _DECIDED)):
+        if path.name not in _EXCLUDED and not path.name.startswith((_REPLACED, _RESTORED)):
             yield path
 
 
-def _refuse_full(home: Path, *, force: bool) -> None:
-    tidy(home)
+def _require_empty(home: Path, *, force: bool) -> None:
+    cleanup(home)
     content = [path.name for path in _content(home)]
     if content and not force:
         raise ConflictError(
@@ -110,7 +116,7 @@ def _refuse_full(home: Path, *, force: bool) -> None:
         )
 
 
-def _require_room(home: Path, manifest: Manifest) -> None:
+def _require_room(home: Path, manifest: BackupManifest) -> None:
     free = shutil.disk_usage(home).free
     if manifest.bytes + _SPARE_BYTES > free:
         raise DiskFullError(
@@ -120,30 +126,30 @@ def _require_room(home: Path, manifest: Manifest) -> None:
         )
 
 
-def _fill(home: Path, source: Source, watch: Watch) -> None:
+def _copy_and_verify(home: Path, source: OpenBackup, watch: ProgressCallback) -> None:
     """Copy and check everything, then decide."""
-    with _stage(home) as stage:
+    with _staging_dir(home) as stage:
         (stage / "old").mkdir()
         for name, entry in source.manifest.files.items():
             path = stage / "new" / name
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with source.open(name) as file, path.open("xb") as made:
-                if copied(file, made, entry.bytes + 1, watch) != entry:
+                if copy_file(file, made, entry.bytes + 1, watch) != entry:
                     raise InvalidError(
                         f"{name} in the backup is not what it was when the backup was made.",
                         hint="Nothing was changed. Try another copy of the backup.",
                     )
         _forget_processes(stage / "new" / DATABASE)
         os.sync()
-        stage.replace(home / _DECIDED)
+        stage.replace(home / _RESTORED)
         os.sync()
 
 
 @contextmanager
-def _stage(home: Path) -> Iterator[Path]:
-    stage = home / _UNDECIDED
+def _staging_dir(home: Path) -> Iterator[Path]:
+    stage = home / _RESTORING
     try:
-        with atomic_dirs.room():
+        with atomic_dirs.explain_disk_full():
             stage.mkdir(mode=0o700)
             yield stage
     finally:

@@ -14,12 +14,12 @@ from studio.recipe.adapters import Lora
 from studio.recipe.constraints import find_conflict
 from studio.recipe.dotted_keys import flatten, merge
 from studio.recipe.precision import PRECISIONS, Precision
-from studio.services.precision.number_formats import BYTES, formats, held
+from studio.services.precision.number_formats import DTYPE_BYTES, count_by_dtype, weight_dtype
 from studio.weights import architectures, family_limits, weight_samples
 from studio.weights.model_facts import FLOAT8_SIDES, ModelFacts
 from studio.weights.model_kinds import HINT
 
-NAMED = 3
+MAX_NAMED = 3
 """How many layers a message names; the rest are counted."""
 
 
@@ -54,28 +54,28 @@ _Rule = Callable[[_Case], str]
 """Return what is wrong, in a sentence, or nothing."""
 
 
-def refusals(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
+def check(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
     """Return why the recipe cannot run, worst first; nothing if it can."""
     if message := model_compatibility.complaint(facts.kind, facts.family, [METHODS[recipe.method]]):
         # Whatever else is wrong with it is no matter: no precision would mend this.
         return [Refusal(message=message, hint=HINT)]
-    return of_precision(recipe, facts, hardware)
+    return check_precision(recipe, facts, hardware)
 
 
-def of_precision(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
+def check_precision(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> list[Refusal]:
     """Return why the recipe's number formats cannot train such a model here."""
-    messages = list(_wrong(_Case(recipe, facts, hardware)))
+    messages = list(_problems(_Case(recipe, facts, hardware)))
     if not messages:
         return []
-    for hint, change in _changes(recipe):
+    for hint, change in _candidate_changes(recipe):
         changed = RECIPES.validate_python(merge(recipe.model_dump(), change))
-        if not any(_wrong(_Case(changed, facts, hardware))):
+        if not any(_problems(_Case(changed, facts, hardware))):
             param = next(iter(flatten(change)))
             return [Refusal(message=one, hint=hint, param=param, repair=change) for one in messages]
     return [Refusal(message=one, hint="Choose another model.") for one in messages]
 
 
-def _wrong(case: _Case) -> Iterator[str]:
+def _problems(case: _Case) -> Iterator[str]:
     clash = find_conflict(case.recipe)
     if clash is not None:
         yield clash.message
@@ -84,11 +84,11 @@ def _wrong(case: _Case) -> Iterator[str]:
             yield message
 
 
-def _changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
+def _candidate_changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
     """Offer changes, the smallest first; of the precisions those that most people choose among."""
     if isinstance(recipe.adapter, Lora):
         for dtype in ("native", "bfloat16", "float32"):
-            yield f"Keep the frozen model in {dtype}.", _kept(dtype)
+            yield f"Keep the frozen model in {dtype}.", _base_dtype_change(dtype)
     else:
         yield "Use AdamW.", {"optimisation": {"optim": "adamw_torch_fused"}}
     modes = sorted(PRECISIONS.values(), key=lambda one: not one.is_common)
@@ -96,11 +96,11 @@ def _changes(recipe: AnyRecipe) -> Iterator[tuple[str, dict[str, Any]]]:
         yield f"Use {mode.title}.", {"precision": mode.name}
     if isinstance(recipe.adapter, Lora):
         for mode in modes:
-            change = {"precision": mode.name} | _kept("native")
+            change = {"precision": mode.name} | _base_dtype_change("native")
             yield f"Use {mode.title} and keep the frozen model as it is.", change
 
 
-def _kept(dtype: str) -> dict[str, Any]:
+def _base_dtype_change(dtype: str) -> dict[str, Any]:
     return {"adapter": {"base_dtype": dtype}}
 
 
@@ -111,16 +111,16 @@ def _hardware_lacks(case: _Case) -> str:
 
 def _weights_overflow(case: _Case) -> str:
     spread = case.facts.spread
-    if "float16" not in _formats(case) or not spread.over_float16:
+    if "float16" not in _dtypes_used(case) or not spread.over_float16:
         return ""
     return (
         f"{spread.over_float16:,} of {spread.sampled:,} weights looked at lie beyond "
         f"{weight_samples.LARGEST_FLOAT16:,.0f}, where float16 ends; "
-        f"the largest is {spread.largest:,.0f}.{_passage(case)}"
+        f"the largest is {spread.largest:,.0f}.{_float16_note(case)}"
     )
 
 
-def _passage(case: _Case) -> str:
+def _float16_note(case: _Case) -> str:
     row = case.recipe.adapter.quantised
     is_passed = row is not None and row.is_made_of_float16
     return f" {row.title} weights are made of float16." if row is not None and is_passed else ""
@@ -135,13 +135,13 @@ def _family_overflows(case: _Case) -> str:
 
 def _mixes_float64(case: _Case) -> str:
     layers = case.facts.mixed_float64
-    narrow = [name for name in _formats(case) if BYTES[name] < BYTES["float32"]]
+    narrow = [name for name in _dtypes_used(case) if DTYPE_BYTES[name] < DTYPE_BYTES["float32"]]
     if not layers or not narrow:
         return ""
     lost = f"{narrow[0]} would keep few of their digits"
     if len(layers) == 1:
         return f"{layers[0]} is stored in float64 among layers that are not, and {lost}."
-    return f"{listed(layers)} are stored in float64 among layers that are not, and {lost}."
+    return f"{join_names(layers)} are stored in float64 among layers that are not, and {lost}."
 
 
 def _halves_clash(case: _Case) -> str:
@@ -150,7 +150,7 @@ def _halves_clash(case: _Case) -> str:
         source = "layer norms on a processor"
     compute = case.mode.compute
     other = {"float16": "bfloat16", "bfloat16": "float16"}.get(compute, "")
-    if source is None or other not in formats(case.recipe, case.facts):
+    if source is None or other not in count_by_dtype(case.recipe, case.facts):
         return ""
     return f"{case.facts.family} models cannot compute in {compute} on {other} weights ({source})."
 
@@ -160,15 +160,15 @@ def _has_odd_sides(case: _Case) -> str:
     if not layers or not case.mode.is_float8:
         return ""
     return (
-        f"{case.mode.title} cannot multiply {listed(layers)}: a product of 8 bits takes no layer "
-        f"whose sides are not multiples of {FLOAT8_SIDES}."
+        f"{case.mode.title} cannot multiply {join_names(layers)}: a product of 8 bits takes no "
+        f"layer whose sides are not multiples of {FLOAT8_SIDES}."
     )
 
 
-def listed(names: tuple[str, ...]) -> str:
+def join_names(names: tuple[str, ...]) -> str:
     """Name a few things, and count the rest."""
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _cannot_quantise(case: _Case) -> str:
@@ -192,8 +192,8 @@ def _is_stored_packed(case: _Case) -> str:
     if not layers or case.facts.quantised:
         return ""
     return (
-        f"Stored in 8 bits or fewer: {listed(layers)}. The config does not say how to read that; "
-        "choose the model it was made from."
+        f"Stored in 8 bits or fewer: {join_names(layers)}. The config does not say how to read "
+        "that; choose the model it was made from."
     )
 
 
@@ -214,7 +214,7 @@ def _keeps_experts(case: _Case) -> str:
     share = facts.expert_parameters / facts.parameters
     return (
         f"{share:.0%} of this model are experts, which are no linear layers and would stay in "
-        f"{held(case.recipe, facts)}: {row.title} would save next to nothing."
+        f"{weight_dtype(case.recipe, facts)}: {row.title} would save next to nothing."
     )
 
 
@@ -233,8 +233,8 @@ _RULES: tuple[_Rule, ...] = (
 )
 
 
-def _formats(case: _Case) -> list[Any]:
+def _dtypes_used(case: _Case) -> list[Any]:
     """Return the formats the model's own weights pass through."""
     row = case.recipe.adapter.quantised
     passed = ["float16"] if row is not None and row.is_made_of_float16 else []
-    return [*formats(case.recipe, case.facts), case.mode.compute, *passed]
+    return [*count_by_dtype(case.recipe, case.facts), case.mode.compute, *passed]

@@ -10,16 +10,16 @@ from studio.recipe.precision import PRECISIONS, Precision
 from studio.weights.cast_error import Cast
 from studio.weights.model_facts import ModelFacts
 
-BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+DTYPE_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-STATES = {"adamw_torch_fused": 2, "adamw_torch": 2, "adafactor": 0, "sgd": 0}
+OPTIMIZER_STATES = {"adamw_torch_fused": 2, "adamw_torch": 2, "adafactor": 0, "sgd": 0}
 """How many numbers an optimizer keeps for each weight. Adafactor's are too few to count."""
 
 _ADAM_STATES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class MemorySizes:
     """Bytes by part. Activations are not among them: they depend on the data."""
 
     weights: int
@@ -38,7 +38,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DTypePlan:
     """What will be: each format by what is held in it."""
 
     precision: str
@@ -57,84 +57,86 @@ class Plan:
     parameters: int | None
     """None where the model's files are not at hand."""
     trained_parameters: int | None
-    sizes: Sizes | None
+    sizes: MemorySizes | None
     effective_batch: int
     """Examples an update learns from."""
 
 
-def plan(recipe: AnyRecipe, facts: ModelFacts) -> Plan:
+def plan_dtypes(recipe: AnyRecipe, facts: ModelFacts) -> DTypePlan:
     mode = PRECISIONS[recipe.precision]
     is_adapter = isinstance(recipe.adapter, Lora)
     quantised = recipe.adapter.quantised
     batch = recipe.optimisation.per_device_train_batch_size
-    return Plan(
+    return DTypePlan(
         precision=mode.name,
-        weights=quantised.name if quantised else " and ".join(sorted(formats(recipe, facts))),
-        rest=held(recipe, facts) if quantised else None,
-        trained=learns_in(recipe, facts),
+        weights=quantised.name
+        if quantised
+        else " and ".join(sorted(count_by_dtype(recipe, facts))),
+        rest=weight_dtype(recipe, facts) if quantised else None,
+        trained=trained_dtype(recipe, facts),
         compute=mode.compute,
         gradients="float32" if is_adapter else mode.gradients,
         optimizer_states="float32" if is_adapter else mode.optimizer_states,
         scaler=mode.scaler,
-        rounded=rounded(recipe, facts),
+        rounded=rounding_on_load(recipe, facts),
         parameters=facts.parameters if facts.has_weights else None,
-        trained_parameters=_trained(recipe, facts) if facts.has_weights else None,
-        sizes=_sizes(recipe, facts) if facts.has_weights else None,
+        trained_parameters=_trained_parameters(recipe, facts) if facts.has_weights else None,
+        sizes=_memory_sizes(recipe, facts) if facts.has_weights else None,
         # A run has one device.
         effective_batch=batch * recipe.optimisation.gradient_accumulation_steps,
     )
 
 
-def held(recipe: AnyRecipe, facts: ModelFacts) -> DType:
+def weight_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     """Return the format most of the base model is loaded in; quantised ones, what is not."""
     mode = PRECISIONS[recipe.precision]
     if recipe.adapter.quantised is not None:
         return mode.compute
     if mode.autocast is None or not isinstance(recipe.adapter, Lora):
         return mode.weights
-    if keeps_own(recipe):
+    if recipe_keeps_saved_dtypes(recipe):
         # Without weights at hand, what the config says is all there is to go by.
         most = next(iter(facts.as_saved), facts.native)
-        return next((one for one in BYTES if one == most), mode.weights)
+        return next((one for one in DTYPE_BYTES if one == most), mode.weights)
     asked = recipe.adapter.base_dtype
-    return next((one for one in BYTES if one == asked), mode.weights)
+    return next((one for one in DTYPE_BYTES if one == asked), mode.weights)
 
 
-def keeps_own(recipe: AnyRecipe) -> bool:
+def recipe_keeps_saved_dtypes(recipe: AnyRecipe) -> bool:
     return keeps_saved_dtypes(recipe.adapter, PRECISIONS[recipe.precision])
 
 
-def formats(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:
+def count_by_dtype(recipe: AnyRecipe, facts: ModelFacts) -> Mapping[DType, int]:
     """Return how many weights are loaded in each format, before any is quantised."""
-    if keeps_own(recipe) and facts.as_saved:
+    if recipe_keeps_saved_dtypes(recipe) and facts.as_saved:
         return facts.as_saved
-    return {held(recipe, facts): facts.parameters}
+    return {weight_dtype(recipe, facts): facts.parameters}
 
 
-def between_layers(recipe: AnyRecipe, facts: ModelFacts) -> DType:
+def hidden_state_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     """Return the format of what goes from layer to layer: that of the table of tokens."""
-    own = facts.table_format if keeps_own(recipe) else None
-    return own or held(recipe, facts)
+    own = facts.table_format if recipe_keeps_saved_dtypes(recipe) else None
+    return own or weight_dtype(recipe, facts)
 
 
-def rounded(recipe: AnyRecipe, facts: ModelFacts) -> Cast | None:
+def rounding_on_load(recipe: AnyRecipe, facts: ModelFacts) -> Cast | None:
     """Return what loading the base model rounds, but for what is quantised of it."""
     return facts.rounded(
-        held(recipe, facts),
-        keeps_own=keeps_own(recipe),
+        weight_dtype(recipe, facts),
+        keeps_own=recipe_keeps_saved_dtypes(recipe),
         is_quantised=recipe.adapter.quantised is not None,
     )
 
 
-def learns_in(recipe: AnyRecipe, facts: ModelFacts) -> DType:
+def trained_dtype(recipe: AnyRecipe, facts: ModelFacts) -> DType:
     """Return the format of the weights that learn.
 
     Peft makes adapters float32, whatever the base model is held in.
     """
-    return "float32" if isinstance(recipe.adapter, Lora) else held(recipe, facts)
+    return "float32" if isinstance(recipe.adapter, Lora) else weight_dtype(recipe, facts)
 
 
-def _trained(recipe: AnyRecipe, facts: ModelFacts) -> int:
+def _trained_parameters(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return how many numbers learn: all, or the two thin matrices beside each linear layer."""
     match recipe.adapter:
         case Lora(r=rank):
@@ -143,67 +145,69 @@ def _trained(recipe: AnyRecipe, facts: ModelFacts) -> int:
             return facts.parameters
 
 
-def _sizes(recipe: AnyRecipe, facts: ModelFacts) -> Sizes:
+def _memory_sizes(recipe: AnyRecipe, facts: ModelFacts) -> MemorySizes:
     mode = PRECISIONS[recipe.precision]
-    trained = _trained(recipe, facts)
+    trained = _trained_parameters(recipe, facts)
     if isinstance(recipe.adapter, Lora):
-        return Sizes(
-            weights=_frozen(recipe, facts),
-            adapter=trained * BYTES["float32"],
-            gradients=trained * BYTES["float32"],
-            optimizer=trained * BYTES["float32"] * STATES[recipe.optimisation.optim],
-            copies=_copies(recipe, facts),
+        return MemorySizes(
+            weights=_base_bytes(recipe, facts),
+            adapter=trained * DTYPE_BYTES["float32"],
+            gradients=trained * DTYPE_BYTES["float32"],
+            optimizer=trained
+            * DTYPE_BYTES["float32"]
+            * OPTIMIZER_STATES[recipe.optimisation.optim],
+            copies=_autocast_copies(recipe, facts),
             compensation=0,
         )
-    return Sizes(
-        weights=trained * BYTES[mode.weights],
+    return MemorySizes(
+        weights=trained * DTYPE_BYTES[mode.weights],
         adapter=0,
-        gradients=trained * BYTES[mode.gradients],
-        optimizer=trained * BYTES[mode.optimizer_states] * _states(recipe),
-        copies=_copies(recipe, facts),
-        compensation=trained * _compensation(mode),
+        gradients=trained * DTYPE_BYTES[mode.gradients],
+        optimizer=trained * DTYPE_BYTES[mode.optimizer_states] * _optimizer_states(recipe),
+        copies=_autocast_copies(recipe, facts),
+        compensation=trained * _compensation_bytes(mode),
     )
 
 
-def _frozen(recipe: AnyRecipe, facts: ModelFacts) -> int:
+def _base_bytes(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return the bytes of the model beside an adapter."""
-    row, width = recipe.adapter.quantised, BYTES[held(recipe, facts)]
+    row, width = recipe.adapter.quantised, DTYPE_BYTES[weight_dtype(recipe, facts)]
     if row is None:
-        return sum(count * BYTES[one] for one, count in formats(recipe, facts).items())
+        return sum(count * DTYPE_BYTES[one] for one, count in count_by_dtype(recipe, facts).items())
     narrow = facts.linear_parameters * row.bytes_per_weight + facts.linear_rows * row.bytes_per_row
     return round(narrow) + (facts.parameters - facts.linear_parameters) * width
 
 
-def _states(recipe: AnyRecipe) -> int:
+def _optimizer_states(recipe: AnyRecipe) -> int:
     """Return how many numbers are kept for each weight; a mode may bring its own AdamW."""
     has_own = PRECISIONS[recipe.precision].rounding is not None
-    return _ADAM_STATES if has_own else STATES[recipe.optimisation.optim]
+    return _ADAM_STATES if has_own else OPTIMIZER_STATES[recipe.optimisation.optim]
 
 
-def _copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
+def _autocast_copies(recipe: AnyRecipe, facts: ModelFacts) -> int:
     """Return what autocast keeps of the linear layers until the backward pass is through them."""
     mode = PRECISIONS[recipe.precision]
-    own = facts.linear_as_saved if keeps_own(recipe) else {}
-    linear = own or {held(recipe, facts): facts.linear_parameters}
-    base = sum(count * _copy(mode, one) for one, count in linear.items())
+    own = facts.linear_as_saved if recipe_keeps_saved_dtypes(recipe) else {}
+    linear = own or {weight_dtype(recipe, facts): facts.linear_parameters}
+    base = sum(count * _copy_bytes(mode, one) for one, count in linear.items())
     if not isinstance(recipe.adapter, Lora):
         return base
-    return base + _trained(recipe, facts) * _copy(mode, "float32")
+    return base + _trained_parameters(recipe, facts) * _copy_bytes(mode, "float32")
 
 
-def _copy(mode: Precision, trained: DType) -> int:
+def _copy_bytes(mode: Precision, trained: DType) -> int:
     if mode.is_float8:
         # Each product scales and casts the weight itself (torchao's Float8Linear), and forgets it.
         return 0
-    return BYTES[mode.compute] if BYTES[mode.compute] < BYTES[trained] else 0
+    return DTYPE_BYTES[mode.compute] if DTYPE_BYTES[mode.compute] < DTYPE_BYTES[trained] else 0
 
 
-def _compensation(mode: Precision) -> int:
+def _compensation_bytes(mode: Precision) -> int:
     """Return the bytes of a parameter that the row counts and that are none of the usual parts."""
     usual = (
-        BYTES[mode.weights]
-        + BYTES[mode.gradients]
-        + BYTES[mode.optimizer_states] * _ADAM_STATES
-        + _copy(mode, mode.weights)
+        DTYPE_BYTES[mode.weights]
+        + DTYPE_BYTES[mode.gradients]
+        + DTYPE_BYTES[mode.optimizer_states] * _ADAM_STATES
+        + _copy_bytes(mode, mode.weights)
     )
     return max(0, mode.bytes_per_parameter - usual)

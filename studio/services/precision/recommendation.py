@@ -15,13 +15,15 @@ from studio.recipe.float_formats import DType
 from studio.recipe.precision import AMPERE, AUTO, PRECISIONS, VOLTA, Precision
 from studio.services.models import models
 from studio.services.precision import precision_warnings
-from studio.services.precision.incompatibilities import of_precision
+from studio.services.precision.incompatibilities import check_precision
 from studio.services.workers import workers
 from studio.weights import family_limits
 from studio.weights import model_facts as weights
 from studio.weights.model_facts import ModelFacts
 
-GUESS = "No worker is connected yet, so this is a guess from the machine that serves these pages."
+NO_WORKER_NOTE = (
+    "No worker is connected yet, so this is a guess from the machine that serves these pages."
+)
 
 _NO_TENSOR_CORES = "GeForce GTX 16"
 """Cards that count as Turing without its float16 units, and were seen to give NaN."""
@@ -54,7 +56,7 @@ class Rule:
         )
 
 
-_IN_RANGE = "native on {hardware}, with float32's range"
+_NATIVE_RANGE = "native on {hardware}, with float32's range"
 _AS_SAVED = "the weights are bfloat16, and {hardware} is fast in it"
 
 RULES = (
@@ -67,7 +69,7 @@ RULES = (
         "of their bits",
     ),
     Rule(fast=BOTH, saved="bfloat16", compute="bfloat16", reason=_AS_SAVED),
-    Rule(fast=BOTH, compute="bfloat16", reason=_IN_RANGE),
+    Rule(fast=BOTH, compute="bfloat16", reason=_NATIVE_RANGE),
     Rule(
         fast=BFLOAT16,
         saved="float16",
@@ -76,7 +78,7 @@ RULES = (
         "three bits of these float16 weights",
     ),
     Rule(fast=BFLOAT16, saved="bfloat16", compute="bfloat16", reason=_AS_SAVED),
-    Rule(fast=BFLOAT16, compute="bfloat16", reason=_IN_RANGE),
+    Rule(fast=BFLOAT16, compute="bfloat16", reason=_NATIVE_RANGE),
     Rule(
         fast=FLOAT16,
         saved="float16",
@@ -115,7 +117,7 @@ are: a narrower mantissa loses some of them, and a narrower range may overflow.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Recommendation:
     mode: Precision
     """What we would choose."""
     sentence: str
@@ -125,7 +127,7 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedRecipe:
     """A recipe whose precision is a mode."""
 
     recipe: AnyRecipe
@@ -133,7 +135,7 @@ class Resolved:
     """Why the studio chose the mode; empty where the recipe names one."""
 
 
-def resolve(db: Session, recipe: AnyRecipe) -> Resolved:
+def resolve_precision(db: Session, recipe: AnyRecipe) -> ResolvedRecipe:
     """Put the recommended mode where a recipe leaves its precision to the studio.
 
     Raises:
@@ -141,12 +143,12 @@ def resolve(db: Session, recipe: AnyRecipe) -> Resolved:
 
     """
     if recipe.precision != AUTO:
-        return Resolved(recipe, "")
-    advised = advise_for(db, recipe, facts_of(db, recipe.base_model))
-    return Resolved(_with_mode(recipe, advised.mode), advised.sentence)
+        return ResolvedRecipe(recipe, "")
+    advised = recommend_for_machine(db, recipe, load_model_facts(db, recipe.base_model))
+    return ResolvedRecipe(_with_mode(recipe, advised.mode), advised.sentence)
 
 
-def facts_of(db: Session, name: str) -> ModelFacts:
+def load_model_facts(db: Session, name: str) -> ModelFacts:
     """Return what is known of a recipe's base model; of one on the hub, what is at hand of it.
 
     Raises:
@@ -155,44 +157,48 @@ def facts_of(db: Session, name: str) -> ModelFacts:
     """
     try:
         location = models.require(db, name)
-        return facts(Path(location)) if Path(location).is_absolute() else _fetched(location)
+        return (
+            read_model_facts(Path(location))
+            if Path(location).is_absolute()
+            else _read_cached_facts(location)
+        )
     except OSError as error:
         raise InvalidError(
             f"{name[:200]} cannot be read: {error.strerror}.", param="base_model"
         ) from error
 
 
-def facts(folder: Path) -> ModelFacts:
+def read_model_facts(folder: Path) -> ModelFacts:
     """Return what is known of a model in a folder; read again only when a file changed."""
     known = [(path, path.stat()) for path in weights.watched(folder)]
-    return _read(folder, tuple((path, one.st_mtime_ns, one.st_size) for path, one in known))
+    return _read_cached(folder, tuple((path, one.st_mtime_ns, one.st_size) for path, one in known))
 
 
-def advise(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> Advice:
+def recommend(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> Recommendation:
     """Recommend a precision, and warn of what the chosen one will do."""
-    mode, why = _recommended(recipe, facts, hardware)
+    mode, why = _choose_mode(recipe, facts, hardware)
     chosen = _with_mode(recipe, mode) if recipe.precision == AUTO else recipe
-    return Advice(
+    return Recommendation(
         mode=mode,
         sentence=f"{mode.title}: {why}.",
-        warnings=tuple(precision_warnings.of(chosen, facts)),
+        warnings=tuple(precision_warnings.list_warnings(chosen, facts)),
     )
 
 
-def advise_for(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Advice:
+def recommend_for_machine(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> Recommendation:
     """Recommend a precision for the machine that will train."""
-    advised = advise(recipe, facts, workers.machine(db))
-    if workers.hardware(db) is not None:
+    advised = recommend(recipe, facts, workers.training_hardware(db))
+    if workers.connected_hardware(db) is not None:
         return advised
-    return replace(advised, sentence=f"{advised.sentence} {GUESS}")
+    return replace(advised, sentence=f"{advised.sentence} {NO_WORKER_NOTE}")
 
 
 @lru_cache(maxsize=128)
-def _read(folder: Path, _state: tuple[Any, ...]) -> ModelFacts:
+def _read_cached(folder: Path, _state: tuple[Any, ...]) -> ModelFacts:
     return weights.read(folder)
 
 
-def _fetched(name: str) -> ModelFacts:
+def _read_cached_facts(name: str) -> ModelFacts:
     """Return what the hub's cache holds of a model, if it was ever fetched. Asks nobody."""
     from huggingface_hub import errors, try_to_load_from_cache  # noqa: PLC0415 -- heavy import
 
@@ -207,17 +213,17 @@ def _fetched(name: str) -> ModelFacts:
     if not isinstance(config, str):
         return ModelFacts()
     try:
-        return facts(Path(config).parent)
+        return read_model_facts(Path(config).parent)
     except InvalidError:
         # Half a download is no fault: the run will fetch the rest.
         return weights.from_config(Path(config).parent)
 
 
-def _recommended(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> tuple[Precision, str]:
+def _choose_mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> tuple[Precision, str]:
     """Return the first of the candidates that nothing speaks against."""
     for compute, why in _candidates(recipe, facts, hardware):
         mode = next(one for one in PRECISIONS.values() if one.is_common and one.compute == compute)
-        if not of_precision(_with_mode(recipe, mode), facts, hardware):
+        if not check_precision(_with_mode(recipe, mode), facts, hardware):
             return mode, why
     return PRECISIONS["fp32"], "nothing else can hold these weights"
 
@@ -226,14 +232,14 @@ def _candidates(
     recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware
 ) -> Iterator[tuple[DType, str]]:
     """Offer formats to compute in, the best first, each with its reason."""
-    fast, seen = fast_formats(hardware), _seen(facts)
+    fast, seen = fast_formats(hardware), _weights_evidence(facts)
     rule = next(rule for rule in RULES if rule.applies(recipe, facts, fast))
     overflow = family_limits.FLOAT16.get(facts.family)
     if rule.compute != "float16" or overflow is None:
         yield rule.compute, rule.reason.format(hardware=hardware.title) + seen
     if "bfloat16" in fast:
-        yield "bfloat16", _IN_RANGE.format(hardware=hardware.title) + seen
-    yield "float32", f"{_lack(facts, hardware)}{seen}"
+        yield "bfloat16", _NATIVE_RANGE.format(hardware=hardware.title) + seen
+    yield "float32", f"{_reason_against_16_bits(facts, hardware)}{seen}"
 
 
 def _with_mode(recipe: AnyRecipe, mode: Precision) -> AnyRecipe:
@@ -252,7 +258,7 @@ def fast_formats(hardware: Hardware) -> frozenset[DType]:
     return FLOAT16 if hardware.capability >= VOLTA and has_units else NEITHER
 
 
-def _lack(facts: ModelFacts, hardware: Hardware) -> str:
+def _reason_against_16_bits(facts: ModelFacts, hardware: Hardware) -> str:
     """Say what keeps a run from 16 bits."""
     if facts.mixed_float64:
         return "some layers are stored in float64"
@@ -262,7 +268,7 @@ def _lack(facts: ModelFacts, hardware: Hardware) -> str:
     return "the weights do not suit 16 bits"
 
 
-def _seen(facts: ModelFacts) -> str:
+def _weights_evidence(facts: ModelFacts) -> str:
     """Name the evidence: what the weights look like."""
     largest = facts.spread.largest
     if not facts.has_weights or largest is None:

@@ -17,7 +17,7 @@ from studio.services.workers import workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Other:
+class WorkItem:
     """An export or a chore, as a list of both shows it."""
 
     work: Export | Task
@@ -37,40 +37,42 @@ class Other:
         return f"{self.work.__tablename__}-{self.work.id}"
 
 
-def listed(db: Session) -> Sequence[Other]:
+def list_work(db: Session) -> Sequence[WorkItem]:
     """Return what goes on, then what waits, each in its order."""
     found = [
-        *(_export(db, one) for one in task_lifecycle.unfinished(db, Export)),
-        *(_chore(db, one) for one in task_lifecycle.unfinished(db, Task)),
+        *(_export_item(db, one) for one in task_lifecycle.list_unfinished(db, Export)),
+        *(_task_item(db, one) for one in task_lifecycle.list_unfinished(db, Task)),
     ]
     return sorted(found, key=lambda other: other.work.status is TaskStatus.QUEUED)
 
 
-def slots_used(db: Session) -> int:
+def count_used_slots(db: Session) -> int:
     """Return how many slots are taken: by runs, by other work, and by a model that answers."""
-    taken = sum(run.slots for run in runs.live(db)) + sum(one.takes_slot for one in listed(db))
-    return taken + (loaded_model.SLOTS if loaded_model.now(db) else 0)
+    taken = sum(run.slots for run in runs.list_live(db)) + sum(
+        one.takes_slot for one in list_work(db)
+    )
+    return taken + (loaded_model.SLOTS_USED if loaded_model.current(db) else 0)
 
 
-def _export(db: Session, export: Export) -> Other:
+def _export_item(db: Session, export: Export) -> WorkItem:
     run = db.get(Run, export.run_id)
-    return Other(
+    return WorkItem(
         work=export,
         title="Export",
         about=f"of {run.name if run else 'run'} #{export.run_id}, {export.kind} in {export.dtype}",
         takes_slot=export.status is TaskStatus.RUNNING
-        and concurrent_exports.takes_slot(db, export, workers.machine(db)),
-        wait=wait_reasons.of_work(db, export),
+        and concurrent_exports.takes_slot(db, export, workers.training_hardware(db)),
+        wait=wait_reasons.explain_work_wait(db, export),
         owner_id=run.owner_id if run else None,
     )
 
 
-def _chore(db: Session, chore: Task) -> Other:
-    return Other(
+def _task_item(db: Session, chore: Task) -> WorkItem:
+    return WorkItem(
         work=chore,
         title=tasks.title(chore),
-        about=tasks.about(chore),
+        about=tasks.describe(chore),
         takes_slot=chore.status is TaskStatus.RUNNING and tasks.needs_device(chore),
-        wait=wait_reasons.of_work(db, chore),
+        wait=wait_reasons.explain_work_wait(db, chore),
         owner_id=chore.owner_id,
     )

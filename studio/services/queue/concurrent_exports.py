@@ -17,13 +17,13 @@ from studio.services.exports import export_formats
 from studio.services.queue import queue
 from studio.services.runs import runs
 
-EXPORTS = 1
+MAX_EXPORTS = 1
 """How many exports are made beside training at once."""
 
-TASKS = 2
+MAX_TASKS = 2
 """How many tasks that need no device are done at once."""
 
-SMALL = 0.25
+SMALL_SHARE = 0.25
 """An export is small if it takes at most this share of the machine's memory."""
 
 PROCESS_BYTES = 700_000_000
@@ -40,7 +40,7 @@ _WEIGHT_BYTES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class RemainingMemory:
     """Memory of the machine that training leaves."""
 
     left: int
@@ -52,14 +52,14 @@ class Room:
 def export_bytes(db: Session, export: Export) -> int | None:
     """Return how many bytes of the machine's memory an export takes at most, if that is known."""
     run = db.get(Run, export.run_id)
-    parameters = export_formats.weights(run, "full") if run else 0
+    parameters = export_formats.count_weights(run, "full") if run else 0
     return _WEIGHT_BYTES * parameters + PROCESS_BYTES + SCORING_BYTES if parameters else None
 
 
 def is_small(db: Session, export: Export, hardware: Hardware) -> bool:
     """Whether an export may be made beside training, if there is memory for it."""
     needed = export_bytes(db, export)
-    return needed is not None and needed <= SMALL * hardware.memory_bytes
+    return needed is not None and needed <= SMALL_SHARE * hardware.memory_bytes
 
 
 def takes_slot(db: Session, export: Export, hardware: Hardware) -> bool:
@@ -67,16 +67,18 @@ def takes_slot(db: Session, export: Export, hardware: Hardware) -> bool:
     return export.gpu is not None or not is_small(db, export, hardware)
 
 
-def room(db: Session, hardware: Hardware, free_bytes: int) -> Room:
+def remaining_memory(db: Session, hardware: Hardware, free_bytes: int) -> RemainingMemory:
     """Return the memory that runs and exports leave; `free_bytes` is what is free right now."""
     held = 0
-    for run in runs.live(db):
+    for run in runs.list_live(db):
         needed = run_bytes(run, hardware)
         if needed is None:
-            return Room(0, run)
+            return RemainingMemory(0, run)
         held += needed
-    held += sum(export_bytes(db, export) or 0 for export in beside(db, hardware))
-    return Room(min(free_bytes, int(memory_fit.TIGHT * hardware.memory_bytes) - held))
+    held += sum(export_bytes(db, export) or 0 for export in list_beside_training(db, hardware))
+    return RemainingMemory(
+        min(free_bytes, int(memory_fit.TIGHT_SHARE * hardware.memory_bytes) - held)
+    )
 
 
 def run_bytes(run: Run, hardware: Hardware) -> int | None:
@@ -86,29 +88,29 @@ def run_bytes(run: Run, hardware: Hardware) -> int | None:
         return None
     if hardware.device == "cpu":
         return int(told["total"])
-    return int(told["parts"].get("weights", 0)) + memory_fit.BESIDE_CUDA
+    return int(told["parts"].get("weights", 0)) + memory_fit.CUDA_HOST_BYTES
 
 
-def beside(db: Session, hardware: Hardware) -> list[Export]:
+def list_beside_training(db: Session, hardware: Hardware) -> list[Export]:
     """Return the exports that are being made without a slot."""
     going = db.exec(select(Export).where(Export.status == TaskStatus.RUNNING)).all()
     return [export for export in going if not takes_slot(db, export, hardware)]
 
 
-def fits(db: Session, export: Export, hardware: Hardware, free_bytes: int) -> bool:
+def fits_in_memory(db: Session, export: Export, hardware: Hardware, free_bytes: int) -> bool:
     """Whether there is memory to make an export beside what trains, if anything does."""
     needed = export_bytes(db, export)
-    if not runs.live(db):
+    if not runs.list_live(db):
         return True
-    return needed is not None and needed <= room(db, hardware, free_bytes).left
+    return needed is not None and needed <= remaining_memory(db, hardware, free_bytes).left
 
 
-def holding_up(db: Session, hardware: Hardware) -> Export | None:
+def blocking_export(db: Session, hardware: Hardware) -> Export | None:
     """Return the export that the next run waits for, since both may not fit into memory."""
-    first, going = queue.first(db), beside(db, hardware)
+    first, going = queue.next_run(db), list_beside_training(db, hardware)
     if first is None or not going:
         return None
     needed = run_bytes(first, hardware)
     # What is free right now says little: other runs may have ended, and give theirs back.
-    left = room(db, hardware, hardware.memory_bytes).left
+    left = remaining_memory(db, hardware, hardware.memory_bytes).left
     return None if needed is not None and needed <= left else going[0]

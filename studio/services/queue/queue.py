@@ -30,9 +30,11 @@ def claim(
 
     Two workers never take the same: the status is asked for again as it changes.
     """
-    free = _waiting().where(~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(besides))
+    free = _waiting_query().where(
+        ~col(Run.is_held), col(Run.slots) <= slots, col(Run.id).not_in(besides)
+    )
     run: Run | None = db.exec(free.limit(1)).first()
-    if run is None or used(db, worker) + run.slots > slots:
+    if run is None or count_used_slots(db, worker) + run.slots > slots:
         return None
     taken = db.exec(
         update(Run)
@@ -43,34 +45,34 @@ def claim(
     if taken is None:
         return None
     db.refresh(run)
-    run.lease_until = attempts.until(lease)
+    run.lease_until = attempts.lease_end(lease)
     run.claimed_at, run.started_at, run.first_step_at = datetime.now(UTC), None, None
     states.move(db, run, RunStatus.STARTING, {"attempt": run.attempt})
     db.add(Attempt(run_id=run.id or 0, number=run.attempt, worker=worker))
     return run
 
 
-def used(db: Session, worker: str) -> int:
+def count_used_slots(db: Session, worker: str) -> int:
     """Return how many slots of a worker are taken."""
     query = select(func.coalesce(func.sum(Run.slots), 0))
     return int(db.exec(query.where(col(Run.status).in_(LIVE), Run.worker == worker)).one())
 
 
-def first(db: Session) -> Run | None:
+def next_run(db: Session) -> Run | None:
     """Return the run that starts next."""
-    found: Run | None = db.exec(_waiting().where(~col(Run.is_held)).limit(1)).first()
+    found: Run | None = db.exec(_waiting_query().where(~col(Run.is_held)).limit(1)).first()
     return found
 
 
-def wanted(db: Session) -> int:
+def next_run_slots(db: Session) -> int:
     """Return how many slots the first run that waits needs; none if none does."""
-    run = first(db)
+    run = next_run(db)
     return run.slots if run else 0
 
 
-def waiting(db: Session) -> Sequence[Run]:
+def list_waiting(db: Session) -> Sequence[Run]:
     """Return the queued runs in the order in which they will start."""
-    found: Sequence[Run] = db.exec(_waiting()).all()
+    found: Sequence[Run] = db.exec(_waiting_query()).all()
     return found
 
 
@@ -86,43 +88,43 @@ def position(db: Session, run: Run) -> int | None:
 
 def hold(db: Session, run_id: int, *, held: bool) -> Run:
     """Keep a run waiting whatever becomes free, or let it go."""
-    run = _queued(db, run_id)
+    run = _require_queued(db, run_id)
     if run.is_held is not held:
         run.is_held = held
-        states.note(db, run, "held" if held else "released")
+        states.record_event(db, run, "held" if held else "released")
     return run
 
 
-def prioritise(db: Session, run_id: int, priority: int) -> Run:
+def set_priority(db: Session, run_id: int, priority: int) -> Run:
     """Give a run that waits another priority; the higher starts first."""
-    run = _queued(db, run_id)
+    run = _require_queued(db, run_id)
     if run.priority != priority:
         run.priority = priority
-        states.note(db, run, "prioritised", {"priority": priority})
+        states.record_event(db, run, "prioritised", {"priority": priority})
     return run
 
 
 def move(db: Session, run_id: int, place: int) -> Run:
     """Put a run at a place, counted from one, among those of its priority that wait."""
-    run = _queued(db, run_id)
-    others = [one for one in waiting(db) if one.priority == run.priority]
+    run = _require_queued(db, run_id)
+    others = [one for one in list_waiting(db) if one.priority == run.priority]
     ranks = [one.id if one.rank is None else one.rank for one in others]
     others.remove(run)
     others.insert(max(place, 1) - 1, run)
     # The same places, given out anew: nothing outside of these runs is touched.
     for one, rank in zip(others, ranks, strict=True):
         one.rank = rank
-    states.note(db, run, "moved", {"place": others.index(run) + 1})
+    states.record_event(db, run, "moved", {"place": others.index(run) + 1})
     return run
 
 
-def _waiting() -> Any:  # noqa: ANN401 -- SQLModel's select has no nameable type
+def _waiting_query() -> Any:  # noqa: ANN401 -- SQLModel's select has no nameable type
     return (
         select(Run).where(Run.status == RunStatus.QUEUED).order_by(col(Run.priority).desc(), _RANK)
     )
 
 
-def _queued(db: Session, run_id: int) -> Run:
+def _require_queued(db: Session, run_id: int) -> Run:
     run = runs.get(db, run_id)
     if run.status is not RunStatus.QUEUED:
         raise ConflictError(f"Run {run_id} is {run.status}; only a queued run can be moved.")

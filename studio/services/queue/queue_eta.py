@@ -13,11 +13,17 @@ from studio.db.states import RunStatus
 from studio.db.tables import Run, RunEvent
 from studio.services.estimates import run_progress
 from studio.services.queue import queue
-from studio.services.queue.wait_reasons import SOON, Obstacle, Wait, slots_are_taken, worker_is_away
+from studio.services.queue.wait_reasons import (
+    SOON,
+    Blocker,
+    Wait,
+    find_slot_blocker,
+    find_worker_blocker,
+)
 from studio.services.runs import runs
 from studio.services.workers import workers
 
-_LIKE = 5
+_MAX_EARLIER_RUNS = 5
 """How many earlier runs of an experiment tell how long the next will take."""
 
 
@@ -32,18 +38,22 @@ class RunWait(Wait):
     """How many those are."""
 
 
-def waits(db: Session) -> list[RunWait]:
+def estimate_waits(db: Session) -> list[RunWait]:
     """Tell of each waiting run why it waits, and estimate for how long."""
-    slots, waiting = workers.slots(db), queue.waiting(db)
+    slots, waiting = workers.count_slots(db), queue.list_waiting(db)
     peers = Counter(run.priority for run in waiting)
     place = Counter[int]()
-    taken = slots_are_taken(db)
-    free = _free_at(runs.live(db), slots) if taken is None or taken.seconds is not None else []
-    ahead = worker_is_away(db) or taken or Obstacle(SOON)
-    since = _queued_at(db, waiting)
+    taken = find_slot_blocker(db)
+    free = (
+        _seconds_until_free(runs.list_live(db), slots)
+        if taken is None or taken.seconds is not None
+        else []
+    )
+    ahead = find_worker_blocker(db) or taken or Blocker(SOON)
+    since = _requeued_at(db, waiting)
     told = []
     for run in waiting:
-        own = _own_reason(run, slots)
+        own = _reason_of_run(run, slots)
         seconds = free[0] if free and slots and not own else None
         place[run.priority] += 1
         told.append(
@@ -59,27 +69,27 @@ def waits(db: Session) -> list[RunWait]:
         if own:
             continue
         if slots:
-            ahead = Obstacle(f"waits behind run {run.id}")
-        lasts = _usual_seconds(db, run)
+            ahead = Blocker(f"waits behind run {run.id}")
+        lasts = _median_seconds(db, run)
         # Where one cannot be foretold, neither can those behind it.
-        free = [] if seconds is None or lasts is None else _after(free, seconds + lasts)
+        free = [] if seconds is None or lasts is None else _occupy_slot(free, seconds + lasts)
     return told
 
 
-def of_run(db: Session, run: Run) -> RunWait | None:
+def estimate_wait(db: Session, run: Run) -> RunWait | None:
     """Say why a run waits; None for one that does not."""
     if run.status is not RunStatus.QUEUED:
         return None
-    return next((wait for wait in waits(db) if wait.run.id == run.id), None)
+    return next((wait for wait in estimate_waits(db) if wait.run.id == run.id), None)
 
 
-def _own_reason(run: Run, slots: int) -> str:
+def _reason_of_run(run: Run, slots: int) -> str:
     if run.is_held:
         return "held by you"
     return f"needs {run.slots} slots, there are {slots}" if 0 < slots < run.slots else ""
 
 
-def _queued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
+def _requeued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
     """Return when runs that have begun before were put into the queue again."""
     again = [run.id for run in waiting if run.attempt]
     query = select(RunEvent.run_id, func.max(RunEvent.at)).where(
@@ -88,9 +98,9 @@ def _queued_at(db: Session, waiting: Sequence[Run]) -> dict[int, datetime]:
     return dict(db.exec(query.group_by(col(RunEvent.run_id))).all())
 
 
-def _free_at(live: Sequence[Run], slots: int) -> list[float]:
+def _seconds_until_free(live: Sequence[Run], slots: int) -> list[float]:
     """Return in how many seconds each slot is free, soonest first; empty where that is unknown."""
-    ends = [run_progress.of(run).eta_seconds for run in live]
+    ends = [run_progress.measure(run).eta_seconds for run in live]
     known = [end for end in ends if end is not None]
     if len(known) < len(ends):
         return []
@@ -99,15 +109,15 @@ def _free_at(live: Sequence[Run], slots: int) -> list[float]:
     return free
 
 
-def _after(free: list[float], ends: float) -> list[float]:
+def _occupy_slot(free: list[float], ends: float) -> list[float]:
     heapq.heapreplace(free, ends)
     return free
 
 
-def _usual_seconds(db: Session, run: Run) -> float | None:
+def _median_seconds(db: Session, run: Run) -> float | None:
     like = select(Run).where(
         Run.experiment_id == run.experiment_id, Run.status == RunStatus.SUCCEEDED
     )
-    earlier = db.exec(like.order_by(col(Run.id).desc()).limit(_LIKE)).all()
-    took = [seconds for one in earlier if (seconds := run_progress.of(one).total_seconds)]
+    earlier = db.exec(like.order_by(col(Run.id).desc()).limit(_MAX_EARLIER_RUNS)).all()
+    took = [seconds for one in earlier if (seconds := run_progress.measure(one).total_seconds)]
     return statistics.median(took) if took else None

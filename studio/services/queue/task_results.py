@@ -16,30 +16,30 @@ from studio.services.models import downloads
 from studio.services.openai import fine_tuning_jobs
 from studio.services.tasks import task_lifecycle, tasks
 
-Ended = Callable[[Session, Task, dict[str, Any]], None]
+EndHandler = Callable[[Session, Task, dict[str, Any]], None]
 """Takes a chore that has succeeded, failed or been cancelled, and what it came to: nothing unless
 it has succeeded. What it refuses to take, the chore fails of."""
 
 
-def _built(db: Session, chore: Task, result: dict[str, Any]) -> None:
-    dataset_builds.ended(db, chore, result)
-    fine_tuning_jobs.files_read(db, Path(chore.params["home"]).parent, chore)
+def _on_build_end(db: Session, chore: Task, result: dict[str, Any]) -> None:
+    dataset_builds.on_task_end(db, chore, result)
+    fine_tuning_jobs.on_files_read(db, Path(chore.params["home"]).parent, chore)
 
 
-ENDED: dict[str, Ended] = {
-    dataset_builds.KIND: _built,
-    downloads.KIND: downloads.ended,
-    data_quality.KIND: data_quality.ended,
-    "fetch": import_sources.ended,
+END_HANDLERS: dict[str, EndHandler] = {
+    dataset_builds.KIND: _on_build_end,
+    downloads.KIND: downloads.on_task_end,
+    data_quality.KIND: data_quality.on_task_end,
+    "fetch": import_sources.on_task_end,
 }
 
 
 @contextmanager
-def told(db: Session, chore: Task) -> Iterator[None]:
+def notify_on_end(db: Session, chore: Task) -> Iterator[None]:
     """Tell whom it concerns if the chore ends meanwhile."""
     had_ended = chore.status.is_final
     yield
-    tell = ENDED.get(chore.kind)
+    tell = END_HANDLERS.get(chore.kind)
     if tell is None or had_ended or not chore.status.is_final:
         return
     try:
@@ -54,6 +54,6 @@ def told(db: Session, chore: Task) -> Iterator[None]:
 def cancel(db: Session, chore_id: int) -> Task:
     """Call a chore off, and tell whom it concerns."""
     chore = tasks.get(db, chore_id)
-    with told(db, chore):
+    with notify_on_end(db, chore):
         tasks.cancel(chore)
     return chore

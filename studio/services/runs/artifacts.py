@@ -11,7 +11,7 @@ TAIL_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ArtifactFile:
     name: str
     """Its path inside the run's artifacts, with slashes."""
     bytes: int
@@ -25,40 +25,42 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class LogPart:
+class LogChunk:
     lines: list[str]
     next_offset: int
 
 
-def listing(folder: Path) -> list[File]:
+def list_files(folder: Path) -> list[ArtifactFile]:
     """Return the run's files; none before it has succeeded. Links are left out."""
     if not folder.is_dir():
         return []
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
-    return [File(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+    return [
+        ArtifactFile(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files
+    ]
 
 
-def checkpoints(folder: Path) -> list[Checkpoint]:
+def list_checkpoints(folder: Path) -> list[Checkpoint]:
     """Return the checkpoints that were written to their end, newest first."""
     found = (path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal())
     whole = [
-        Checkpoint(path.name, int(path.name[11:]), sum(file.bytes for file in listing(path)))
+        Checkpoint(path.name, int(path.name[11:]), sum(file.bytes for file in list_files(path)))
         for path in found
     ]
     return sorted(whole, key=lambda one: -one.step)
 
 
-def find(folder: Path, name: str) -> Path:
+def find_file(folder: Path, name: str) -> Path:
     """Return the path of one of the listed files; no other path can be named."""
-    if name not in {file.name for file in listing(folder)}:
+    if name not in {file.name for file in list_files(folder)}:
         raise NotFoundError(f"This run has no file {name}.", hint="See the list of its artifacts.")
     return folder / name
 
 
-def log_part(log: Path, after: int | None, limit: int) -> LogPart:
+def read_log(log: Path, after: int | None, limit: int) -> LogChunk:
     """Return whole lines after a byte offset, or the last lines when there is none."""
     if not log.exists():
-        return LogPart([], 0)
+        return LogChunk([], 0)
     size = log.stat().st_size
     start = max(0, size - TAIL_BYTES) if after is None else min(after, size)
     with log.open("rb") as file:
@@ -66,12 +68,14 @@ def log_part(log: Path, after: int | None, limit: int) -> LogPart:
         whole, newline, _half = file.read(TAIL_BYTES).rpartition(b"\n")
     if after is None:
         lines = whole.split(b"\n")[-limit:] if newline else []
-        return LogPart([shown(line) for line in lines], start + len(whole) + len(newline))
+        return LogChunk([clean_line(line) for line in lines], start + len(whole) + len(newline))
     lines = whole.split(b"\n")[:limit] if newline else []
-    return LogPart([shown(line) for line in lines], start + sum(len(line) + 1 for line in lines))
+    return LogChunk(
+        [clean_line(line) for line in lines], start + sum(len(line) + 1 for line in lines)
+    )
 
 
-def shown(line: bytes) -> str:
+def clean_line(line: bytes) -> str:
     """Show a line as terminals do: of overwritten text the last, no control codes, no secrets."""
     shown = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
     return redact("".join(sign for sign in shown if sign.isprintable() or sign == "\t"))

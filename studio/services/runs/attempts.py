@@ -31,13 +31,13 @@ from studio.protocols.events import (
 from studio.services.metrics import metric_store, metric_summaries
 from studio.services.runs import oom_retry, runs, states
 from studio.services.tasks import exit_diagnosis
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 
 LEASE = timedelta(seconds=30)
 """How long a worker may be silent before another takes over what it trains."""
 
 LOST = "lost"
-_SAVING = frozenset({"not_saved", "broken_checkpoint"})
+_CHECKPOINT_ALARMS = frozenset({"not_saved", "broken_checkpoint"})
 """Alarms about checkpoints."""
 
 MOST_LOST = 3
@@ -49,16 +49,16 @@ class LeaseLostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class AttemptOwner:
     worker: str
     attempt: int
 
 
-def until(lease: timedelta) -> datetime:
+def lease_end(lease: timedelta) -> datetime:
     return datetime.now(UTC) + lease
 
 
-def owned(db: Session, run_id: int, owner: Owner) -> Run:
+def require_owned(db: Session, run_id: int, owner: AttemptOwner) -> Run:
     """Return the run if the attempt is still the owner's.
 
     Raises:
@@ -71,13 +71,13 @@ def owned(db: Session, run_id: int, owner: Owner) -> Run:
     return run
 
 
-def extend(db: Session, worker: str, lease: timedelta = LEASE) -> None:
+def extend_leases(db: Session, worker: str, lease: timedelta = LEASE) -> None:
     """Extend the leases of whatever a worker trains."""
     mine = (col(Run.worker) == worker, col(Run.status).in_(LIVE))
-    db.exec(update(Run).where(*mine).values(lease_until=until(lease)))
+    db.exec(update(Run).where(*mine).values(lease_until=lease_end(lease)))
 
 
-def abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
+def list_abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
     """Return live runs that nobody looks after: by their lease, or for want of any other worker."""
     others = select(Run).where(col(Run.status).in_(LIVE), Run.worker != worker)
     if not alone:
@@ -86,53 +86,53 @@ def abandoned(db: Session, worker: str, *, alone: bool) -> Sequence[Run]:
     return db.exec(others.order_by(col(Run.id))).all()
 
 
-def take_over(run: Run, worker: str, lease: timedelta = LEASE) -> Owner:
+def take_over(run: Run, worker: str, lease: timedelta = LEASE) -> AttemptOwner:
     """Make a worker the owner of an attempt that another has left."""
-    run.worker, run.lease_until = worker, until(lease)
-    return Owner(worker, run.attempt)
+    run.worker, run.lease_until = worker, lease_end(lease)
+    return AttemptOwner(worker, run.attempt)
 
 
-def launched(run: Run, handle: str) -> None:
+def record_process(run: Run, handle: str) -> None:
     """Remember which process trains the run, so that another worker can find it."""
     run.handle = handle
 
 
-def give_back(db: Session, run: Run) -> None:
+def requeue(db: Session, run: Run) -> None:
     """Return a run whose process was never made to the queue."""
-    _close(db, run, LOST, None)
+    _close_attempt(db, run, LOST, None)
     states.move(db, run, RunStatus.QUEUED)
 
 
-def follow(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
+def apply_events(db: Session, run: Run, events: Iterable[Event], offset: int) -> None:
     """Bring a run up to date with what its process has said since last time."""
     told: list[dict[str, Any]] = []
     for event in events:
-        _apply(db, run, event)
+        _apply_event(db, run, event)
         if isinstance(event, MetricsLogged):
-            told.extend(metric_store.rows(run, event))
+            told.extend(metric_store.build_rows(run, event))
         elif isinstance(event, Started | Resumed | Finished | Stopped):
-            metric_store.keep(db, run, told)
+            metric_store.store(db, run, told)
             told = []
-            _sum_up(db, run, event)
-    metric_store.keep(db, run, told)
+            _update_summaries(db, run, event)
+    metric_store.store(db, run, told)
     run.events_offset = offset
 
 
-def settle(db: Session, run: Run, end: End) -> None:
+def close_exited(db: Session, run: Run, end: ProcessExit) -> None:
     """Close an attempt whose process is gone, whether or not it said goodbye."""
     was, outcome = run.status, ""
     if was is RunStatus.STOPPING:
         run.error_code = run.error_message = run.error_hint = ""
-        _leave(db, run)
-    elif was.is_live and oom_retry.awaits(run):
+        _move_as_requested(db, run)
+    elif was.is_live and oom_retry.is_marked_for_retry(run):
         outcome = RunStatus.FAILED.value
-        oom_retry.shrink(db, run)
+        oom_retry.requeue_smaller(db, run)
     elif was.is_live:
         outcome = LOST
-        _lost(db, run, end)
+        _handle_lost_process(db, run, end)
     # Asked to pause, it may wait again by now.
     left = RunStatus.PAUSED if run.status is RunStatus.QUEUED else run.status
-    _close(db, run, outcome or left.value, end.exit_code)
+    _close_attempt(db, run, outcome or left.value, end.exit_code)
 
 
 def fail(db: Session, run: Run, why: Failed) -> None:
@@ -150,70 +150,70 @@ def fail(db: Session, run: Run, why: Failed) -> None:
         run.error_code, run.error_message, run.error_hint = why.code, why.message, why.hint
 
 
-def of(db: Session, run_id: int) -> Sequence[Attempt]:
+def list_attempts(db: Session, run_id: int) -> Sequence[Attempt]:
     """Return the attempts at a run, oldest first."""
     query = select(Attempt).where(Attempt.run_id == run_id)
     return db.exec(query.order_by(col(Attempt.number))).all()
 
 
-_AFTER = {RunCommand.PAUSE: RunStatus.PAUSED, RunCommand.DRAIN: RunStatus.QUEUED}
+_STATUS_AFTER = {RunCommand.PAUSE: RunStatus.PAUSED, RunCommand.DRAIN: RunStatus.QUEUED}
 """Where a run goes that leaves because it was asked to; else it is cancelled."""
 
 
-def _lost(db: Session, run: Run, end: End) -> None:
+def _handle_lost_process(db: Session, run: Run, end: ProcessExit) -> None:
     """Try again from the newest checkpoint, unless that would only end the same way."""
-    why = exit_diagnosis.of(end, exit_diagnosis.TRAINING, _where(run))
+    why = exit_diagnosis.diagnose(end, exit_diagnosis.TRAINING, _describe_phase(run))
     before = select(func.count()).where(Attempt.run_id == run.id, Attempt.outcome == LOST)
     times = db.exec(before).one() + 1
-    if oom_retry.await_end(run, exit_diagnosis.told(why, 1)):
-        oom_retry.shrink(db, run)
+    if oom_retry.mark_for_retry(run, exit_diagnosis.to_failed_event(why, 1)):
+        oom_retry.requeue_smaller(db, run)
         return
     if not why.is_chance or times >= why.tries:
-        fail(db, run, exit_diagnosis.told(why, times))
+        fail(db, run, exit_diagnosis.to_failed_event(why, times))
         return
     run.resumes = True
     states.move(db, run, RunStatus.QUEUED, {"because": why.message, "attempt": run.attempt})
 
 
-def _where(run: Run) -> str:
+def _describe_phase(run: Run) -> str:
     if run.phase:
         return f" while {run.phase}"
     return f" at step {run.step}" if run.step else ""
 
 
-def _close(db: Session, run: Run, outcome: str, exit_code: int | None) -> None:
+def _close_attempt(db: Session, run: Run, outcome: str, exit_code: int | None) -> None:
     run.handle, run.lease_until, run.worker = "", None, ""
     mine = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
     ended = {"ended_at": datetime.now(UTC), "outcome": outcome, "exit_code": exit_code}
     db.exec(update(Attempt).where(*mine).values(**ended))
 
 
-def _apply(db: Session, run: Run, event: Event) -> None:
+def _apply_event(db: Session, run: Run, event: Event) -> None:
     match event:
         case PhaseChanged(name=name):
             run.phase = name
         case Started():
-            _start(db, run, event)
+            _apply_started(db, run, event)
         case MetricsLogged():
             run.step, run.epoch, run.tokens = event.step, event.epoch, event.tokens
             run.metrics = run.metrics | event.metrics
             run.first_step_at = run.first_step_at or (event.at if event.step else None)
             run.phase = ""
         case Sampled() | AlarmRaised():
-            _keep(db, run, event)
+            _store_sample_or_alarm(db, run, event)
         case Checkpointed(step=step):
             run.checkpoint_step = step
-            states.note(db, run, event.kind, {"step": step})
+            states.record_event(db, run, event.kind, {"step": step})
         case Resumed(step=step):
             run.step = run.resumed_step = step
             mine = (col(Attempt.run_id) == run.id, col(Attempt.number) == run.attempt)
             db.exec(update(Attempt).where(*mine).values(from_step=step))
-            states.note(db, run, event.kind, {"step": step, "attempt": run.attempt})
+            states.record_event(db, run, event.kind, {"step": step, "attempt": run.attempt})
         case _:
-            _end(db, run, event)
+            _apply_end(db, run, event)
 
 
-def _end(db: Session, run: Run, event: Event) -> None:
+def _apply_end(db: Session, run: Run, event: Event) -> None:
     match event:
         case Finished(metrics=metrics):
             run.metrics = run.metrics | metrics
@@ -222,33 +222,35 @@ def _end(db: Session, run: Run, event: Event) -> None:
             run.metrics = run.metrics | metrics
             states.move(db, run, RunStatus.SUCCEEDED, {"stopped_at": step})
         case Paused(step=step):
-            _leave(db, run, step, unasked=RunStatus.PAUSED)
+            _move_as_requested(db, run, step, unasked=RunStatus.PAUSED)
         case Stopped():
-            _stopped(db, run)
-        case Failed() if not oom_retry.await_end(run, event):
+            _apply_stopped(db, run)
+        case Failed() if not oom_retry.mark_for_retry(run, event):
             fail(db, run, event)
 
 
-def _stopped(db: Session, run: Run) -> None:
+def _apply_stopped(db: Session, run: Run) -> None:
     """Close a run that stopped; unasked, it was told so from outside, by a person with `kill`."""
     states.move(db, run, RunStatus.STOPPING)
-    _leave(db, run)
+    _move_as_requested(db, run)
 
 
-def _leave(
+def _move_as_requested(
     db: Session, run: Run, step: int | None = None, unasked: RunStatus = RunStatus.CANCELLED
 ) -> None:
     """Let a run go where it was asked to."""
-    to = _AFTER.get(run.asked, RunStatus.CANCELLED) if run.asked else unasked
+    to = _STATUS_AFTER.get(run.asked, RunStatus.CANCELLED) if run.asked else unasked
     run.resumes = to is not RunStatus.CANCELLED
     states.move(db, run, to, {} if step is None else {"step": step})
 
 
-def _keep(db: Session, run: Run, event: Sampled | AlarmRaised) -> None:
+def _store_sample_or_alarm(db: Session, run: Run, event: Sampled | AlarmRaised) -> None:
     told = event.model_dump(exclude={"seq", "at", "kind"})
     if isinstance(event, AlarmRaised):
         # What could not be saved speaks against no number format.
-        states.note(db, run, event.code if event.code in _SAVING else runs.ALARM, told)
+        states.record_event(
+            db, run, event.code if event.code in _CHECKPOINT_ALARMS else runs.ALARM_KIND, told
+        )
         return
     place = (event.stage, event.step, event.position)
     mine = select(Sample).where(Sample.run_id == run.id)
@@ -260,18 +262,18 @@ def _keep(db: Session, run: Run, event: Sampled | AlarmRaised) -> None:
         db.add(Sample(run_id=run.id or 0, **told))
 
 
-def _start(db: Session, run: Run, event: Started) -> None:
+def _apply_started(db: Session, run: Run, event: Started) -> None:
     run.total_steps, run.resolved = event.total_steps, event.resolved
     run.started_at, run.phase = event.at, ""
     states.move(db, run, RunStatus.RUNNING)
 
 
-def _sum_up(db: Session, run: Run, event: Started | Resumed | Finished | Stopped) -> None:
+def _update_summaries(db: Session, run: Run, event: Started | Resumed | Finished | Stopped) -> None:
     match event:
         case Started() if run.attempt > 1:
-            metric_summaries.cut(db, run.id or 0, None)
+            metric_summaries.truncate(db, run.id or 0, None)
         case Resumed(step=step):
-            metric_summaries.cut(db, run.id or 0, step)
-            run.metrics = metric_summaries.newest(db, run.id or 0)
+            metric_summaries.truncate(db, run.id or 0, step)
+            run.metrics = metric_summaries.latest_values(db, run.id or 0)
         case Finished(metrics=final) | Stopped(metrics=final):
-            metric_summaries.conclude(db, run.id or 0, final)
+            metric_summaries.add_final_values(db, run.id or 0, final)

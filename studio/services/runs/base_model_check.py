@@ -22,15 +22,15 @@ from studio.services.precision import recommendation
 from studio.services.precision.incompatibilities import Refusal
 from studio.settings import Settings
 
-PAGE = "/models"
+MODELS_PAGE = "/models"
 """Where a model is downloaded or added."""
 
-_WAIT_SECONDS = 3.0
-_MOST_KEPT = 500
+_TIMEOUT_SECONDS = 3.0
+_MAX_CACHED = 500
 
 
 @dataclass(slots=True)
-class HubAnswers:
+class HubAccessCache:
     """What the hub said of models a short while ago: why it does not hand one out, or nothing."""
 
     good_seconds: float = 300.0
@@ -43,28 +43,28 @@ class HubAnswers:
         until, trouble = self._kept.get((hub, name), (0.0, None))
         if time.monotonic() < until:
             return trouble
-        trouble = _trouble(hub, name)
-        if len(self._kept) >= _MOST_KEPT:
+        trouble = _request_access(hub, name)
+        if len(self._kept) >= _MAX_CACHED:
             self._kept.clear()
         holds = self.bad_seconds if trouble else self.good_seconds
         self._kept[hub, name] = time.monotonic() + holds, trouble
         return trouble
 
 
-_ASKING: ContextVar[tuple[Settings, HubAnswers] | None] = ContextVar("asking", default=None)
+_HUB_CHECKS: ContextVar[tuple[Settings, HubAccessCache] | None] = ContextVar("asking", default=None)
 
 
 @contextmanager
-def asking_hub(settings: Settings, answers: HubAnswers) -> Iterator[None]:
+def enable_hub_checks(settings: Settings, answers: HubAccessCache) -> Iterator[None]:
     """Let checks within ask the hub of these settings."""
-    before = _ASKING.set((settings, answers))
+    before = _HUB_CHECKS.set((settings, answers))
     try:
         yield
     finally:
-        _ASKING.reset(before)
+        _HUB_CHECKS.reset(before)
 
 
-def refusals(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+def check(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return why a recipe's base model cannot be had; nothing if it can, or the hub is not asked.
 
     Raises:
@@ -73,38 +73,41 @@ def refusals(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """
     location = models.require(db, recipe.base_model)
     if Path(location).is_absolute():
-        return _of_folder(db, recipe.base_model, Path(location))
-    asking = _ASKING.get()
-    if asking is None or recommendation.facts_of(db, recipe.base_model).has_weights:
+        return _check_folder(db, recipe.base_model, Path(location))
+    asking = _HUB_CHECKS.get()
+    if asking is None or recommendation.load_model_facts(db, recipe.base_model).has_weights:
         return []
     settings, answers = asking
     try:
-        hub = downloads.hub(secrets.given(db, settings, ["hub_token"]))
+        hub = downloads.hub_client(secrets.settings_with_required(db, settings, ["hub_token"]))
     except UnavailableError as error:
         return [_refusal(error.message, error.hint)]
-    trouble = answers.trouble(replace(hub, seconds=_WAIT_SECONDS), location)
-    return [_refusal(trouble.message, f"{trouble.hint} {_RETRY}".strip())] if trouble else []
+    trouble = answers.trouble(replace(hub, seconds=_TIMEOUT_SECONDS), location)
+    return [_refusal(trouble.message, f"{trouble.hint} {_RETRY_HINT}".strip())] if trouble else []
 
 
-_RETRY = "Try again, or choose a model that is on this machine."
+_RETRY_HINT = "Try again, or choose a model that is on this machine."
 
 
-def _of_folder(db: Session, name: str, folder: Path) -> list[Refusal]:
+def _check_folder(db: Session, name: str, folder: Path) -> list[Refusal]:
     if not folder.is_dir():
-        return [_refusal(f"The folder of {name} is gone: {folder}.", _RETRY)]
+        return [_refusal(f"The folder of {name} is gone: {folder}.", _RETRY_HINT)]
     # One on the list had weights when it was added.
-    if models.named(db, name) is None and not recommendation.facts_of(db, name).has_weights:
-        return [_refusal(f"{folder} has a config and no weights.", _RETRY)]
+    if (
+        models.find_by_name(db, name) is None
+        and not recommendation.load_model_facts(db, name).has_weights
+    ):
+        return [_refusal(f"{folder} has a config and no weights.", _RETRY_HINT)]
     return []
 
 
 def _refusal(message: str, hint: str) -> Refusal:
-    return Refusal(message=message, hint=hint, link=PAGE)
+    return Refusal(message=message, hint=hint, link=MODELS_PAGE)
 
 
-def _trouble(hub: Hub, name: str) -> StudioError | None:
+def _request_access(hub: Hub, name: str) -> StudioError | None:
     try:
-        downloads.look_at(hub, name)
+        downloads.inspect_repo_on(hub, name)
     except StudioError as error:
         return error
     return None

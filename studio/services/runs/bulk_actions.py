@@ -9,11 +9,11 @@ from sqlmodel import Session
 from studio.services.accounts import owners
 from studio.services.runs import tags_notes, trash
 
-Act = Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
+BulkAction = Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
 
-MOST = 10_000
+MAX_RUNS = 10_000
 
-UNDO: dict[Act, Act] = {
+UNDO: dict[BulkAction, BulkAction] = {
     "archive": "unarchive",
     "unarchive": "archive",
     "trash": "restore",
@@ -24,7 +24,9 @@ UNDO: dict[Act, Act] = {
 """What takes an act back. Removing for good cannot be taken back."""
 
 
-def act(db: Session, what: Act, run_ids: Sequence[int], tag: str, folder: Path) -> list[int]:
+def apply_action(
+    db: Session, what: BulkAction, run_ids: Sequence[int], tag: str, folder: Path
+) -> list[int]:
     """Do something to runs, all or none. Return those that it changed.
 
     Raises:
@@ -44,7 +46,7 @@ def act(db: Session, what: Act, run_ids: Sequence[int], tag: str, folder: Path) 
     plain = {
         "archive": trash.archive,
         "unarchive": trash.unarchive,
-        "trash": trash.throw_away,
-        "restore": trash.take_back,
+        "trash": trash.move_to_trash,
+        "restore": trash.restore,
     }
     return plain[what](db, run_ids)

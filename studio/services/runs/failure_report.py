@@ -12,14 +12,14 @@ from studio.failure_codes import FailureCode
 from studio.protocols.run_dir import RunDir
 from studio.recipe import yaml
 from studio.services.runs import artifacts, fixes
-from studio.services.runs.fixes import Repair
+from studio.services.runs.fixes import Fix
 from studio.services.tasks import exit_diagnosis
 
-LAST_LINES = 30
+TAIL_LINES = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class FailureReport:
     kind: FailureCode
     message: str
     """The cause, in one sentence."""
@@ -43,7 +43,7 @@ class Explanation:
         return "not known" if self.exit_code is None else f"exit code {self.exit_code}"
 
 
-def of(db: Session, run: Run) -> Explanation | None:
+def explain(db: Session, run: Run) -> FailureReport | None:
     """Return why a run has failed, or None if it has not."""
     if not run.error_code:
         return None
@@ -56,7 +56,7 @@ def of(db: Session, run: Run) -> Explanation | None:
     tries = select(Attempt).where(Attempt.run_id == run.id, Attempt.number == attempt)
     made = db.exec(tries).first()
     code = made.exit_code if made else None
-    return Explanation(
+    return FailureReport(
         kind=failure_codes.failure_code(run.error_code),
         message=run.error_message,
         hint=run.error_hint,
@@ -69,16 +69,16 @@ def of(db: Session, run: Run) -> Explanation | None:
     )
 
 
-def last_lines(folder: RunDir) -> list[str]:
-    return artifacts.log_part(folder.log, None, LAST_LINES).lines
+def log_tail(folder: RunDir) -> list[str]:
+    return artifacts.read_log(folder.log, None, TAIL_LINES).lines
 
 
-def mends(db: Session, run: Run, why: Explanation) -> list[Repair]:
+def list_fixes(db: Session, run: Run, why: FailureReport) -> list[Fix]:
     """Return the changes of its recipe that may mend a failed run."""
-    return fixes.of(db, why.kind.code, run.recipe, why.facts)
+    return fixes.list_fixes(db, why.kind.code, run.recipe, why.facts)
 
 
-def report(run: Run, why: Explanation, lines: Sequence[str]) -> str:
+def render_markdown(run: Run, why: FailureReport, lines: Sequence[str]) -> str:
     """Return all that somebody needs who looks for the mistake, as Markdown."""
     versions = run.resolved.get("versions", {})
     told = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -92,15 +92,15 @@ def report(run: Run, why: Explanation, lines: Sequence[str]) -> str:
             f"- Process: {why.ending}",
             f"- Versions: {told or 'not known: it ended before its trainer was built'}",
             "",
-            _fenced("yaml", yaml.dump(run.recipe)),
+            _fence("yaml", yaml.dump(run.recipe)),
             "",
-            _fenced("text", "\n".join(lines)),
+            _fence("text", "\n".join(lines)),
             "",
         ]
     )
 
 
-def _fenced(language: str, text: str) -> str:
+def _fence(language: str, text: str) -> str:
     """Fence a text with more backticks than it has in a row anywhere."""
     fence = "```"
     while fence in text:

@@ -26,20 +26,20 @@ from studio.services.runs import runs
 from studio.services.runs.oom_retry import smaller_batch
 from studio.weights.model_facts import ModelFacts
 
-SLOWER = 10
+LEARNING_RATE_DIVISOR = 10
 """What the learning rate is divided by: less seldom helps a run that has diverged."""
 
-MOST_SWAPS = 20
+MAX_SWAPS = 20
 """How many other models or data sets are offered, the newest first."""
 
-_LEAST_LENGTH = 16
-_LONGEST = 1_048_576
-_ROUND = 64
+_MIN_LENGTH = 16
+_MAX_LENGTH = 1_048_576
+_LENGTH_MULTIPLE = 64
 """Lengths are offered in multiples of this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class Fix:
     title: str
     """What will be done, after "Run again"."""
     change: dict[str, Any]
@@ -49,7 +49,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _Failure:
     db: Session
     recipe: AnyRecipe
     facts: Mapping[str, int]
@@ -57,19 +57,19 @@ class _Case:
     hardware: Hardware = field(default_factory=detect)
 
 
-_Way = Callable[[_Case], Iterator[Repair]]
+_FixFinder = Callable[[_Failure], Iterator[Fix]]
 
 
-def of(
+def list_fixes(
     db: Session, code: str, recipe: AnyRecipe, facts: Mapping[str, int] | None = None
-) -> list[Repair]:
+) -> list[Fix]:
     """Return the repairs of a trouble that can run here, the likeliest first."""
-    case = _Case(db, recipe, facts or {})
-    offered = (repair for way in _WAYS.get(code, ()) for repair in way(case))
-    return [repair for repair in offered if _runs(case, repair)]
+    case = _Failure(db, recipe, facts or {})
+    offered = (repair for way in _FIXES_BY_CODE.get(code, ()) for repair in way(case))
+    return [repair for repair in offered if _can_run(case, repair)]
 
 
-def _runs(case: _Case, repair: Repair) -> bool:
+def _can_run(case: _Failure, repair: Fix) -> bool:
     try:
         changed = RECIPES.validate_python(merge(case.recipe.model_dump(), repair.change))
         runs.check(case.db, changed)
@@ -78,7 +78,7 @@ def _runs(case: _Case, repair: Repair) -> bool:
     return True
 
 
-def _wider(case: _Case) -> Iterator[Repair]:
+def _wider_dtypes(case: _Failure) -> Iterator[Fix]:
     """Offer the formats with more room: the range of float32 first, then all of it."""
     mode = PRECISIONS[case.recipe.precision]
     wider: tuple[PrecisionName, ...] = ("fp32",)
@@ -86,121 +86,121 @@ def _wider(case: _Case) -> Iterator[Repair]:
         wider = ("bf16", "fp32")
     for name in wider:
         if name != mode.name:
-            yield Repair(title=f"in {PRECISIONS[name].title}", change={"precision": name})
+            yield Fix(title=f"in {PRECISIONS[name].title}", change={"precision": name})
 
 
-def _slower(case: _Case) -> Iterator[Repair]:
-    rate = float(f"{case.recipe.optimisation.learning_rate / SLOWER:.3g}")
+def _lower_learning_rate(case: _Failure) -> Iterator[Fix]:
+    rate = float(f"{case.recipe.optimisation.learning_rate / LEARNING_RATE_DIVISOR:.3g}")
     title = f"with a learning rate of {rate:g}"
-    yield Repair(title=title, change={"optimisation": {"learning_rate": rate}})
+    yield Fix(title=title, change={"optimisation": {"learning_rate": rate}})
 
 
-def _smaller(case: _Case) -> Iterator[Repair]:
+def _less_memory(case: _Failure) -> Iterator[Fix]:
     """Offer what needs less memory: what leaves the result as it is comes first."""
     if not _fits(case):
-        yield from _thinner(case)
+        yield from _lora_adapter(case)
     if change := smaller_batch(case.recipe):
         size = change["optimisation"]["per_device_train_batch_size"]
         times = change["optimisation"]["gradient_accumulation_steps"]
-        yield Repair(title=f"with batches of {size}, {times} to an update", change=change)
+        yield Fix(title=f"with batches of {size}, {times} to an update", change=change)
         return
     if not case.recipe.optimisation.activation_checkpointing:
         change = {"optimisation": {"activation_checkpointing": True}}
-        yield Repair(title="with activation checkpointing", change=change)
+        yield Fix(title="with activation checkpointing", change=change)
     half = case.recipe.data.max_length // 2
-    if half >= _LEAST_LENGTH:
+    if half >= _MIN_LENGTH:
         title = f"with examples of at most {half:,} tokens"
-        yield Repair(title=title, change={"data": {"max_length": half}})
+        yield Fix(title=title, change={"data": {"max_length": half}})
     if _fits(case):
-        yield from _thinner(case)
+        yield from _lora_adapter(case)
 
 
-def _thinner(case: _Case) -> Iterator[Repair]:
+def _lora_adapter(case: _Failure) -> Iterator[Fix]:
     """Offer an adapter in place of a full fine-tune, in a precision that goes with one."""
     if isinstance(case.recipe.adapter, FullFineTune):
         change: dict[str, Any] = {"adapter": {"kind": "lora"}}
         if PRECISIONS[case.recipe.precision].rounding is not None:
             change["precision"] = "bf16"
-        yield Repair(title="with a LoRA adapter", change=change)
+        yield Fix(title="with a LoRA adapter", change=change)
 
 
-def _fits(case: _Case) -> bool:
+def _fits(case: _Failure) -> bool:
     """Whether weights, gradients and optimizer alone are smaller than the memory there is."""
-    sizes = number_formats.plan(case.recipe, _known(case)).sizes
+    sizes = number_formats.plan_dtypes(case.recipe, _model_facts(case)).sizes
     return sizes is None or sizes.total < case.hardware.room_bytes
 
 
-def _known(case: _Case) -> ModelFacts:
+def _model_facts(case: _Failure) -> ModelFacts:
     try:
-        return recommendation.facts_of(case.db, case.recipe.base_model)
+        return recommendation.load_model_facts(case.db, case.recipe.base_model)
     except InvalidError:
         return ModelFacts()
 
 
-def _longer(case: _Case) -> Iterator[Repair]:
+def _longer_examples(case: _Failure) -> Iterator[Fix]:
     longest = case.facts.get("longest", 0)
-    length = min(-(-longest // _ROUND) * _ROUND, _LONGEST)
+    length = min(-(-longest // _LENGTH_MULTIPLE) * _LENGTH_MULTIPLE, _MAX_LENGTH)
     if length > case.recipe.data.max_length:
         title = f"with examples of up to {length:,} tokens"
-        yield Repair(title=title, change={"data": {"max_length": length}})
+        yield Fix(title=title, change={"data": {"max_length": length}})
 
 
-def _spoken(_case: _Case) -> Iterator[Repair]:
+def _chat_templates(_case: _Failure) -> Iterator[Fix]:
     for name in ("chatml", "plain"):
         change = {"data": {"chat_template": name}}
-        yield Repair(title=f"with the {name} template", change=change)
+        yield Fix(title=f"with the {name} template", change=change)
 
 
-def _full(_case: _Case) -> Iterator[Repair]:
-    yield Repair(title="as a full fine-tune", change={"adapter": {"kind": "full"}})
+def _full_fine_tune(_case: _Failure) -> Iterator[Fix]:
+    yield Fix(title="as a full fine-tune", change={"adapter": {"kind": "full"}})
 
 
-def _as_it_is(_case: _Case) -> Iterator[Repair]:
-    yield Repair(title="as it is", change={})
+def _unchanged(_case: _Failure) -> Iterator[Fix]:
+    yield Fix(title="as it is", change={})
 
 
-def _other_model(case: _Case) -> Iterator[Repair]:
+def _other_models(case: _Failure) -> Iterator[Fix]:
     others = (one for one in models.newest(case.db) if one.name != case.recipe.base_model)
     here = (one.name for one in others if one.kind == "hub" or Path(one.location).is_dir())
-    for name in islice(here, MOST_SWAPS):
-        yield Repair(title=f"on {name}", change={"base_model": name}, swap="base_model")
+    for name in islice(here, MAX_SWAPS):
+        yield Fix(title=f"on {name}", change={"base_model": name}, swap="base_model")
 
 
-def _other_data(case: _Case) -> Iterator[Repair]:
+def _other_datasets(case: _Failure) -> Iterator[Fix]:
     others = (one for one in datasets.newest(case.db) if one.name != case.recipe.dataset)
     names = (one.name for one in others if one.version is not None)
-    for name in islice(names, MOST_SWAPS):
-        yield Repair(title=f"on {name}", change={"dataset": name}, swap="dataset")
+    for name in islice(names, MAX_SWAPS):
+        yield Fix(title=f"on {name}", change={"dataset": name}, swap="dataset")
 
 
-_WAYS: dict[str, tuple[_Way, ...]] = {
-    "out_of_memory": (_smaller, _other_model),
-    "non_finite": (_wider, _slower),
-    "steps_left_out": (_wider, _slower),
-    "step_left_out": (_slower,),
-    "activations_overflow": (_wider, _slower),
-    "gradients_overflow": (_slower,),
-    "gradients_underflow": (_wider,),
-    "little_headroom": (_wider,),
-    "loss_scale_collapsed": (_wider,),
-    "updates_lost": (_wider,),
-    "dtype_mismatch": (_wider,),
-    "precision_refused": (_wider,),
-    "bad_row": (_other_data, _spoken),
-    "all_labels_masked": (_other_data,),
-    "sequence_too_long": (_longer, _other_data),
-    "too_few_rows": (_other_data,),
-    "chat_template_refused": (_spoken, _other_model),
-    "no_chat_template": (_spoken, _other_model),
-    "no_adapter_layers": (_full, _other_model),
-    "disk_full": (_as_it_is,),
-    "no_connection": (_as_it_is, _other_model),
-    "gpu_failed": (_as_it_is,),
-    "killed": (_as_it_is,),
-    "hang": (_as_it_is,),
-    "lost_worker": (_as_it_is,),
-    "unavailable": (_as_it_is,),
-    "invalid": (_other_model, _other_data),
+_FIXES_BY_CODE: dict[str, tuple[_FixFinder, ...]] = {
+    "out_of_memory": (_less_memory, _other_models),
+    "non_finite": (_wider_dtypes, _lower_learning_rate),
+    "steps_left_out": (_wider_dtypes, _lower_learning_rate),
+    "step_left_out": (_lower_learning_rate,),
+    "activations_overflow": (_wider_dtypes, _lower_learning_rate),
+    "gradients_overflow": (_lower_learning_rate,),
+    "gradients_underflow": (_wider_dtypes,),
+    "little_headroom": (_wider_dtypes,),
+    "loss_scale_collapsed": (_wider_dtypes,),
+    "updates_lost": (_wider_dtypes,),
+    "dtype_mismatch": (_wider_dtypes,),
+    "precision_refused": (_wider_dtypes,),
+    "bad_row": (_other_datasets, _chat_templates),
+    "all_labels_masked": (_other_datasets,),
+    "sequence_too_long": (_longer_examples, _other_datasets),
+    "too_few_rows": (_other_datasets,),
+    "chat_template_refused": (_chat_templates, _other_models),
+    "no_chat_template": (_chat_templates, _other_models),
+    "no_adapter_layers": (_full_fine_tune, _other_models),
+    "disk_full": (_unchanged,),
+    "no_connection": (_unchanged, _other_models),
+    "gpu_failed": (_unchanged,),
+    "killed": (_unchanged,),
+    "hang": (_unchanged,),
+    "lost_worker": (_unchanged,),
+    "unavailable": (_unchanged,),
+    "invalid": (_other_models, _other_datasets),
     **dict.fromkeys(
         (
             "gated_model",
@@ -213,6 +213,6 @@ _WAYS: dict[str, tuple[_Way, ...]] = {
             "slow_tokenizer",
             "no_end_token",
         ),
-        (_other_model,),
+        (_other_models,),
     ),
 }

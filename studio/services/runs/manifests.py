@@ -9,20 +9,22 @@ from studio.run_manifest import Manifest
 from studio.services.datasets import datasets, versions
 
 
-def of(db: Session, run: Run, folder: RunDir) -> str:
+def read_json(db: Session, run: Run, folder: RunDir) -> str:
     """Return a run's manifest as JSON: to the letter the one it wrote, if it has written one."""
     if folder.manifest.is_file():
         return folder.manifest.read_text(encoding="utf-8")
-    return known(db, run, folder).model_dump_json(indent=2)
+    return build_manifest(db, run, folder).model_dump_json(indent=2)
 
 
-def known(db: Session, run: Run, folder: RunDir) -> Manifest:
+def build_manifest(db: Session, run: Run, folder: RunDir) -> Manifest:
     """Tell what is known of a run that has not written its own."""
     recipe = run.recipe.model_dump(mode="json")
-    return run_manifest.build_manifest(_spec(db, run, folder), recipe, run.resolved, run.metrics)
+    return run_manifest.build_manifest(
+        _job_spec(db, run, folder), recipe, run.resolved, run.metrics
+    )
 
 
-def _spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
+def _job_spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
     """Return how the run was launched, or would be."""
     if folder.job.is_file():
         return JobSpec.model_validate_json(folder.job.read_text(encoding="utf-8"))
@@ -34,13 +36,13 @@ def _spec(db: Session, run: Run, folder: RunDir) -> JobSpec:
         model=run.recipe.base_model,
         train=folder.root,
         validation=None,
-        dataset=facts_of(db, run),
+        dataset=dataset_facts(db, run),
     )
 
 
-def facts_of(db: Session, run: Run) -> DatasetFacts | None:
+def dataset_facts(db: Session, run: Run) -> DatasetFacts | None:
     """Return what tells the rows of a run from all others, unless they are gone."""
-    found = versions.of_run(db, run)
+    found = versions.find_for_run(db, run)
     if found is None:
         return None
     dataset = datasets.get(db, found.dataset_id)

@@ -11,7 +11,7 @@ from sqlmodel import Session, col, select
 from studio.db.tables import Metric, RunEvent
 from studio.services.runs import artifacts, runs
 
-AROUND = 12
+CONTEXT_LINES = 12
 """Lines of the log before the one of the step, and after it."""
 
 _STEP = re.compile(rb"step (\d+)/")
@@ -19,7 +19,7 @@ _STEP = re.compile(rb"step (\d+)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class LogLine:
     """A line of the log."""
 
     number: int
@@ -30,7 +30,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakage:
+class NonFiniteStep:
     """What is known of a step at which a number was not finite."""
 
     step: int
@@ -40,46 +40,46 @@ class Breakage:
     """All steps that had such a number, the first of them."""
     alarms: Sequence[RunEvent]
     """The run's alarms that name a module, or were raised at this step."""
-    lines: Sequence[Line]
+    lines: Sequence[LogLine]
 
 
-MOST_STEPS = 100
+MAX_STEPS = 100
 
 
-def at(db: Session, run_id: int, step: int, log: Path) -> Breakage:
+def inspect_step(db: Session, run_id: int, step: int, log: Path) -> NonFiniteStep:
     """Gather what is known of a step."""
     broken = (Metric.run_id == run_id, col(Metric.value).is_(None))
     found = select(Metric.key, Metric.non_finite).where(*broken, Metric.step == step)
     steps = select(Metric.step).where(*broken).distinct().order_by(col(Metric.step))
-    alarms = runs.alarms(db, run_id)
-    return Breakage(
+    alarms = runs.list_alarms(db, run_id)
+    return NonFiniteStep(
         step=step,
         numbers=dict(db.exec(found.order_by(col(Metric.key))).all()),
-        steps=db.exec(steps.limit(MOST_STEPS)).all(),
+        steps=db.exec(steps.limit(MAX_STEPS)).all(),
         alarms=[one for one in alarms if one.data["module"] or one.data["step"] == step],
-        lines=_around(log, step),
+        lines=_read_excerpt(log, step),
     )
 
 
-def _around(log: Path, step: int) -> list[Line]:
+def _read_excerpt(log: Path, step: int) -> list[LogLine]:
     """Return the line that a step wrote, with some around it: nothing where there is none."""
     if not log.exists():
         return []
     with log.open("rb") as file:
-        return _cut(enumerate(file, 1), step)
+        return _extract_excerpt(enumerate(file, 1), step)
 
 
-def _cut(lines: Iterable[tuple[int, bytes]], step: int) -> list[Line]:
-    before: deque[tuple[int, bytes]] = deque(maxlen=AROUND)
-    found: list[Line] = []
+def _extract_excerpt(lines: Iterable[tuple[int, bytes]], step: int) -> list[LogLine]:
+    before: deque[tuple[int, bytes]] = deque(maxlen=CONTEXT_LINES)
+    found: list[LogLine] = []
     after = 0
     for number, line in lines:
         told = _STEP.search(line)
         if not found and told and int(told[1]) == step:
-            found = [_line(*one) for one in before]
-            found.append(_line(number, line, is_it=True))
-        elif found and after < AROUND:
-            found.append(_line(number, line))
+            found = [_log_line(*one) for one in before]
+            found.append(_log_line(number, line, is_it=True))
+        elif found and after < CONTEXT_LINES:
+            found.append(_log_line(number, line))
             after += 1
         elif found:
             return found
@@ -87,5 +87,5 @@ def _cut(lines: Iterable[tuple[int, bytes]], step: int) -> list[Line]:
     return found
 
 
-def _line(number: int, line: bytes, *, is_it: bool = False) -> Line:
-    return Line(number=number, text=artifacts.shown(line.rstrip(b"\n")), is_it=is_it)
+def _log_line(number: int, line: bytes, *, is_it: bool = False) -> LogLine:
+    return LogLine(number=number, text=artifacts.clean_line(line.rstrip(b"\n")), is_it=is_it)

@@ -36,25 +36,25 @@ def smaller_batch(recipe: AnyRecipe) -> dict[str, Any]:
     }
 
 
-def await_end(run: Run, why: Failed) -> bool:
+def mark_for_retry(run: Run, why: Failed) -> bool:
     """Note that a run failed which shall be tried again once its process is gone; say whether."""
     wanted = run.recipe.recovery.smaller_batches and run.status.is_live
     if why.code != "out_of_memory" or not wanted or run.status is RunStatus.STOPPING:
         return False
-    if not _changed(run):
+    if not _smaller_recipe(run):
         return False
     run.error_code, run.error_message, run.error_hint = why.code, why.message, why.hint
     return True
 
 
-def awaits(run: Run) -> bool:
+def is_marked_for_retry(run: Run) -> bool:
     return run.status.is_live and bool(run.error_code)
 
 
-def shrink(db: Session, run: Run) -> None:
+def requeue_smaller(db: Session, run: Run) -> None:
     """Queue the run again with smaller batches, from its newest checkpoint if it has one."""
     before = run.recipe.optimisation.per_device_train_batch_size
-    run.recipe = _changed(run) or run.recipe
+    run.recipe = _smaller_recipe(run) or run.recipe
     steps = run.recipe.optimisation
     told = {
         "because": run.error_message,
@@ -65,17 +65,17 @@ def shrink(db: Session, run: Run) -> None:
     }
     run.error_code = run.error_message = run.error_hint = ""
     run.resumes = True
-    states.note(db, run, SHRUNK, told)
+    states.record_event(db, run, SHRUNK, told)
     states.move(db, run, RunStatus.QUEUED, {"because": told["because"], "attempt": run.attempt})
 
 
-def told(db: Session, run_id: int) -> list[dict[str, Any]]:
+def list_shrinks(db: Session, run_id: int) -> list[dict[str, Any]]:
     """Return how often the run was shrunk, oldest first: attempt, from, to, accumulation."""
     query = select(RunEvent).where(RunEvent.run_id == run_id, RunEvent.kind == SHRUNK)
     return [one.data for one in db.exec(query.order_by(col(RunEvent.id)))]
 
 
-def _changed(run: Run) -> AnyRecipe | None:
+def _smaller_recipe(run: Run) -> AnyRecipe | None:
     """Return the recipe with a smaller batch, or None where there is none."""
     change = smaller_batch(run.recipe)
     try:

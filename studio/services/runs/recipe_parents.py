@@ -11,7 +11,7 @@ from studio.services.runs import runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parent:
+class RecipeParent:
     """Where a recipe comes from."""
 
     title: str
@@ -21,7 +21,7 @@ class Parent:
     recipe: AnyRecipe
 
 
-def find(db: Session, source: str) -> Parent:
+def find(db: Session, source: str) -> RecipeParent:
     """Return the run or the experiment that a source names.
 
     Raises:
@@ -32,7 +32,7 @@ def find(db: Session, source: str) -> Parent:
     if kind not in {"run", "experiment"} or not number.isdecimal():
         raise NotFoundError(f"There is no {source} to start from.", hint="Write run:12.")
     found = (runs.get if kind == "run" else experiments.get)(db, int(number))
-    return Parent(
+    return RecipeParent(
         title=f"{kind} {found.id}",
         name=found.name,
         link=f"/{kind}s/{found.id}",
@@ -40,7 +40,7 @@ def find(db: Session, source: str) -> Parent:
     )
 
 
-def parent(db: Session, source: str) -> Parent | None:
+def find_or_none(db: Session, source: str) -> RecipeParent | None:
     """Return what a source names, or None where that is nothing, or gone."""
     try:
         return find(db, source)

@@ -22,23 +22,23 @@ def cancel(db: Session, run_id: int) -> Run:
     if run.status in (RunStatus.QUEUED, RunStatus.PAUSED):
         states.move(db, run, RunStatus.CANCELLED)
         return run
-    return _ask(db, run, RunCommand.CANCEL)
+    return _request(db, run, RunCommand.CANCEL)
 
 
-def keep(db: Session, run_id: int) -> Run:
+def stop_and_keep(db: Session, run_id: int) -> Run:
     """Ask a run to stop, and to save what it has learnt as its result."""
-    return _ask(db, runs.get(db, run_id), RunCommand.KEEP)
+    return _request(db, runs.get(db, run_id), RunCommand.KEEP)
 
 
 def pause(db: Session, run_id: int) -> Run:
     """Ask a run to write a checkpoint and leave its slot."""
-    return _ask(db, runs.get(db, run_id), RunCommand.PAUSE)
+    return _request(db, runs.get(db, run_id), RunCommand.PAUSE)
 
 
 def drain(db: Session, run_id: int) -> None:
     """Ask a run to write a checkpoint and wait in the queue: its worker is leaving."""
     with suppress(ConflictError):
-        _ask(db, runs.get(db, run_id), RunCommand.DRAIN)
+        _request(db, runs.get(db, run_id), RunCommand.DRAIN)
 
 
 def resume(db: Session, run_id: int) -> Run:
@@ -61,7 +61,7 @@ def retry(db: Session, run_id: int) -> Run:
         ConflictError: it has not failed, or left no checkpoint.
 
     """
-    run = _ended_badly(db, run_id)
+    run = _require_failed(db, run_id)
     if run.checkpoint_step is None:
         raise ConflictError(f"Run {run_id} left no checkpoint.", hint="Try it from the start.")
     return _requeue(db, run)
@@ -77,26 +77,26 @@ def restart(db: Session, run_id: int) -> Run:
         ConflictError: it has not failed.
 
     """
-    run = _ended_badly(db, run_id)
+    run = _require_failed(db, run_id)
     for table in (Metric, MetricSummary, Sample):
         db.exec(delete(table).where(col(table.run_id) == run_id))
     run.step = run.resumed_step = run.tokens = 0
     run.epoch, run.metrics, run.resolved = 0.0, {}, {}
     run.checkpoint_step = run.total_steps = None
-    states.note(db, run, runs.RESTARTED)
+    states.record_event(db, run, runs.RESTARTED_KIND)
     _requeue(db, run)
     run.resumes = False
     return run
 
 
-_STRENGTH = (RunCommand.DRAIN, RunCommand.PAUSE, RunCommand.KEEP, RunCommand.CANCEL)
+_REQUEST_ORDER = (RunCommand.DRAIN, RunCommand.PAUSE, RunCommand.KEEP, RunCommand.CANCEL)
 """What was asked may be asked for more strongly, until it is done."""
 
 
-def _ask(db: Session, run: Run, ask: RunCommand) -> Run:
+def _request(db: Session, run: Run, ask: RunCommand) -> Run:
     if run.status is RunStatus.STOPPING:
         asked = run.asked or RunCommand.CANCEL
-        if _STRENGTH.index(ask) <= _STRENGTH.index(asked):
+        if _REQUEST_ORDER.index(ask) <= _REQUEST_ORDER.index(asked):
             raise ConflictError(f"Run {run.id} is already stopping.")
     elif not states.move(db, run, RunStatus.STOPPING, {"asked": ask.value}):
         raise ConflictError(f"Run {run.id} is already {run.status}.")
@@ -104,7 +104,7 @@ def _ask(db: Session, run: Run, ask: RunCommand) -> Run:
     return run
 
 
-def _ended_badly(db: Session, run_id: int) -> Run:
+def _require_failed(db: Session, run_id: int) -> Run:
     run = runs.get(db, run_id)
     if run.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
         raise ConflictError(f"Run {run_id} is {run.status}: there is nothing to try again.")

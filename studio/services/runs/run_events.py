@@ -10,61 +10,61 @@ from studio.db.tables import RunEvent
 from studio.schemas.field_docs import FieldDocs
 
 
-class _Told(FieldDocs, BaseModel):
+class _EventDetails(FieldDocs, BaseModel):
     """Facts of a happening. Older studios told fewer of them, so each may be missing."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
 
-class Nothing(_Told):
+class Nothing(_EventDetails):
     """There is nothing to add."""
 
 
-class Cause(_Told):
+class Cause(_EventDetails):
     because: str = ""
     """Why it went back to the queue by itself; empty when a person put it there."""
     attempt: int | None = None
 
 
-class OfAttempt(_Told):
+class OfAttempt(_EventDetails):
     attempt: int | None = None
 
 
-class Asked(_Told):
+class Asked(_EventDetails):
     asked: str = ""
     """`cancel`, `keep`, `pause` or `drain`."""
 
 
-class AtStep(_Told):
+class AtStep(_EventDetails):
     step: int | None = None
 
 
-class Result(_Told):
+class Result(_EventDetails):
     stopped_at: int | None = None
     """The step at which a person stopped it, keeping what it had learnt."""
 
 
-class Reason(_Told):
+class Reason(_EventDetails):
     code: str = ""
     message: str = ""
     hint: str = ""
 
 
-class Priority(_Told):
+class Priority(_EventDetails):
     priority: int | None = None
 
 
-class Place(_Told):
+class Place(_EventDetails):
     place: int | None = None
     """Counted from one, among those of its priority that wait."""
 
 
-class OnwardFrom(_Told):
+class OnwardFrom(_EventDetails):
     step: int | None = None
     attempt: int | None = None
 
 
-class NewPrecision(_Told):
+class NewPrecision(_EventDetails):
     precision: str = ""
 
 
@@ -73,7 +73,7 @@ class Seen(Reason):
     module: str = ""
 
 
-class _Happened(BaseModel):
+class _EventBase(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
     id: int
@@ -85,107 +85,107 @@ class _Happened(BaseModel):
     @property
     def words(self) -> str:
         """What happened, as a sentence."""
-        in_words = _WORDS.get(self.kind)
+        in_words = _EVENT_SENTENCES.get(self.kind)
         return in_words(self.data) if in_words else f"{self.kind.replace('_', ' ').capitalize()}."
 
 
-class Queued(_Happened):
+class Queued(_EventBase):
     kind: Literal["queued"]
     data: Cause
 
 
-class Starting(_Happened):
+class Starting(_EventBase):
     kind: Literal["starting"]
     data: OfAttempt
 
 
-class Running(_Happened):
+class Running(_EventBase):
     kind: Literal["running"]
     data: Nothing
 
 
-class Stopping(_Happened):
+class Stopping(_EventBase):
     kind: Literal["stopping"]
     data: Asked
 
 
-class Paused(_Happened):
+class Paused(_EventBase):
     kind: Literal["paused"]
     data: AtStep
 
 
-class Succeeded(_Happened):
+class Succeeded(_EventBase):
     kind: Literal["succeeded"]
     data: Result
 
 
-class Failed(_Happened):
+class Failed(_EventBase):
     kind: Literal["failed"]
     data: Reason
 
 
-class Cancelled(_Happened):
+class Cancelled(_EventBase):
     kind: Literal["cancelled"]
     data: AtStep
 
 
-class Held(_Happened):
+class Held(_EventBase):
     kind: Literal["held"]
     data: Nothing
 
 
-class Released(_Happened):
+class Released(_EventBase):
     kind: Literal["released"]
     data: Nothing
 
 
-class Prioritised(_Happened):
+class Prioritised(_EventBase):
     kind: Literal["prioritised"]
     data: Priority
 
 
-class Moved(_Happened):
+class Moved(_EventBase):
     kind: Literal["moved"]
     data: Place
 
 
-class Checkpointed(_Happened):
+class Checkpointed(_EventBase):
     kind: Literal["checkpointed"]
     data: AtStep
 
 
-class Restarted(_Happened):
+class Restarted(_EventBase):
     kind: Literal["restarted"]
     data: Nothing
 
 
-class Resumed(_Happened):
+class Resumed(_EventBase):
     kind: Literal["resumed"]
     data: OnwardFrom
 
 
-class Alarm(_Happened):
+class Alarm(_EventBase):
     kind: Literal["alarm"]
     data: Seen
 
 
-class Pruned(_Happened):
+class Pruned(_EventBase):
     kind: Literal["pruned"]
     data: AtStep
 
 
-class PrecisionChanged(_Happened):
+class PrecisionChanged(_EventBase):
     kind: Literal["precision"]
     data: NewPrecision
 
 
-class Other(_Happened):
+class Other(_EventBase):
     """A kind that this version does not know; a program passes over it."""
 
     data: dict[str, Any]
 
 
-Known = Annotated[
+KnownEvent = Annotated[
     Queued
     | Starting
     | Running
@@ -206,48 +206,50 @@ Known = Annotated[
     | PrecisionChanged,
     Field(discriminator="kind"),
 ]
-Happened = Annotated[Known | Other, Field(union_mode="left_to_right")]
-_HAPPENED: TypeAdapter[Known | Other] = TypeAdapter(Happened)
+AnyEvent = Annotated[KnownEvent | Other, Field(union_mode="left_to_right")]
+_EVENT_ADAPTER: TypeAdapter[KnownEvent | Other] = TypeAdapter(AnyEvent)
 
 
-def told(row: RunEvent) -> Known | Other:
-    return _HAPPENED.validate_python(row, from_attributes=True)
+def to_event(row: RunEvent) -> KnownEvent | Other:
+    return _EVENT_ADAPTER.validate_python(row, from_attributes=True)
 
 
-_ASKED = {
+_REQUEST_SENTENCES = {
     "cancel": "Asked to stop.",
     "keep": "Asked to stop and to keep what it has learnt.",
     "pause": "Asked to pause.",
     "drain": "Asked to pause, because its worker is leaving.",
 }
 
-_WORDS: dict[str, Callable[[Any], str]] = {
+_EVENT_SENTENCES: dict[str, Callable[[Any], str]] = {
     "queued": lambda it: (
         f"Back in the queue. {it.because}" if it.because else "Put into the queue."
     ),
     "starting": lambda it: f"Taken by a worker, attempt {it.attempt or 1}.",
     "running": lambda _: "Began to train.",
-    "stopping": lambda it: _ASKED.get(it.asked, "Asked to stop."),
-    "paused": lambda it: f"Paused{_at(it.step)}.",
-    "succeeded": lambda it: f"Stopped and kept{_at(it.stopped_at)}." if it.stopped_at else "Done.",
+    "stopping": lambda it: _REQUEST_SENTENCES.get(it.asked, "Asked to stop."),
+    "paused": lambda it: f"Paused{_at_step(it.step)}.",
+    "succeeded": lambda it: (
+        f"Stopped and kept{_at_step(it.stopped_at)}." if it.stopped_at else "Done."
+    ),
     "failed": lambda it: it.message or "Failed.",
-    "cancelled": lambda it: f"Cancelled{_at(it.step)}.",
+    "cancelled": lambda it: f"Cancelled{_at_step(it.step)}.",
     "held": lambda _: "Held: it waits until it is released.",
     "released": lambda _: "Released.",
     "prioritised": lambda it: f"Given priority {it.priority}.",
     "moved": lambda it: f"Moved to place {it.place} of those that wait.",
-    "checkpointed": lambda it: f"Wrote a checkpoint{_at(it.step)}.",
+    "checkpointed": lambda it: f"Wrote a checkpoint{_at_step(it.step)}.",
     "restarted": lambda _: "Begun anew: the numbers and answers of before are gone.",
-    "pruned": lambda it: f"Its sweep saw no hope for it{_at(it.step)}.",
+    "pruned": lambda it: f"Its sweep saw no hope for it{_at_step(it.step)}.",
     "resumed": lambda it: f"Went on from step {it.step}.",
     "precision": lambda it: f"Precision set to {it.precision} for the machine of its worker.",
-    "alarm": lambda it: f"{it.message or 'An alarm.'}{_seen(it.step)}",
+    "alarm": lambda it: f"{it.message or 'An alarm.'}{_seen_at_step(it.step)}",
 }
 
 
-def _at(step: int | None) -> str:
+def _at_step(step: int | None) -> str:
     return "" if step is None else f" at step {step}"
 
 
-def _seen(step: int | None) -> str:
+def _seen_at_step(step: int | None) -> str:
     return "" if step is None else f" Seen at step {step}."

@@ -35,15 +35,15 @@ from studio.services.precision.incompatibilities import Refusal
 from studio.services.runs import start_checks, states
 from studio.services.workers import workers
 
-ALARM = "alarm"
+ALARM_KIND = "alarm"
 """The kind of happening that says that a run's numbers break."""
 
-RESTARTED = "restarted"
+RESTARTED_KIND = "restarted"
 """The kind that says that a run begins anew: what its numbers were is told no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class RunFilter:
     """Which runs to list."""
 
     search: str = ""
@@ -67,7 +67,7 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
     if experiment.precision_reason and "precision" not in values:
         # Another model or adapter may have another recommendation.
         values = {**values, "precision": AUTO}
-    resolved = recommendation.resolve(db, with_overrides(experiment.recipe, values))
+    resolved = recommendation.resolve_precision(db, with_overrides(experiment.recipe, values))
     recipe = resolved.recipe
     check(db, recipe)
     run = Run(
@@ -75,17 +75,17 @@ def submit(db: Session, experiment: Experiment, overrides: Mapping[str, Any] | N
         name=experiment.name,
         recipe=recipe,
         precision_reason=resolved.reason,
-        estimate=estimates.keep(db, recipe),
+        estimate=estimates.estimate_record(db, recipe),
         dataset_version_id=versions.require(db, recipe.dataset).id,
         owner_id=current_owner_id() or experiment.owner_id,
     )
     db.add(run)
     db.flush()
-    states.note(db, run, "queued")
+    states.record_event(db, run, "queued")
     return run
 
 
-def again(
+def resubmit(
     db: Session, run_id: int, change: Mapping[str, Any], *, strict: bool | None = False
 ) -> Run:
     """Queue the recipe of a run once more, with some of its values changed.
@@ -107,7 +107,7 @@ def again(
     return made
 
 
-def confirm_precision(db: Session, run: Run, hardware: Hardware) -> None:
+def recheck_precision(db: Session, run: Run, hardware: Hardware) -> None:
     """Choose again what the studio chose, on the machine that is about to train the run.
 
     It may have been chosen while no worker was connected. A run that resumes keeps its precision,
@@ -115,41 +115,41 @@ def confirm_precision(db: Session, run: Run, hardware: Hardware) -> None:
     """
     if not run.precision_reason or run.resumes or run.attempt > 1 or run.sweep_id is not None:
         return
-    facts = recommendation.facts_of(db, run.recipe.base_model)
-    advised = recommendation.advise(run.recipe, facts, hardware)
+    facts = recommendation.load_model_facts(db, run.recipe.base_model)
+    advised = recommendation.recommend(run.recipe, facts, hardware)
     run.precision_reason = advised.sentence
     if advised.mode.name != run.recipe.precision:
         run.recipe = with_overrides(run.recipe, {"precision": advised.mode.name})
-        run.estimate = estimates.keep(db, run.recipe)
-        states.note(db, run, "precision", {"precision": advised.mode.name})
+        run.estimate = estimates.estimate_record(db, run.recipe)
+        states.record_event(db, run, "precision", {"precision": advised.mode.name})
 
 
 def check(db: Session, recipe: AnyRecipe) -> None:
     """Refuse a recipe that could not run, before it waits in the queue for nothing."""
-    if refused := judge(db)(recipe):
+    if refused := make_checker(db)(recipe):
         raise refused
 
 
-def judge(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
+def make_checker(db: Session) -> Callable[[AnyRecipe], InvalidError | None]:
     """Return what says of recipes, at one moment, why they could not run; None of those that can.
 
     What many of them have in common is asked of the database once.
     """
-    hardware = workers.machine(db)
-    facts = cache(partial(recommendation.facts_of, db))
+    hardware = workers.training_hardware(db)
+    facts = cache(partial(recommendation.load_model_facts, db))
     known = cache(partial(datasets.require, db))
     told: dict[object, Sequence[Refusal]] = {}
 
     def look(asked: AnyRecipe) -> Iterator[Conflict | Refusal]:
-        recipe, model = recommendation.resolve(db, asked).recipe, facts(asked.base_model)
+        recipe, model = recommendation.resolve_precision(db, asked).recipe, facts(asked.base_model)
         known(recipe.dataset)
         if found := find_conflict(recipe):
             yield found
         yield from unusable_values(recipe)
-        yield from incompatibilities.refusals(recipe, model, hardware)
+        yield from incompatibilities.check(recipe, model, hardware)
         shared = (recipe.method, recipe.base_model, recipe.dataset, recipe.data)
         if shared not in told:
-            told[shared] = start_checks.of_data(db, recipe)
+            told[shared] = start_checks.check_model_and_data(db, recipe)
         yield from told[shared]
 
     def refusal(recipe: AnyRecipe) -> InvalidError | None:
@@ -187,39 +187,41 @@ def get(db: Session, run_id: int) -> Run:
     return run
 
 
-def known(db: Session, ids: Sequence[int]) -> list[int]:
+def existing_ids(db: Session, ids: Sequence[int]) -> list[int]:
     """Return those numbers that are still a run's."""
     found = set(db.exec(select(Run.id).where(col(Run.id).in_(ids))))
     return [one for one in ids if one in found]
 
 
-def newest(db: Session, which: Filter, *, limit: int, before: int | None = None) -> Sequence[Run]:
+def newest(
+    db: Session, which: RunFilter, *, limit: int, before: int | None = None
+) -> Sequence[Run]:
     """Return matching runs, newest first, those older than run `before`."""
     query = select(Run).order_by(col(Run.id).desc()).limit(limit)
     if which.search:
         # Names are looked through in an index; of the wide rows only those that match are read.
-        query = query.where(col(Run.id).in_(select(Run.id).where(*_matching(which))))
+        query = query.where(col(Run.id).in_(select(Run.id).where(*_filter_conditions(which))))
     else:
-        query = query.where(*_matching(which))
+        query = query.where(*_filter_conditions(which))
     if before is not None:
         query = query.where(col(Run.id) < before)
     return db.exec(query).all()
 
 
-def count(db: Session, which: Filter) -> int:
-    return db.exec(select(func.count(col(Run.id))).where(*_matching(which))).one()
+def count(db: Session, which: RunFilter) -> int:
+    return db.exec(select(func.count(col(Run.id))).where(*_filter_conditions(which))).one()
 
 
-def of_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
-    return newest(db, Filter(experiment_id=experiment_id, archived=True), limit=1000)
+def list_for_experiment(db: Session, experiment_id: int) -> Sequence[Run]:
+    return newest(db, RunFilter(experiment_id=experiment_id, archived=True), limit=1000)
 
 
-def live(db: Session) -> Sequence[Run]:
+def list_live(db: Session) -> Sequence[Run]:
     """Return the runs that own a training process, oldest first."""
     return db.exec(select(Run).where(col(Run.status).in_(LIVE)).order_by(col(Run.id))).all()
 
 
-def following(db: Session, run_ids: Collection[int]) -> Sequence[Run]:
+def list_with_live(db: Session, run_ids: Collection[int]) -> Sequence[Run]:
     """Return the live runs and some others, newest first; runs that were deleted are left out."""
     query = select(Run).where(col(Run.status).in_(LIVE) | col(Run.id).in_(run_ids))
     return db.exec(query.order_by(col(Run.id).desc())).all()
@@ -241,33 +243,35 @@ def delete(db: Session, run_id: int, folder: Path) -> None:
     shutil.rmtree(folder / str(run_id), ignore_errors=True)
 
 
-def happenings(db: Session, run_id: int, *, after: int = 0, limit: int = 200) -> Sequence[RunEvent]:
+def list_events(
+    db: Session, run_id: int, *, after: int = 0, limit: int = 200
+) -> Sequence[RunEvent]:
     query = select(RunEvent).where(RunEvent.run_id == run_id, col(RunEvent.id) > after)
     return db.exec(query.order_by(col(RunEvent.id)).limit(limit)).all()
 
 
-def newest_happenings(db: Session, run_id: int, *, limit: int) -> Sequence[RunEvent]:
+def list_newest_events(db: Session, run_id: int, *, limit: int) -> Sequence[RunEvent]:
     query = select(RunEvent).where(RunEvent.run_id == run_id)
     return db.exec(query.order_by(col(RunEvent.id).desc()).limit(limit)).all()
 
 
-def alarms(db: Session, run_id: int) -> Sequence[RunEvent]:
+def list_alarms(db: Session, run_id: int) -> Sequence[RunEvent]:
     """Return what the run's guard has told, oldest first."""
-    query = select(RunEvent).where(RunEvent.run_id == run_id, *is_alarm())
+    query = select(RunEvent).where(RunEvent.run_id == run_id, *alarm_conditions())
     return db.exec(query.order_by(col(RunEvent.id))).all()
 
 
-def is_alarm() -> tuple[ColumnElement[bool], ...]:
+def alarm_conditions() -> tuple[ColumnElement[bool], ...]:
     """Tell the alarms among happenings: those since the run last began anew."""
     other = aliased(RunEvent)
     newest = select(func.max(other.id)).where(
-        other.run_id == RunEvent.run_id, other.kind == RESTARTED
+        other.run_id == RunEvent.run_id, other.kind == RESTARTED_KIND
     )
     since = func.coalesce(newest.correlate(RunEvent).scalar_subquery(), 0)
-    return col(RunEvent.kind) == ALARM, col(RunEvent.id) > since
+    return col(RunEvent.kind) == ALARM_KIND, col(RunEvent.id) > since
 
 
-def _matching(which: Filter) -> Iterator[ColumnElement[bool]]:
+def _filter_conditions(which: RunFilter) -> Iterator[ColumnElement[bool]]:
     yield col(Run.deleted_at).is_(None)
     if not which.archived:
         yield col(Run.archived_at).is_(None)

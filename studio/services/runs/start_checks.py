@@ -11,19 +11,22 @@ from studio.services.workers import workers
 from studio.weights.model_facts import ModelFacts
 
 
-def of(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
+def check(db: Session, recipe: AnyRecipe, facts: ModelFacts) -> list[Refusal]:
     """Return why a recipe cannot run, worst first; nothing if it can."""
-    return [*incompatibilities.refusals(recipe, facts, workers.machine(db)), *of_data(db, recipe)]
+    return [
+        *incompatibilities.check(recipe, facts, workers.training_hardware(db)),
+        *check_model_and_data(db, recipe),
+    ]
 
 
-def of_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
+def check_model_and_data(db: Session, recipe: AnyRecipe) -> list[Refusal]:
     """Return why its model cannot be had, or cannot learn from its data.
 
     That goes by its method, model, data set and what it does to the rows, and by nothing else.
     """
     return [
-        *base_model_check.refusals(db, recipe),
-        *chat_template_check.refusals(db, recipe),
-        *data_quality.refusals(db, recipe),
-        *token_stats.refusals(db, recipe),
+        *base_model_check.check(db, recipe),
+        *chat_template_check.check(db, recipe),
+        *data_quality.check(db, recipe),
+        *token_stats.check(db, recipe),
     ]

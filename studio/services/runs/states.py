@@ -21,13 +21,13 @@ from studio.db.tables import Run, RunEvent
 from studio.services.notifications import deliveries
 
 _Q, _S, _R, _X = RunStatus.QUEUED, RunStatus.STARTING, RunStatus.RUNNING, RunStatus.STOPPING
-_OVER = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED})
+_ENDED = frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED})
 
-MOVES: dict[RunStatus, frozenset[RunStatus]] = {
+TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     _Q: frozenset({_S, RunStatus.CANCELLED, RunStatus.FAILED}),
     _S: frozenset({_Q, _R, _X, RunStatus.FAILED}),
-    _R: frozenset({_Q, _X, RunStatus.PAUSED}) | _OVER,
-    _X: frozenset({_Q, RunStatus.PAUSED, RunStatus.CANCELLED}) | _OVER,
+    _R: frozenset({_Q, _X, RunStatus.PAUSED}) | _ENDED,
+    _X: frozenset({_Q, RunStatus.PAUSED, RunStatus.CANCELLED}) | _ENDED,
     RunStatus.PAUSED: frozenset({_Q, RunStatus.CANCELLED}),
     RunStatus.FAILED: frozenset({_Q}),
     RunStatus.CANCELLED: frozenset({_Q}),
@@ -36,18 +36,18 @@ MOVES: dict[RunStatus, frozenset[RunStatus]] = {
 
 def move(db: Session, run: Run, to: RunStatus, told: Mapping[str, Any] | None = None) -> bool:
     """Move a run if the diagram above has that arrow. Return whether it moved."""
-    if to not in MOVES.get(run.status, ()):
+    if to not in TRANSITIONS.get(run.status, ()):
         return False
     run.status = to
     run.finished_at = datetime.now(UTC) if to.is_final else None
-    deliveries.announce(db, run, told or {})
+    deliveries.enqueue_for_run(db, run, told or {})
     if not to.is_live:
         run.phase, run.asked = "", None
-    note(db, run, to.value, told)
+    record_event(db, run, to.value, told)
     return True
 
 
-def note(db: Session, run: Run, kind: str, data: Mapping[str, Any] | None = None) -> None:
+def record_event(db: Session, run: Run, kind: str, data: Mapping[str, Any] | None = None) -> None:
     """Write down that something befell the run."""
     assert run.id is not None  # noqa: S101 -- a row that was never flushed is a bug of ours
     db.add(RunEvent(run_id=run.id, kind=kind, data=dict(data or {})))

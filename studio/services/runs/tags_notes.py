@@ -14,10 +14,10 @@ from studio.services.runs import runs
 
 NOTES_LIMIT = 10_000
 TAG_LIMIT = 60
-MOST_TAGS = 30
+MAX_TAGS = 30
 
 
-def rewrite(
+def update(
     db: Session,
     run_id: int,
     *,
@@ -45,7 +45,7 @@ def tag(db: Session, run_ids: Sequence[int], name: str) -> list[int]:
     (wanted,) = clean_tags([name]) or [""]
     if not wanted:
         raise InvalidError("A tag is needed.", hint="Write a word or two.", param="tag")
-    changed = [run for run in of(db, run_ids) if wanted not in run.tags]
+    changed = [run for run in load_runs(db, run_ids) if wanted not in run.tags]
     for run in changed:
         run.tags = clean_tags([*run.tags, wanted])
     return [run.id or 0 for run in changed]
@@ -53,13 +53,13 @@ def tag(db: Session, run_ids: Sequence[int], name: str) -> list[int]:
 
 def untag(db: Session, run_ids: Sequence[int], name: str) -> list[int]:
     """Take a tag off runs. Return those that had it."""
-    changed = [run for run in of(db, run_ids) if name in run.tags]
+    changed = [run for run in load_runs(db, run_ids) if name in run.tags]
     for run in changed:
         run.tags = [one for one in run.tags if one != name]
     return [run.id or 0 for run in changed]
 
 
-def of(db: Session, run_ids: Sequence[int]) -> Sequence[Run]:
+def load_runs(db: Session, run_ids: Sequence[int]) -> Sequence[Run]:
     return db.exec(select(Run).where(col(Run.id).in_(run_ids))).all()
 
 
@@ -92,6 +92,6 @@ def clean_tags(tags: Iterable[str]) -> list[str]:
                 f"A tag has at most {TAG_LIMIT} characters, and no comma or quotation mark.",
                 param="tags",
             )
-    if len(found) > MOST_TAGS:
-        raise InvalidError(f"A run has at most {MOST_TAGS} tags.", param="tags")
+    if len(found) > MAX_TAGS:
+        raise InvalidError(f"A run has at most {MAX_TAGS} tags.", param="tags")
     return found

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
-_ALONE = (
+_UNSPACED_SCRIPTS = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff"
     r"\uf900-\ufaff\uff00-\uffef\U00020000-\U0003ffff"
 )
 """Thai, Lao, Burmese, Khmer, Chinese, Japanese and their punctuation."""
 
-_WORD = re.compile(rf"(?:[{_ALONE}]|[^\s{_ALONE}]+)\s*")
+_WORD = re.compile(rf"(?:[{_UNSPACED_SCRIPTS}]|[^\s{_UNSPACED_SCRIPTS}]+)\s*")
 
-_LEAST_SHARED = 0.2
+_MIN_SHARED = 0.2
 """Of two answers' letters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DiffPiece:
     """Some words of an answer, beside another answer: in both, only here, or only there."""
 
     kind: Literal["same", "added", "gone"]
@@ -28,7 +28,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class SampleAnswer:
     """What one run wrote to one prompt."""
 
     prompt: str
@@ -37,7 +37,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class AnswerScore:
     """How many of the answers to prompts with an expected answer are right."""
 
     right: int
@@ -48,25 +48,25 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class AnswerDiff:
     """One prompt to which not all wrote the same."""
 
     prompt: str
     wanted: str
     reference: str
     is_right: bool | None
-    """Whether the reference's answer is; see `is_right`."""
+    """Whether the reference's answer is; see `is_correct`."""
     others_right: Mapping[str, bool | None]
     """By mode."""
-    others: Mapping[str, list[Piece]]
+    others: Mapping[str, list[DiffPiece]]
     """By mode; a mode that wrote nothing is not among them."""
 
 
-Sheet = Mapping[int, Written]
+AnswersByPrompt = Mapping[int, SampleAnswer]
 """A run's answers by the place of their prompt."""
 
 
-def is_right(answer: str, expected: str) -> bool | None:
+def is_correct(answer: str, expected: str) -> bool | None:
     """Tell whether an answer is the expected text; None where no answer is expected.
 
     Letter case and punctuation count, white space and the Unicode form of a letter do not: a
@@ -74,27 +74,29 @@ def is_right(answer: str, expected: str) -> bool | None:
     """
     if not expected.strip():
         return None
-    return _plain(answer) == _plain(expected)
+    return _normalise(answer) == _normalise(expected)
 
 
-def tally_sheet(sheet: Sheet) -> Tally:
+def score_answers(sheet: AnswersByPrompt) -> AnswerScore:
     """Count the right answers of a run."""
-    return tally(is_right(one.answer, one.wanted) for one in sheet.values())
+    return count_correct(is_correct(one.answer, one.wanted) for one in sheet.values())
 
 
-def tally(judged: Iterable[bool | None]) -> Tally:
+def count_correct(judged: Iterable[bool | None]) -> AnswerScore:
     """Count the right answers among those that were judged."""
     known = [one for one in judged if one is not None]
-    return Tally(sum(known), len(known))
+    return AnswerScore(sum(known), len(known))
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def differing(reference: Sheet, others: Mapping[str, Sheet]) -> list[Row]:
+def diff_answers(
+    reference: AnswersByPrompt, others: Mapping[str, AnswersByPrompt]
+) -> list[AnswerDiff]:
     """Return the prompts to which a mode wrote something else than the reference."""
-    rows = [_row(place, reference[place], others) for place in sorted(reference)]
+    rows = [_diff_row(place, reference[place], others) for place in sorted(reference)]
     return [
         row
         for row in rows
@@ -102,79 +104,85 @@ def differing(reference: Sheet, others: Mapping[str, Sheet]) -> list[Row]:
     ]
 
 
-def count(one: Sheet, other: Sheet) -> int:
+def count_differing(one: AnswersByPrompt, other: AnswersByPrompt) -> int:
     """Return to how many of their common prompts two runs wrote different words."""
     both = one.keys() & other.keys()
     return sum(one[place].answer.split() != other[place].answer.split() for place in both)
 
 
-def compared(text: str, against: str) -> list[Piece]:
+def diff_words(text: str, against: str) -> list[DiffPiece]:
     """Cut an answer into the words that it shares with another and those it does not."""
-    mine, theirs = _words(text), _words(against)
+    mine, theirs = _split_words(text), _split_words(against)
     stripped = [one.strip() for one in theirs], [one.strip() for one in mine]
     # In a long answer the commonest words count as well: they hold its sentences together.
     match = SequenceMatcher(None, *stripped, autojunk=False)
-    pieces: list[Piece] = []
+    pieces: list[DiffPiece] = []
     for kind, start, end, mine_start, mine_end in match.get_opcodes():
         if kind != "equal" and end > start:
-            pieces.append(_piece("gone", theirs[start:end]))
+            pieces.append(_join_words("gone", theirs[start:end]))
         if mine_end > mine_start:
-            pieces.append(_piece("same" if kind == "equal" else "added", mine[mine_start:mine_end]))
+            pieces.append(
+                _join_words("same" if kind == "equal" else "added", mine[mine_start:mine_end])
+            )
     return pieces
 
 
-def is_rewritten(pieces: Sequence[Piece]) -> bool:
+def is_rewritten(pieces: Sequence[DiffPiece]) -> bool:
     """Whether so little is shared that marks on all the rest would only be in the way."""
     lengths = {"same": 0, "added": 0, "gone": 0}
     for piece in pieces:
         lengths[piece.kind] += len(piece.text)
-    return 2 * lengths["same"] < _LEAST_SHARED * sum(lengths.values(), lengths["same"])
+    return 2 * lengths["same"] < _MIN_SHARED * sum(lengths.values(), lengths["same"])
 
 
-def cut(pieces: Sequence[Piece], length: int) -> tuple[list[Piece], list[Piece]]:
+def split_pieces(
+    pieces: Sequence[DiffPiece], length: int
+) -> tuple[list[DiffPiece], list[DiffPiece]]:
     """Part an answer between two words: at most `length` letters before, the rest after."""
     left = length
     for place, piece in enumerate(pieces):
         if len(piece.text) <= left:
             left -= len(piece.text)
             continue
-        at = _words_end(piece.text, left)
-        parts = (Piece(piece.kind, piece.text[:at]), Piece(piece.kind, piece.text[at:]))
+        at = _last_word_end(piece.text, left)
+        parts = (DiffPiece(piece.kind, piece.text[:at]), DiffPiece(piece.kind, piece.text[at:]))
         before, after = ([one] if one.text else [] for one in parts)
         return [*pieces[:place], *before], [*after, *pieces[place + 1 :]]
     return list(pieces), []
 
 
-def _words_end(text: str, most: int) -> int:
+def _last_word_end(text: str, most: int) -> int:
     """Return where the last whole word ends within so many letters."""
     end = 0
-    for word in _words(text):
+    for word in _split_words(text):
         if end + len(word) > most:
             break
         end += len(word)
     return end
 
 
-def _row(place: int, reference: Written, others: Mapping[str, Sheet]) -> Row:
-    return Row(
+def _diff_row(
+    place: int, reference: SampleAnswer, others: Mapping[str, AnswersByPrompt]
+) -> AnswerDiff:
+    return AnswerDiff(
         prompt=reference.prompt,
         wanted=reference.wanted,
         reference=reference.answer,
-        is_right=is_right(reference.answer, reference.wanted),
+        is_right=is_correct(reference.answer, reference.wanted),
         others_right={
-            mode: is_right(sheet[place].answer, reference.wanted)
+            mode: is_correct(sheet[place].answer, reference.wanted)
             for mode, sheet in others.items()
             if place in sheet
         },
         others={
-            mode: compared(sheet[place].answer, reference.answer)
+            mode: diff_words(sheet[place].answer, reference.answer)
             for mode, sheet in others.items()
             if place in sheet
         },
     )
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Return the words of a text, each with the white space after it.
 
     Where a script puts no spaces between words, each of its characters counts as one.
@@ -182,5 +190,5 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def _piece(kind: Literal["same", "added", "gone"], words: Sequence[str]) -> Piece:
-    return Piece(kind, "".join(words))
+def _join_words(kind: Literal["same", "added", "gone"], words: Sequence[str]) -> DiffPiece:
+    return DiffPiece(kind, "".join(words))

@@ -12,18 +12,18 @@ from studio.services.metrics import metric_summaries
 from studio.services.runs import runs
 
 METRIC = "rating"
-WORST, BEST = 1, 5
-FINAL = "after"
+MIN_SCORE, MAX_SCORE = 1, 5
+FINAL_STAGE = "after"
 """The stage of the answers that can be rated: what a run came to, not what it was on the way."""
 
 
-def of(db: Session, run_ids: Sequence[int]) -> dict[int, int]:
+def load_scores(db: Session, run_ids: Sequence[int]) -> dict[int, int]:
     """Return the scores of runs' answers, by the number of the answer."""
     query = select(Rating.sample_id, Rating.score).join(Sample)
     return dict(db.exec(query.where(col(Sample.run_id).in_(run_ids))).all())
 
 
-def final(db: Session, run_id: int, position: int) -> Sample:
+def get_final_sample(db: Session, run_id: int, position: int) -> Sample:
     """Return the answer that a run has given to a prompt in the end.
 
     Raises:
@@ -34,8 +34,8 @@ def final(db: Session, run_id: int, position: int) -> Sample:
     runs.get(db, run_id)
     mine = (Sample.run_id == run_id, Sample.position == position)
     found = {one.stage: one for one in db.exec(select(Sample).where(*mine))}
-    if FINAL in found:
-        return found[FINAL]
+    if FINAL_STAGE in found:
+        return found[FINAL_STAGE]
     if not found:
         raise NotFoundError(f"Run {run_id} has answered no prompt {position}.")
     raise ConflictError(
@@ -44,7 +44,7 @@ def final(db: Session, run_id: int, position: int) -> Sample:
     )
 
 
-def get(db: Session, sample_id: int) -> Sample:
+def get_rateable_sample(db: Session, sample_id: int) -> Sample:
     """Return an answer that can be rated.
 
     Raises:
@@ -55,7 +55,7 @@ def get(db: Session, sample_id: int) -> Sample:
     found = db.get(Sample, sample_id)
     if found is None:
         raise NotFoundError(f"There is no answer {sample_id}.", hint="Its run may be deleted.")
-    return final(db, found.run_id, found.position)
+    return get_final_sample(db, found.run_id, found.position)
 
 
 def score(db: Session, sample: Sample) -> int | None:
@@ -70,8 +70,10 @@ def rate(db: Session, sample: Sample, given: int | None) -> int | None:
         InvalidError: it is not from 1 to 5.
 
     """
-    if given is not None and not WORST <= given <= BEST:
-        raise InvalidError(f"A rating is from {WORST} to {BEST}, not {given}.", param="score")
+    if given is not None and not MIN_SCORE <= given <= MAX_SCORE:
+        raise InvalidError(
+            f"A rating is from {MIN_SCORE} to {MAX_SCORE}, not {given}.", param="score"
+        )
     known = db.get(Rating, sample.id)
     before = known.score if known else None
     if given is None and known is not None:
@@ -81,26 +83,28 @@ def rate(db: Session, sample: Sample, given: int | None) -> int | None:
         made.score, made.rated_at = given, now()
         db.add(made)
     db.flush()
-    _tell(db, runs.get(db, sample.run_id))
+    _update_mean(db, runs.get(db, sample.run_id))
     return before
 
 
-def counts(db: Session, run_ids: Sequence[int]) -> Mapping[int, int]:
+def count_rated(db: Session, run_ids: Sequence[int]) -> Mapping[int, int]:
     """Return how many answers of each run are rated."""
     query = select(Sample.run_id, func.count()).join(Rating)
     query = query.where(col(Sample.run_id).in_(run_ids)).group_by(col(Sample.run_id))
     return dict(db.exec(query).all())
 
 
-def _tell(db: Session, run: Run) -> None:
+def _update_mean(db: Session, run: Run) -> None:
     """Make the mean a metric of the run: the one place where it is written."""
     mine = select(func.avg(Rating.score)).join(Sample).where(Sample.run_id == run.id)
     mean = db.exec(mine).one()
     others = {name: value for name, value in run.metrics.items() if name != METRIC}
     run.metrics = others if mean is None else others | {METRIC: float(mean)}
     # A mean that was taken back was never its best or its worst.
-    for old in metric_summaries.of(db, [run.id or 0], [METRIC]).get(run.id or 0, {}).values():
+    for old in (
+        metric_summaries.load_by_run(db, [run.id or 0], [METRIC]).get(run.id or 0, {}).values()
+    ):
         db.delete(old)
     db.flush()
     if mean is not None:
-        metric_summaries.conclude(db, run.id or 0, {METRIC: float(mean)})
+        metric_summaries.add_final_values(db, run.id or 0, {METRIC: float(mean)})

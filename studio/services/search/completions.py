@@ -13,11 +13,11 @@ from studio.services.runs import tags_notes
 from studio.services.search import query_fields, query_filters, query_parser
 from studio.services.search.query_fields import Field
 
-MOST = 10
-MOST_VALUES = 200
+MAX_SUGGESTIONS = 10
+MAX_VALUES = 200
 """Of a field with more values than these, they are found by what is typed."""
 
-_ORDERED = {
+_NUMBER_SIGNS = {
     "<": "less than",
     ">": "more than",
     "<=": "at most",
@@ -25,14 +25,14 @@ _ORDERED = {
     ":": "is",
     "!=": "is not",
 }
-_PLAIN = {":": "is", "!=": "is not"}
-_WORDS = {":": "has the word", "=": "is exactly", "!=": "is not"}
-_ABOUT = {"is": "how it stands", "has": "what it has"}
-_SPANS = ("10min", "1h", "6h", "1d")
+_CHOICE_SIGNS = {":": "is", "!=": "is not"}
+_TEXT_SIGNS = {":": "has the word", "=": "is exactly", "!=": "is not"}
+_FLAG_TITLES = {"is": "how it stands", "has": "what it has"}
+_SAMPLE_DURATIONS = ("10min", "1h", "6h", "1d")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class Suggestion:
     text: str
     """What takes the place of the word that is written."""
     about: str = ""
@@ -45,57 +45,59 @@ class Completion:
     start: int
     end: int
     """The part of the query that an offer takes the place of."""
-    offers: Sequence[Offer]
+    offers: Sequence[Suggestion]
 
 
-def at(db: Session, query: str, place: int) -> Completion:
+def complete(db: Session, query: str, place: int) -> Completion:
     """Return what may be written at a place of a query, what fits best first."""
-    one = query_parser.unfinished(query, place)
-    told = metric_summaries.keys(db)
-    found = _values(db, one, told) if one.field else _names(one.word, told)
-    return Completion(start=one.start, end=one.end, offers=list(islice(found, MOST)))
+    one = query_parser.partial_term_at(query, place)
+    told = metric_summaries.list_keys(db)
+    found = _suggest_values(db, one, told) if one.field else _suggest_names(one.word, told)
+    return Completion(start=one.start, end=one.end, offers=list(islice(found, MAX_SUGGESTIONS)))
 
 
-def _names(word: str, told: Sequence[str]) -> Iterator[Offer]:
+def _suggest_names(word: str, told: Sequence[str]) -> Iterator[Suggestion]:
     if not word or word.startswith('"'):
         return
     exact = query_fields.find(word, told)
     if exact is not None and exact.kind != "curve":
         for sign, about in _signs(exact).items():
-            yield Offer(f"{word}{sign}", about, is_whole=False)
-    known = [*query_filters.FLAGS, *query_fields.names(told)]
-    for name in _fitting(word, known, lambda name: _title(name, told)):
+            yield Suggestion(f"{word}{sign}", about, is_whole=False)
+    known = [*query_filters.FLAGS, *query_fields.list_names(told)]
+    for name in _rank_matches(word, known, lambda name: _title(name, told)):
         field = query_fields.find(name, told)
         if name != word and (field is None or field.kind != "curve"):
             sign = ":" if field is None else next(iter(_signs(field)))
-            yield Offer(f"{name}{sign}", _title(name, told), is_whole=False)
+            yield Suggestion(f"{name}{sign}", _title(name, told), is_whole=False)
 
 
 def _signs(field: Field) -> dict[str, str]:
     if field.kind in {"number", "span", "moment"}:
-        return _ORDERED
-    return _WORDS if field.kind == "words" else _PLAIN
+        return _NUMBER_SIGNS
+    return _TEXT_SIGNS if field.kind == "words" else _CHOICE_SIGNS
 
 
 def _title(name: str, told: Sequence[str]) -> str:
     field = query_fields.find(name, told)
-    return _ABOUT.get(name, "") if field is None else field.title
+    return _FLAG_TITLES.get(name, "") if field is None else field.title
 
 
-def _values(db: Session, one: query_parser.Unfinished, told: Sequence[str]) -> Iterator[Offer]:
+def _suggest_values(
+    db: Session, one: query_parser.PartialTerm, told: Sequence[str]
+) -> Iterator[Suggestion]:
     field = query_fields.find(one.field, told)
     if field is None:
         known: Iterable[str] = query_filters.FLAGS.get(one.field, ())
     else:
-        known = _known(db, field, one.word)
+        known = _known_values(db, field, one.word)
     return (
-        Offer(query_parser.quoted(value))
-        for value in _fitting(one.word, known)
+        Suggestion(query_parser.quote(value))
+        for value in _rank_matches(one.word, known)
         if value.lower() != one.word.lower()
     )
 
 
-def _known(db: Session, field: Field, word: str) -> Iterable[str]:
+def _known_values(db: Session, field: Field, word: str) -> Iterable[str]:
     match field.kind:
         case "choice":
             return field.choices
@@ -104,23 +106,23 @@ def _known(db: Session, field: Field, word: str) -> Iterable[str]:
         case "tags":
             return tags_notes.known_tags(db)
         case "span":
-            return _SPANS
+            return _SAMPLE_DURATIONS
         case "moment":
             return ("today", "1d", "7d", "30d", f"{datetime.now(UTC):%Y-%m}")
     # What runs told is never the same twice, and notes are no word to choose.
-    return () if field.key or field.name == "notes" else _used(db, field, word)
+    return () if field.key or field.name == "notes" else _used_values(db, field, word)
 
 
-def _used(db: Session, field: Field, word: str) -> list[str]:
+def _used_values(db: Session, field: Field, word: str) -> list[str]:
     """Return the values that runs have, sorted."""
     query = select(field.value).where(col(Run.deleted_at).is_(None), field.value.is_not(None))
     if field.kind == "words":
         query = query.where(field.value.icontains(word, autoescape=True))
-    found = db.exec(query.distinct().order_by(field.value).limit(MOST_VALUES))
+    found = db.exec(query.distinct().order_by(field.value).limit(MAX_VALUES))
     return [f"{one:g}" if isinstance(one, float) else str(one) for one in found if one != ""]
 
 
-def _fitting(
+def _rank_matches(
     word: str, known: Iterable[str], besides: Callable[[str], str] = lambda _name: ""
 ) -> list[str]:
     """Return what has a word in it, or in what is said of it; what begins with it first."""

@@ -9,9 +9,9 @@ from sqlmodel import Session, col, select
 from studio.db.tables import Dataset, Experiment, Model, Run, Study
 from studio.services.runs import runs
 
-Kind = Literal["run", "experiment", "study", "dataset", "model"]
+HitKind = Literal["run", "experiment", "study", "dataset", "model"]
 
-_TABLES: tuple[tuple[Kind, type[Experiment | Study | Dataset | Model]], ...] = (
+_TABLES: tuple[tuple[HitKind, type[Experiment | Study | Dataset | Model]], ...] = (
     ("experiment", Experiment),
     ("study", Study),
     ("dataset", Dataset),
@@ -20,10 +20,10 @@ _TABLES: tuple[tuple[Kind, type[Experiment | Study | Dataset | Model]], ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchHit:
     """Something that has a name and a page."""
 
-    kind: Kind
+    kind: HitKind
     id: int
     name: str
     about: str
@@ -31,23 +31,23 @@ class Found:
     status: str = ""
 
 
-def find(db: Session, words: str, *, limit: int) -> Iterator[Found]:
+def search(db: Session, words: str, *, limit: int) -> Iterator[SearchHit]:
     """Yield what is called so, the newest of each kind first, at most `limit` of a kind.
 
     A number, with or without #, is also a run's. Without words it is simply the newest runs.
     """
     numbered = db.get(Run, int(words.removeprefix("#"))) if _is_number(words) else None
     if numbered is not None:
-        yield _run(numbered)
-    for run in runs.newest(db, runs.Filter(search=words), limit=limit):
+        yield _run_hit(numbered)
+    for run in runs.newest(db, runs.RunFilter(search=words), limit=limit):
         if run is not numbered:
-            yield _run(run)
+            yield _run_hit(run)
     if words:
         for kind, table in _TABLES:
             name = col(table.name)
             named = select(table.id, name).where(name.icontains(words, autoescape=True))
             for number, told in db.exec(named.order_by(col(table.id).desc()).limit(limit)):
-                yield Found(kind=kind, id=number or 0, name=told, about="")
+                yield SearchHit(kind=kind, id=number or 0, name=told, about="")
 
 
 def _is_number(words: str) -> bool:
@@ -55,6 +55,6 @@ def _is_number(words: str) -> bool:
     return digits.isdecimal() and len(digits) < 10  # noqa: PLR2004 -- more fit in no key
 
 
-def _run(run: Run) -> Found:
+def _run_hit(run: Run) -> SearchHit:
     about = f"#{run.id}, {run.recipe.precision}"
-    return Found(kind="run", id=run.id or 0, name=run.name, about=about, status=run.status)
+    return SearchHit(kind="run", id=run.id or 0, name=run.name, about=about, status=run.status)

@@ -22,14 +22,14 @@ from studio.recipe.fields import Section, field_spec, section_types
 from studio.services.compare.compare import LOWER_IS_BETTER
 from studio.services.estimates import run_progress
 
-Kind = Literal["words", "choice", "number", "flag", "moment", "span", "tags", "curve"]
-Sums = Mapping[str, MetricSummary]
+FieldKind = Literal["words", "choice", "number", "flag", "moment", "span", "tags", "curve"]
+SummariesByMetric = Mapping[str, MetricSummary]
 """What a run told, summed up, by metric."""
 
 FORMS = ("last", "best", "min", "max", "smoothed", "mean10", "mean100", "curve")
 """As what a metric can be shown. `best` is there for those of which it is known what is better."""
 
-_COLUMNS = {
+_SUMMARY_COLUMNS = {
     "last": "last",
     "min": "least",
     "max": "greatest",
@@ -43,10 +43,10 @@ _COLUMNS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
     name: str
-    kind: Kind
+    kind: FieldKind
     value: ColumnElement[Any]
     """What the database sorts, groups and compares by."""
-    read: Callable[[Run, Sums], Any]
+    read: Callable[[Run, SummariesByMetric], Any]
     """What is shown of one run."""
     title: str = ""
     """Of what is no metric: their names are put into words where they are shown."""
@@ -63,21 +63,26 @@ class Field:
 def find(name: str, told: Collection[str]) -> Field | None:
     """Return the field of a name; `told` are the metrics that runs have told."""
     plain = _ALIASES.get(name, name)
-    return _OWN.get(plain) or recipe().get(plain) or _leaves().get(plain) or _metric(plain, told)
+    return (
+        _RUN_FIELDS.get(plain)
+        or recipe_fields().get(plain)
+        or _short_names().get(plain)
+        or _metric_field(plain, told)
+    )
 
 
-def names(told: Collection[str]) -> list[str]:
+def list_names(told: Collection[str]) -> list[str]:
     """Return every name there is, those asked for most first."""
     metrics = sorted({*told, *LOWER_IS_BETTER})
-    forms = (f"{key}.{form}" for key in metrics for form in _forms(key))
-    return [*_OWN, *metrics, *recipe(), *forms]
+    forms = (f"{key}.{form}" for key in metrics for form in _metric_forms(key))
+    return [*_RUN_FIELDS, *metrics, *recipe_fields(), *forms]
 
 
 @cache
-def recipe() -> dict[str, Field]:
+def recipe_fields() -> dict[str, Field]:
     """Return the keys of all methods' recipes, by their dotted names."""
     found: dict[str, Field] = {}
-    for one in (one for method in METHODS.values() for one in _knobs(method.recipe)):
+    for one in (one for method in METHODS.values() for one in _recipe_settings(method.recipe)):
         known = found.get(one.name, one)
         # Two kinds of a section, or two methods, may each have their own choices.
         choices = tuple(dict.fromkeys((*known.choices, *one.choices)))
@@ -85,53 +90,55 @@ def recipe() -> dict[str, Field]:
     return found
 
 
-def settings() -> frozenset[str]:
+def setting_names() -> frozenset[str]:
     """Return the names of what the recipe says of a run."""
-    return frozenset({*recipe(), "model", "dataset", "method", "precision"})
+    return frozenset({*recipe_fields(), "model", "dataset", "method", "precision"})
 
 
-def direction(key: str) -> int:
+def metric_direction(key: str) -> int:
     """Return -1 where less of a metric is better, 1 where more is, 0 where nobody knows."""
     return {True: -1, False: 1, None: 0}[LOWER_IS_BETTER.get(key)]
 
 
-def _metric(name: str, told: Collection[str]) -> Field | None:
+def _metric_field(name: str, told: Collection[str]) -> Field | None:
     key, dot, form = name.rpartition(".")
     if not dot or form not in FORMS:
         key, form = name, "last"
     if key not in told and key not in LOWER_IS_BETTER:
         return None
-    if form == "best" and not direction(key):
+    if form == "best" and not metric_direction(key):
         return None
-    column = _column(key, form)
+    column = _summary_column(key, form)
     of_run = (col(MetricSummary.run_id) == col(Run.id), col(MetricSummary.key) == key)
     return Field(
         name=name,
         kind="curve" if form == "curve" else "number",
         value=select(col(getattr(MetricSummary, column))).where(*of_run).scalar_subquery(),
-        read=partial(_told, key, "curve" if form == "curve" else column),
+        read=partial(_metric_value, key, "curve" if form == "curve" else column),
         key=key,
         form=form,
     )
 
 
-def _column(key: str, form: str) -> str:
+def _summary_column(key: str, form: str) -> str:
     if form == "best":
-        return "least" if direction(key) < 0 else "greatest"
-    return _COLUMNS[form]
+        return "least" if metric_direction(key) < 0 else "greatest"
+    return _SUMMARY_COLUMNS[form]
 
 
-def condition(field: Field, compared: Callable[[ColumnElement[Any]], Any]) -> ColumnElement[bool]:
+def build_condition(
+    field: Field, compared: Callable[[ColumnElement[Any]], Any]
+) -> ColumnElement[bool]:
     """Say of a run that a comparison holds of its field; metrics are looked up in their index."""
     if not field.key:
         holds: ColumnElement[bool] = compared(field.value)
         return holds
-    column: Any = col(getattr(MetricSummary, _column(field.key, field.form)))
+    column: Any = col(getattr(MetricSummary, _summary_column(field.key, field.form)))
     mine = (col(MetricSummary.key) == field.key, compared(column))
     return col(Run.id).in_(select(MetricSummary.run_id).where(*mine))
 
 
-def _told(key: str, column: str, _run: Run, sums: Sums) -> Any:  # noqa: ANN401 -- a number or a curve
+def _metric_value(key: str, column: str, _run: Run, sums: SummariesByMetric) -> Any:  # noqa: ANN401 -- a number or a curve
     one = sums.get(key)
     if one is None:
         return None
@@ -142,28 +149,28 @@ def _told(key: str, column: str, _run: Run, sums: Sums) -> Any:  # noqa: ANN401 
     return getattr(one, column)
 
 
-def _forms(key: str) -> Iterator[str]:
-    return (form for form in FORMS if form != "last" and (form != "best" or direction(key)))
+def _metric_forms(key: str) -> Iterator[str]:
+    return (form for form in FORMS if form != "last" and (form != "best" or metric_direction(key)))
 
 
-def _knobs(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[Field]:
+def _recipe_settings(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[Field]:
     for name, info in section.model_fields.items():
         inner = section_types(info.annotation)
         for one in inner:
-            yield from _knobs(one, (*path, name))
+            yield from _recipe_settings(one, (*path, name))
         knob = field_spec(info)
         label = knob.label if knob else name.capitalize()
         if not inner and name != "version":
-            field = _setting((*path, name), info.annotation, label)
+            field = _setting_field((*path, name), info.annotation, label)
             if field:
                 yield field
 
 
-def _setting(path: tuple[str, ...], annotation: object, label: str) -> Field | None:
-    kinds = [one for one in _options(annotation) if one is not type(None)]
+def _setting_field(path: tuple[str, ...], annotation: object, label: str) -> Field | None:
+    kinds = [one for one in _type_options(annotation) if one is not type(None)]
     stored = type_coerce(col(Run.recipe), JSON)[path]
     name = ".".join(path)
-    make = partial(Field, name=name, read=partial(_set, name), title=label)
+    make = partial(Field, name=name, read=partial(_recipe_value, name), title=label)
     if get_origin(kinds[0]) is Literal:
         return make(kind="choice", value=stored.as_string(), choices=get_args(kinds[0]))
     if kinds[0] is bool:
@@ -173,13 +180,13 @@ def _setting(path: tuple[str, ...], annotation: object, label: str) -> Field | N
     return make(kind="words", value=stored.as_string()) if kinds[0] is str else None
 
 
-def _options(annotation: object) -> tuple[Any, ...]:
+def _type_options(annotation: object) -> tuple[Any, ...]:
     if get_origin(annotation) is Literal or not get_args(annotation):
         return (annotation,)
     return get_args(annotation)
 
 
-def _set(name: str, run: Run, _sums: Sums) -> Any:  # noqa: ANN401 -- whatever the recipe holds
+def _recipe_value(name: str, run: Run, _sums: SummariesByMetric) -> Any:  # noqa: ANN401 -- whatever the recipe holds
     value: Any = run.recipe
     for part in name.split("."):
         value = getattr(value, part, None)  # Another kind of adapter has other settings.
@@ -187,14 +194,14 @@ def _set(name: str, run: Run, _sums: Sums) -> Any:  # noqa: ANN401 -- whatever t
 
 
 @cache
-def _leaves() -> dict[str, Field]:
+def _short_names() -> dict[str, Field]:
     """Return the keys that can be called by their last part alone."""
-    counts = Counter(name.rpartition(".")[2] for name in recipe())
-    found = {name.rpartition(".")[2]: one for name, one in recipe().items()}
+    counts = Counter(name.rpartition(".")[2] for name in recipe_fields())
+    found = {name.rpartition(".")[2]: one for name, one in recipe_fields().items()}
     return {leaf: one for leaf, one in found.items() if counts[leaf] == 1}
 
 
-def _own(name: str, kind: Kind, value: Any, title: str, **given: Any) -> Field:  # noqa: ANN401 -- a column of any type
+def _run_field(name: str, kind: FieldKind, value: Any, title: str, **given: Any) -> Field:  # noqa: ANN401 -- a column of any type
     return Field(
         name=name,
         kind=kind,
@@ -205,42 +212,42 @@ def _own(name: str, kind: Kind, value: Any, title: str, **given: Any) -> Field: 
     )
 
 
-def _recipe_key(name: str, key: str, title: str) -> Field:
-    one = recipe()[key]
+def _recipe_alias(name: str, key: str, title: str) -> Field:
+    one = recipe_fields()[key]
     return Field(
         name=name, kind=one.kind, value=one.value, read=one.read, title=title, choices=one.choices
     )
 
 
-_OWN: dict[str, Field] = {
+_RUN_FIELDS: dict[str, Field] = {
     one.name: one
     for one in (
-        _own("name", "words", col(Run.name), "Name"),
-        _own("status", "choice", col(Run.status), "Status", choices=tuple(RunStatus)),
-        _own("tag", "tags", col(Run.tags), "Tags", attribute="tags"),
-        _own("notes", "words", col(Run.notes), "Notes"),
-        _recipe_key("model", "base_model", "Model"),
-        _recipe_key("dataset", "dataset", "Data set"),
-        _recipe_key("method", "method", "Method"),
-        _recipe_key("precision", "precision", "Precision"),
-        _own("created", "moment", col(Run.created_at), "Created", attribute="created_at"),
-        _own("finished", "moment", col(Run.finished_at), "Finished", attribute="finished_at"),
+        _run_field("name", "words", col(Run.name), "Name"),
+        _run_field("status", "choice", col(Run.status), "Status", choices=tuple(RunStatus)),
+        _run_field("tag", "tags", col(Run.tags), "Tags", attribute="tags"),
+        _run_field("notes", "words", col(Run.notes), "Notes"),
+        _recipe_alias("model", "base_model", "Model"),
+        _recipe_alias("dataset", "dataset", "Data set"),
+        _recipe_alias("method", "method", "Method"),
+        _recipe_alias("precision", "precision", "Precision"),
+        _run_field("created", "moment", col(Run.created_at), "Created", attribute="created_at"),
+        _run_field("finished", "moment", col(Run.finished_at), "Finished", attribute="finished_at"),
         Field(
             name="duration",
             kind="span",
             value=seconds_between(col(Run.claimed_at), col(Run.finished_at)),
-            read=lambda run, _sums: run_progress.of(run).total_seconds,
+            read=lambda run, _sums: run_progress.measure(run).total_seconds,
             title="Duration",
         ),
-        _own("step", "number", col(Run.step), "Step"),
-        _own("tokens", "number", col(Run.tokens), "Tokens"),
-        _own("epoch", "number", col(Run.epoch), "Epoch"),
-        _own("error", "words", col(Run.error_code), "Error", attribute="error_code"),
-        _own(
+        _run_field("step", "number", col(Run.step), "Step"),
+        _run_field("tokens", "number", col(Run.tokens), "Tokens"),
+        _run_field("epoch", "number", col(Run.epoch), "Epoch"),
+        _run_field("error", "words", col(Run.error_code), "Error", attribute="error_code"),
+        _run_field(
             "experiment", "number", col(Run.experiment_id), "Experiment", attribute="experiment_id"
         ),
-        _own("study", "number", col(Run.study_id), "Study", attribute="study_id"),
-        _own("id", "number", col(Run.id), "Number"),
+        _run_field("study", "number", col(Run.study_id), "Study", attribute="study_id"),
+        _run_field("id", "number", col(Run.id), "Number"),
     )
 }
 _ALIASES = {

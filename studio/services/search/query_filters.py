@@ -18,11 +18,11 @@ from studio.db.tables import Run
 from studio.db.text_search import contains_text
 from studio.services.search import query_fields
 from studio.services.search.query_fields import Field
-from studio.services.search.query_parser import QueryError, Term, parse, quoted
+from studio.services.search.query_parser import QueryError, Term, parse, quote
 
 Condition = ColumnElement[bool]
 
-ORDERS: dict[str, Callable[[Any, Any], Any]] = {
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     ":": eq,
     "=": eq,
     "<": lt,
@@ -34,29 +34,29 @@ ORDERS: dict[str, Callable[[Any, Any], Any]] = {
 _NO_TAGS = "[]"
 _ARCHIVED, _TRASHED = col(Run.archived_at).is_not(None), col(Run.deleted_at).is_not(None)
 
-_IS: dict[str, Condition] = {
+_IS_FLAGS: dict[str, Condition] = {
     "archived": _ARCHIVED,
     "trashed": _TRASHED,
     "live": col(Run.status).in_(LIVE),
     "waiting": col(Run.status).in_((RunStatus.QUEUED, RunStatus.PAUSED)),
     "held": col(Run.is_held).is_(True),
 }
-_HAS: dict[str, Condition] = {
+_HAS_FLAGS: dict[str, Condition] = {
     "notes": col(Run.notes) != "",
     "tags": cast(col(Run.tags), String) != _NO_TAGS,
     "error": col(Run.error_code) != "",
     "nan": col(Run.id).in_(select(MetricSummary.run_id).where(col(MetricSummary.broken) > 0)),
 }
-FLAGS = {"is": _IS, "has": _HAS}
+FLAGS = {"is": _IS_FLAGS, "has": _HAS_FLAGS}
 """Fields that are words about a run: `is:archived`, `has:notes`."""
 
 _AMOUNT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)([a-z%]*)", re.IGNORECASE)
 _UNITS = {"": 1.0, "%": 0.01, "k": 1e3, "m": 1e6, "b": 1e9, "kb": 1e3, "mb": 1e6, "gb": 1e9}
-_SPANS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DURATION_UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _MOMENT = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 
 
-def conditions(query: str, told: Collection[str]) -> list[Condition]:
+def build_conditions(query: str, told: Collection[str]) -> list[Condition]:
     """Return what a run must be to be found. Archive and trash are searched only when named.
 
     `told` are the metrics that runs have told.
@@ -71,7 +71,7 @@ def conditions(query: str, told: Collection[str]) -> list[Condition]:
     # Whoever looks into the trash wants to see what was archived before, too.
     seen = {"archived", "trashed"} if "trashed" in named else named
     shown = [~condition for name, condition in hidden if name not in seen]
-    return [*shown, *(_condition(term, told) for term in found)]
+    return [*shown, *(_term_condition(term, told) for term in found)]
 
 
 def group_term(field: Field, value: object) -> str:
@@ -81,135 +81,148 @@ def group_term(field: Field, value: object) -> str:
     if isinstance(value, bool):
         return f"{field.name}:{'yes' if value else 'no'}"
     sign = "=" if field.kind == "words" else ":"
-    return f"{field.name}{sign}{quoted(f'{value:g}' if isinstance(value, float) else str(value))}"
+    return f"{field.name}{sign}{quote(f'{value:g}' if isinstance(value, float) else str(value))}"
 
 
-def _condition(term: Term, told: Collection[str]) -> Condition:
+def _term_condition(term: Term, told: Collection[str]) -> Condition:
     if not term.field:
-        one = _words(term.values[0])
+        one = _word_condition(term.values[0])
     elif term.field in FLAGS:
-        one = or_(*(_flag(term, value) for value in term.values))
+        one = or_(*(_flag_condition(term, value) for value in term.values))
     else:
-        field = _field(term, told)
+        field = _require_field(term, told)
         if not term.values:
-            raise _wrong(term, f"After {term.field}{term.sign} a value is missing.")
-        one = or_(*(_compared(field, term, value) for value in term.values))
+            raise _query_error(term, f"After {term.field}{term.sign} a value is missing.")
+        one = or_(*(_field_condition(field, term, value) for value in term.values))
     # What is not known is not so: a run without this metric is found by its negation.
     return ~func.coalesce(one, false()) if term.negated else one
 
 
-def _words(value: str) -> Condition:
+def _word_condition(value: str) -> Condition:
     if re.fullmatch(r"#\d{1,15}", value):
         return col(Run.id) == int(value[1:])
     return or_(contains_text(col(Run.name), value), contains_text(col(Run.notes), value))
 
 
-def _flag(term: Term, value: str) -> Condition:
+def _flag_condition(term: Term, value: str) -> Condition:
     known = FLAGS[term.field]
     if term.sign not in {":", "="} or value not in known:
         hint = f"It can be {', '.join(f'{term.field}:{one}' for one in known)}."
-        raise _wrong(term, f"Nothing can be said by {term.field}{term.sign}{value}.", hint)
+        raise _query_error(term, f"Nothing can be said by {term.field}{term.sign}{value}.", hint)
     return known[value]
 
 
-def _field(term: Term, told: Collection[str]) -> Field:
+def _require_field(term: Term, told: Collection[str]) -> Field:
     field = query_fields.find(term.field, told)
     if field is not None and field.kind != "curve":
         return field
-    close = get_close_matches(term.field, [*query_fields.names(told), *FLAGS], n=1, cutoff=0.6)
+    close = get_close_matches(term.field, [*query_fields.list_names(told), *FLAGS], n=1, cutoff=0.6)
     hint = "To look for the words themselves, put them in quotation marks."
     if close:
         hint = f"Did you mean {close[0]}? {hint}"
-    raise _wrong(term, f"There is no field called {term.field}.", hint)
+    raise _query_error(term, f"There is no field called {term.field}.", hint)
 
 
-def _compared(field: Field, term: Term, value: str) -> Condition:
+def _field_condition(field: Field, term: Term, value: str) -> Condition:
     if value == "*" and term.sign in {":", "="}:
-        return query_fields.condition(field, lambda column: column.is_not(None))
-    by_kind = {"words": _text, "choice": _choice, "tags": _tag, "flag": _yes_or_no}
+        return query_fields.build_condition(field, lambda column: column.is_not(None))
+    by_kind = {
+        "words": _text_condition,
+        "choice": _choice_condition,
+        "tags": _tag_condition,
+        "flag": _bool_condition,
+    }
     if field.kind in by_kind and term.sign not in {":", "="}:
-        raise _wrong(term, f"{term.field} is no number, so it is neither more nor less.")
+        raise _query_error(term, f"{term.field} is no number, so it is neither more nor less.")
     if field.kind in by_kind:
         return by_kind[field.kind](field, term, value)
     if field.kind == "moment":
-        return _moment(field, term, value)
-    return query_fields.condition(field, partial(_ordered, term.sign, _number(field, term, value)))
+        return _moment_condition(field, term, value)
+    return query_fields.build_condition(
+        field, partial(_compare_number, term.sign, _parse_number(field, term, value))
+    )
 
 
-def _ordered(sign: str, number: float, column: Any) -> Any:  # noqa: ANN401 -- a column of any type
-    return ORDERS[sign](column, number)
+def _compare_number(sign: str, number: float, column: Any) -> Any:  # noqa: ANN401 -- a column of any type
+    return OPERATORS[sign](column, number)
 
 
-def _text(field: Field, term: Term, value: str) -> Condition:
+def _text_condition(field: Field, term: Term, value: str) -> Condition:
     if term.sign == "=":
         equal: Condition = field.value == value
         return equal
     return field.value.icontains(value, autoescape=True)
 
 
-def _choice(field: Field, term: Term, value: str) -> Condition:
+def _choice_condition(field: Field, term: Term, value: str) -> Condition:
     known = {one.lower(): one for one in field.choices}
     if value.lower() not in known:
         hint = f"It is one of {', '.join(field.choices)}."
-        raise _wrong(term, f"{term.field} is never {value}.", hint)
+        raise _query_error(term, f"{term.field} is never {value}.", hint)
     equal: Condition = field.value == known[value.lower()]
     return equal
 
 
-def _tag(_field: Field, _term: Term, value: str) -> Condition:
+def _tag_condition(_field: Field, _term: Term, value: str) -> Condition:
     # JSON is compared as the text it is: no function on its parts is the same everywhere.
     kept = cast(type_coerce(col(Run.tags), JSON), String)
     return kept.icontains(json.dumps(value), autoescape=True)
 
 
-def _yes_or_no(field: Field, term: Term, value: str) -> Condition:
+def _bool_condition(field: Field, term: Term, value: str) -> Condition:
     known = {"yes": True, "true": True, "no": False, "false": False}
     if value.lower() not in known:
-        raise _wrong(term, f"{term.field} is yes or no, never {value}.")
+        raise _query_error(term, f"{term.field} is yes or no, never {value}.")
     equal: Condition = field.value == known[value.lower()]
     return equal
 
 
-def _number(field: Field, term: Term, value: str) -> float:
+def _parse_number(field: Field, term: Term, value: str) -> float:
     amount = _AMOUNT.fullmatch(value)
-    units: Mapping[str, float] = _SPANS if field.kind == "span" else _UNITS
+    units: Mapping[str, float] = _DURATION_UNITS if field.kind == "span" else _UNITS
     unit = amount.group(2).lower() if amount else "?"
     if field.kind == "span":
         unit = unit or "s"
     if amount is None or unit not in units:
         example = "90s, 5min, 2h or 3d" if field.kind == "span" else "0.5, 1e-4, 20k or 8GB"
-        raise _wrong(term, f"{value} is no amount.", f"Write {term.field}{term.sign}{example}.")
+        raise _query_error(
+            term, f"{value} is no amount.", f"Write {term.field}{term.sign}{example}."
+        )
     return float(amount.group(1)) * units[unit]
 
 
-def _moment(field: Field, term: Term, value: str) -> Condition:
-    start, end = _day(term, value)
+def _moment_condition(field: Field, term: Term, value: str) -> Condition:
+    start, end = _parse_period(term, value)
     column = field.value
     if term.sign in {":", "="}:
         return and_(column >= start, column < end)
-    return ORDERS[term.sign](column, end if term.sign in {">", "<="} else start)  # type: ignore[no-any-return] # a comparison of columns
+    return OPERATORS[term.sign](column, end if term.sign in {">", "<="} else start)  # type: ignore[no-any-return] # a comparison of columns
 
 
-def _day(term: Term, value: str) -> tuple[datetime, datetime]:
+def _parse_period(term: Term, value: str) -> tuple[datetime, datetime]:
     """Return when a year, month or day begins and ends; `7d` is that long ago."""
     amount = _AMOUNT.fullmatch(value)
     now = datetime.now(UTC)
     try:
-        if amount and amount.group(2).lower() in _SPANS:
-            ago = timedelta(seconds=float(amount.group(1)) * _SPANS[amount.group(2).lower()])
+        if amount and amount.group(2).lower() in _DURATION_UNITS:
+            ago = timedelta(
+                seconds=float(amount.group(1)) * _DURATION_UNITS[amount.group(2).lower()]
+            )
             return now - ago, now if term.sign in {":", "="} else now - ago
         if value == "today":
             start = now.replace(hour=0, minute=0, second=0, microsecond=0)
             return start, start + timedelta(days=1)
         if dated := _MOMENT.fullmatch(value):
-            return _calendar(*(int(part) if part else None for part in dated.groups()))
+            return _calendar_period(*(int(part) if part else None for part in dated.groups()))
     except (ValueError, OverflowError):
         pass
     hint = f"Write {term.field}{term.sign}2026-11-01, 2026-11, today, or 7d for a week ago."
-    raise _wrong(term, f"{value} is no date.", hint)
+    raise _query_error(term, f"{value} is no date.", hint)
 
 
-def _calendar(year: int | None, month: int | None, day: int | None) -> tuple[datetime, datetime]:
+def _calendar_period(
+    year: int | None, month: int | None, day: int | None
+) -> tuple[datetime, datetime]:
     start = datetime(year or 0, month or 1, day or 1, tzinfo=UTC)
     if day:
         return start, start + timedelta(days=1)
@@ -218,11 +231,11 @@ def _calendar(year: int | None, month: int | None, day: int | None) -> tuple[dat
     return start, start.replace(year=start.year + 1)
 
 
-def _wrong(term: Term, message: str, hint: str = "") -> QueryError:
+def _query_error(term: Term, message: str, hint: str = "") -> QueryError:
     return QueryError(message, term.start, term.end, hint=hint)
 
 
-def chips(query: str) -> Sequence[Term]:
+def parse_or_empty(query: str) -> Sequence[Term]:
     """Return the terms to show one by one; none of a query that cannot be understood."""
     try:
         return parse(query)

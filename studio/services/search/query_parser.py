@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from studio.errors import InvalidError
 
-MOST_TERMS = 30
+MAX_TERMS = 30
 """More is no question of a person, and each of them is a part of one SQL statement."""
 
 _FIELD = re.compile(r"([A-Za-z_#][\w.#]*)(>=|<=|!=|[:=<>])")
@@ -55,19 +55,19 @@ def parse(query: str) -> list[Term]:
 
     """
     found: list[Term] = []
-    place = _past_space(query, 0)
+    place = _skip_space(query, 0)
     while place < len(query):
-        term = _term(query, place)
+        term = _read_term(query, place)
         found.append(term)
-        place = _past_space(query, term.end)
-    if len(found) > MOST_TERMS:
-        last = found[MOST_TERMS]
-        raise QueryError(f"A query has at most {MOST_TERMS} parts.", last.start, len(query))
+        place = _skip_space(query, term.end)
+    if len(found) > MAX_TERMS:
+        last = found[MAX_TERMS]
+        raise QueryError(f"A query has at most {MAX_TERMS} parts.", last.start, len(query))
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unfinished:
+class PartialTerm:
     """What is being written at a place of a query."""
 
     start: int
@@ -79,32 +79,32 @@ class Unfinished:
     """Whose value it is; nothing while it is a name, or a word to look for."""
 
 
-def unfinished(query: str, place: int) -> Unfinished:
+def partial_term_at(query: str, place: int) -> PartialTerm:
     """Return what is being written at a place, whether or not the query can be understood."""
-    start = _begin(query, place, str.isspace)
+    start = _piece_start(query, place, str.isspace)
     start += query[start : start + 1] == "-"
     field = _FIELD.match(query[:place], start)
     if field is None:
         rest = re.match(r"[\w.#]*[:=<>!]*", query[place:])
-        return _written(query, start, place, rest)
-    begin = max(field.end(), _begin(query, place, ",".__eq__))
+        return _partial_term(query, start, place, rest)
+    begin = max(field.end(), _piece_start(query, place, ",".__eq__))
     rest = re.match(r'[^\s",]*"?', query[place:])
-    found = _written(query, begin, place, rest)
+    found = _partial_term(query, begin, place, rest)
     return replace(found, field=field.group(1), word=found.word.removeprefix('"'))
 
 
-def without(query: str, term: Term) -> str:
+def remove_term(query: str, term: Term) -> str:
     """Return the query as it is without one of its terms."""
     return " ".join((query[: term.start] + query[term.end :]).split())
 
 
-def quoted(value: str) -> str:
+def quote(value: str) -> str:
     """Write a value so that it is read back as it is; no value holds a quotation mark."""
     plain = re.fullmatch(r"[\w.#/+-]+", value) and not value.startswith("-")
     return value if plain else '"' + value.replace('"', "") + '"'
 
 
-def _begin(query: str, place: int, parts: Callable[[str], bool]) -> int:
+def _piece_start(query: str, place: int, parts: Callable[[str], bool]) -> int:
     """Return where the piece at a place begins; what stands in quotation marks parts nothing."""
     start, is_quoted = 0, False
     for i, sign in enumerate(query[:place]):
@@ -114,22 +114,24 @@ def _begin(query: str, place: int, parts: Callable[[str], bool]) -> int:
     return start
 
 
-def _written(query: str, start: int, place: int, rest: re.Match[str] | None) -> Unfinished:
-    return Unfinished(start=start, end=place + (rest.end() if rest else 0), word=query[start:place])
+def _partial_term(query: str, start: int, place: int, rest: re.Match[str] | None) -> PartialTerm:
+    return PartialTerm(
+        start=start, end=place + (rest.end() if rest else 0), word=query[start:place]
+    )
 
 
-def _term(query: str, start: int) -> Term:
+def _read_term(query: str, start: int) -> Term:
     negated = query[start] == "-" and start + 1 < len(query) and not query[start + 1].isspace()
     place = start + negated
     field = _FIELD.match(query, place)
     if field is None:
-        values, end = _value(query, place)
+        values, end = _read_values(query, place)
         return Term(start=start, end=end, values=values, negated=negated)
     name, sign = field.groups()
     if field.end() == len(query) or query[field.end()].isspace():
         hint = "Write it without a space, as in status:failed or eval_loss<0.5."
         raise QueryError(f"After {name}{sign} a value is missing.", start, field.end(), hint=hint)
-    values, end = _value(query, field.end(), is_list=sign in {":", "=", "!="})
+    values, end = _read_values(query, field.end(), is_list=sign in {":", "=", "!="})
     differs = sign == "!="
     return Term(
         start=start,
@@ -141,18 +143,18 @@ def _term(query: str, start: int) -> Term:
     )
 
 
-def _value(query: str, place: int, *, is_list: bool = False) -> tuple[tuple[str, ...], int]:
+def _read_values(query: str, place: int, *, is_list: bool = False) -> tuple[tuple[str, ...], int]:
     """Read one value, or several with commas between them; return them and where they end."""
     found: list[str] = []
     while True:
-        part, place = _one(query, place)
-        found.extend(_split(part) if is_list and part[:1] != '"' else [part.strip('"')])
+        part, place = _read_value(query, place)
+        found.extend(_split_commas(part) if is_list and part[:1] != '"' else [part.strip('"')])
         if not (is_list and query[place - 1 : place + 1] in {',"', '",'} and place < len(query)):
             return tuple(found), place
         place += query[place] == ","
 
 
-def _one(query: str, place: int) -> tuple[str, int]:
+def _read_value(query: str, place: int) -> tuple[str, int]:
     if query[place : place + 1] == '"':
         quotation = _QUOTED.match(query, place)
         if quotation is None:
@@ -162,10 +164,10 @@ def _one(query: str, place: int) -> tuple[str, int]:
     return (bare.group(), bare.end()) if bare else ("", place)
 
 
-def _split(part: str) -> list[str]:
+def _split_commas(part: str) -> list[str]:
     return [one for one in part.split(",") if one]
 
 
-def _past_space(query: str, place: int) -> int:
+def _skip_space(query: str, place: int) -> int:
     space = _SPACE.match(query, place)
     return space.end() if space else place

@@ -34,7 +34,7 @@ def get(db: Session, view_id: int) -> SavedView:
     return view
 
 
-def listed(db: Session) -> Sequence[SavedView]:
+def list_all(db: Session) -> Sequence[SavedView]:
     return db.exec(select(SavedView).order_by(col(SavedView.name))).all()
 
 

@@ -12,17 +12,17 @@ from studio.db.tables import Run
 from studio.services.metrics import metric_summaries
 from studio.services.search import query_fields, query_filters, run_table
 from studio.services.search.query_fields import Field
-from studio.services.search.run_table import View
+from studio.services.search.run_table import TableView
 
-MOST = 200
+MAX_GROUPS = 200
 """More groups are no grouping."""
 
-KINDS = frozenset({"words", "choice", "number", "flag"})
+GROUPABLE_KINDS = frozenset({"words", "choice", "number", "flag"})
 """What runs can be gathered by."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class GroupStats:
     n: int
     mean: float
     deviation: float | None
@@ -30,52 +30,52 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RunGroup:
     value: Any
     """What its runs have in common; None if that they have it not."""
     count: int
-    spreads: dict[str, Spread]
+    spreads: dict[str, GroupStats]
     """By the name of the column; of numbers only."""
     term: str
     """What is added to the query to find its runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grouped:
+class GroupedRuns:
     field: Field
     columns: Sequence[Field]
-    groups: Sequence[Group]
+    groups: Sequence[RunGroup]
     total: int
 
 
-def of(db: Session, view: View) -> Grouped | None:
+def group_runs(db: Session, view: TableView) -> GroupedRuns | None:
     """Gather the runs of a view; nothing where it is not grouped, or not by what can be.
 
     Raises:
         QueryError: the query cannot be understood.
 
     """
-    told = metric_summaries.keys(db)
+    told = metric_summaries.list_keys(db)
     field = query_fields.find(view.group, told)
-    if field is None or field.kind not in KINDS:
+    if field is None or field.kind not in GROUPABLE_KINDS:
         return None
-    columns = run_table.columns(view, told)
-    which = query_filters.conditions(view.query, told)
-    found = _read(db, field, [one for one in columns if one.is_number], which)
-    return Grouped(
+    columns = run_table.resolve_columns(view, told)
+    which = query_filters.build_conditions(view.query, told)
+    found = _load_groups(db, field, [one for one in columns if one.is_number], which)
+    return GroupedRuns(
         field=field,
         columns=columns,
-        groups=_sorted(found, run_table.order(view, told)),
+        groups=_sort_groups(found, run_table.resolve_order(view, told)),
         total=sum(one.count for one in found),
     )
 
 
-def _read(
+def _load_groups(
     db: Session,
     field: Field,
     numbers: Sequence[Field],
     which: Sequence[ColumnElement[bool]],
-) -> list[Group]:
+) -> list[RunGroup]:
     named: Any = [one.value.label(f"c{i}") for i, one in enumerate(numbers)]
     # The offset keeps databases from looking each number up anew for every sum.
     each = select(field.value.label("common"), *named).select_from(Run).where(*which)
@@ -88,32 +88,32 @@ def _read(
         off = part - (middle or 0.0)
         sums += [func.count(part), func.sum(off), func.sum(off * off)]
     query = select(each.c.common, func.count(), *sums).group_by(each.c.common)
-    rows = db.execute(query.order_by(func.count().desc()).limit(MOST))
-    return [_group(field, numbers, near, row) for row in rows]
+    rows = db.execute(query.order_by(func.count().desc()).limit(MAX_GROUPS))
+    return [_run_group(field, numbers, near, row) for row in rows]
 
 
-def _group(
+def _run_group(
     field: Field, numbers: Sequence[Field], near: Sequence[Any], row: Sequence[Any]
-) -> Group:
+) -> RunGroup:
     common, count, *sums = row
     spreads = {}
     for i, (one, middle) in enumerate(zip(numbers, near, strict=True)):
         n, total, squares = sums[3 * i : 3 * i + 3]
         if n:
-            spreads[one.name] = _spread(n, middle, total, squares)
-    return Group(
+            spreads[one.name] = _to_stats(n, middle, total, squares)
+    return RunGroup(
         value=common, count=count, spreads=spreads, term=query_filters.group_term(field, common)
     )
 
 
-def _spread(n: int, middle: float, total: float, squares: float) -> Spread:
+def _to_stats(n: int, middle: float, total: float, squares: float) -> GroupStats:
     off = total / n
     if n == 1:
-        return Spread(n, middle + off, None)
-    return Spread(n, middle + off, math.sqrt(max(0.0, (squares - n * off * off) / (n - 1))))
+        return GroupStats(n, middle + off, None)
+    return GroupStats(n, middle + off, math.sqrt(max(0.0, (squares - n * off * off) / (n - 1))))
 
 
-def _sorted(found: Sequence[Group], order: run_table.Order) -> list[Group]:
+def _sort_groups(found: Sequence[RunGroup], order: run_table.SortOrder) -> list[RunGroup]:
     """Sort by the mean of a column where the view is sorted by one, else the largest first."""
     name = order.field.name
     known = [one for one in found if name in one.spreads]

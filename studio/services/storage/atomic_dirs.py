@@ -1,7 +1,7 @@
 """Folders that belong to a row: filled aside, moved into place whole, moved away before they go.
 
 Whatever the moment of a crash, a row has its files. What a crash may leave behind is a folder
-without a row, and `sweep` takes it away.
+without a row, and `remove_orphans` takes it away.
 """
 
 import errno
@@ -17,13 +17,13 @@ from sqlmodel import Session
 
 from studio.errors import DiskFullError
 
-_STAGED = ".new-"
-_DISCARDED = ".gone-"
+_STAGING_PREFIX = ".new-"
+_DELETED_PREFIX = ".gone-"
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 @contextmanager
-def room() -> Iterator[None]:
+def explain_disk_full() -> Iterator[None]:
     """Say in words that the disk is full.
 
     Raises:
@@ -41,24 +41,24 @@ def room() -> Iterator[None]:
 
 
 @contextmanager
-def staged(parent: Path) -> Iterator[Path]:
+def staging_dir(parent: Path) -> Iterator[Path]:
     """Make a folder to fill; it is gone afterwards unless it was moved into place."""
-    stage = parent / f"{_STAGED}{uuid4().hex}"
+    stage = parent / f"{_STAGING_PREFIX}{uuid4().hex}"
     try:
-        with room():
+        with explain_disk_full():
             stage.mkdir(parents=True)
             yield stage
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def sync(stage: Path) -> None:
+def sync_dir(stage: Path) -> None:
     """Wait until all that was put into a folder is safe on the disk."""
     for path in (*stage.iterdir(), stage):
         _sync(path)
 
 
-def place(stage: Path, folder: Path) -> None:
+def move_into_place(stage: Path, folder: Path) -> None:
     """Move a filled folder to where its row says it is."""
     if folder.exists():
         # No row has this id yet, so this is what a crash left of another try.
@@ -67,9 +67,9 @@ def place(stage: Path, folder: Path) -> None:
     _sync(folder.parent)
 
 
-def discard(db: Session, folder: Path) -> None:
+def delete_on_commit(db: Session, folder: Path) -> None:
     """Delete a folder once the deletion of its row is committed; put it back if that fails."""
-    gone = folder.with_name(f"{_DISCARDED}{folder.name}-{uuid4().hex}")
+    gone = folder.with_name(f"{_DELETED_PREFIX}{folder.name}-{uuid4().hex}")
     if not folder.exists():
         return
     folder.replace(gone)
@@ -84,18 +84,18 @@ def discard(db: Session, folder: Path) -> None:
             gone.replace(folder)
 
 
-def sweep(parent: Path, names: Container[str]) -> None:
+def remove_orphans(parent: Path, names: Container[str]) -> None:
     """Take away what crashes left, and put back what was about to go when its row stayed."""
-    mend(parent, names)
+    finish_deletions(parent, names)
     for path in sorted(parent.iterdir()) if parent.exists() else []:
-        if path.name.startswith(_STAGED) or _is_orphan(path, names):
+        if path.name.startswith(_STAGING_PREFIX) or _is_orphan(path, names):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def mend(parent: Path, names: Container[str]) -> None:
+def finish_deletions(parent: Path, names: Container[str]) -> None:
     """End the deletions that a crash cut off, or put back what has its row still."""
-    for path in sorted(parent.glob(f"{_DISCARDED}*")):
-        owner = path.name.removeprefix(_DISCARDED).rpartition("-")[0]
+    for path in sorted(parent.glob(f"{_DELETED_PREFIX}*")):
+        owner = path.name.removeprefix(_DELETED_PREFIX).rpartition("-")[0]
         if owner in names and not (parent / owner).exists():
             path.replace(parent / owner)
         else:

@@ -23,18 +23,18 @@ from studio.errors import ConflictError, DiskFullError, UnavailableError
 Role = Literal["web", "worker"]
 
 ROLES: tuple[Role, ...] = ("web", "worker")
-HOME = "home.lock"
-FILES = frozenset({HOME, *(f"{role}.lock" for role in ROLES)})
+HOME_LOCK = "home.lock"
+LOCK_FILES = frozenset({HOME_LOCK, *(f"{role}.lock" for role in ROLES)})
 
-JOIN_SECONDS = 60.0
+SHARED_TIMEOUT_SECONDS = 60.0
 """How long to wait for someone who upgrades or restores the home."""
-ALONE_SECONDS = 3.0
+EXCLUSIVE_TIMEOUT_SECONDS = 3.0
 """How long to wait for others who leave the home, or open it, at this very moment."""
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 @contextmanager
-def only_one(
+def single_process(
     home: Path, role: Role, address: str, *, patience_seconds: float = 0.0
 ) -> Iterator[None]:
     """Hold the folder for one process of a kind, at once or when another has just left.
@@ -52,8 +52,8 @@ def only_one(
                 break
             except BlockingIOError as error:
                 if time.monotonic() >= end:
-                    raise _taken(home) from error
-                time.sleep(_LOOK_SECONDS)
+                    raise _in_use_error(home) from error
+                time.sleep(_POLL_SECONDS)
         lock.truncate(0)
         now = datetime.now().astimezone()
         lock.write(f"process {os.getpid()} since {now:%Y-%m-%d %H:%M}, {address}")
@@ -62,7 +62,7 @@ def only_one(
 
 
 @contextmanager
-def usable(home: Path) -> Iterator[None]:
+def explain_os_errors(home: Path) -> Iterator[None]:
     """Say in words why a folder cannot be used.
 
     Raises:
@@ -83,7 +83,7 @@ def usable(home: Path) -> Iterator[None]:
         ) from error
 
 
-class Share:
+class HomeLock:
     """A part in the home, for as long as it is open: with others, or for a while alone.
 
     Raises:
@@ -94,11 +94,11 @@ class Share:
 
     def __init__(self, home: Path) -> None:
         self._home = home
-        with usable(home):
+        with explain_os_errors(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = os.open(home / HOME, os.O_RDWR | os.O_CREAT, 0o600)
+            self._file = os.open(home / HOME_LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            self._take(fcntl.LOCK_SH, JOIN_SECONDS)
+            self._take(fcntl.LOCK_SH, SHARED_TIMEOUT_SECONDS)
         except ConflictError:
             self.close()
             raise
@@ -111,11 +111,11 @@ class Share:
             ConflictError: others use the home; the message says who.
 
         """
-        self._take(fcntl.LOCK_EX, ALONE_SECONDS)
+        self._take(fcntl.LOCK_EX, EXCLUSIVE_TIMEOUT_SECONDS)
         try:
             yield
         finally:
-            self._take(fcntl.LOCK_SH, JOIN_SECONDS)
+            self._take(fcntl.LOCK_SH, SHARED_TIMEOUT_SECONDS)
 
     def close(self) -> None:
         if self._file >= 0:
@@ -131,27 +131,27 @@ class Share:
                 # Two who wait for each other's share must both let go of their own.
                 fcntl.flock(self._file, fcntl.LOCK_UN)
                 if time.monotonic() > end:
-                    raise _taken(self._home) from error
-                time.sleep(_LOOK_SECONDS)
+                    raise _in_use_error(self._home) from error
+                time.sleep(_POLL_SECONDS)
             else:
                 return
 
 
 def _lock_file(home: Path, role: Role) -> TextIO:
-    with usable(home):
+    with explain_os_errors(home):
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         return (home / f"{role}.lock").open("a+", encoding="utf-8")
 
 
-def _taken(home: Path) -> ConflictError:
-    told = "; ".join(f"{role}: {who}" for role in ROLES if (who := holder(home, role)))
+def _in_use_error(home: Path) -> ConflictError:
+    told = "; ".join(f"{role}: {who}" for role in ROLES if (who := describe_holder(home, role)))
     return ConflictError(
         f"Another studio already uses {home} ({told or 'it is being changed or copied'}).",
         hint="Open that one, or end it, or choose another folder with STUDIO_HOME.",
     )
 
 
-def holder(home: Path, role: Role) -> str:
+def describe_holder(home: Path, role: Role) -> str:
     """Return what the process that holds a lock says of itself, or nothing if nobody does."""
     path = home / f"{role}.lock"
     if not path.exists():

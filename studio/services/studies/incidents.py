@@ -9,9 +9,9 @@ from sqlmodel import Session, col, select
 from studio.db.tables import Metric, Run, RunEvent
 from studio.services.runs import runs
 
-Kind = Literal["alarm", "skipped", "broken"]
+IncidentKind = Literal["alarm", "skipped", "broken"]
 
-_MOST_SPELLS = 100
+_MAX_SPELLS = 100
 """Spells of one kind in a run; steps that would make more are drawn as one."""
 
 
@@ -22,7 +22,7 @@ class Incident:
     precision: str
     seed: int
     run_id: int
-    kind: Kind
+    kind: IncidentKind
     first: int
     last: int
     count: int = 1
@@ -37,38 +37,42 @@ class Timeline:
     """In the order of their steps."""
 
 
-def of(db: Session, made: Sequence[Run]) -> Timeline:
+def build_timeline(db: Session, made: Sequence[Run]) -> Timeline:
     """Gather what went wrong with the numbers of these runs, and when."""
     by_id = {run.id or 0: run for run in made}
     steps = max((run.total_steps or run.step for run in made), default=0)
-    found = [*_alarms(db, by_id), *_skipped(db, by_id), *_broken(db, by_id)]
-    gap = max(1, steps // _MOST_SPELLS)
-    return Timeline(steps=steps, incidents=sorted(_spells(found, gap), key=_place))
+    found = [
+        *_load_alarms(db, by_id),
+        *_find_skipped_steps(db, by_id),
+        *_find_broken_steps(db, by_id),
+    ]
+    gap = max(1, steps // _MAX_SPELLS)
+    return Timeline(steps=steps, incidents=sorted(_join_spells(found, gap), key=_sort_key))
 
 
-def _alarms(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
-    query = select(RunEvent).where(col(RunEvent.run_id).in_(by_id), *runs.is_alarm())
+def _load_alarms(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
+    query = select(RunEvent).where(col(RunEvent.run_id).in_(by_id), *runs.alarm_conditions())
     for one in db.exec(query.order_by(col(RunEvent.id))):
-        yield _at(by_id[one.run_id], "alarm", one.data["step"], text=one.data["message"])
+        yield _incident_at(by_id[one.run_id], "alarm", one.data["step"], text=one.data["message"])
 
 
-def _skipped(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
+def _find_skipped_steps(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
     """Tell where the count of skipped steps has risen, and by how much."""
     before: dict[int, float] = {}
-    for one in _told(db, by_id, "skipped_steps"):
+    for one in _load_metrics(db, by_id, "skipped_steps"):
         now = one.value or 0
         risen = round(now - before.get(one.run_id, 0))
         before[one.run_id] = now
         if risen > 0:
-            yield _at(by_id[one.run_id], "skipped", one.step, count=risen)
+            yield _incident_at(by_id[one.run_id], "skipped", one.step, count=risen)
 
 
-def _broken(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
-    for one in _told(db, by_id, "loss", broken=True):
-        yield _at(by_id[one.run_id], "broken", one.step)
+def _find_broken_steps(db: Session, by_id: dict[int, Run]) -> Iterator[Incident]:
+    for one in _load_metrics(db, by_id, "loss", broken=True):
+        yield _incident_at(by_id[one.run_id], "broken", one.step)
 
 
-def _told(
+def _load_metrics(
     db: Session, by_id: dict[int, Run], key: str, *, broken: bool = False
 ) -> Sequence[Metric]:
     query = select(Metric).where(col(Metric.run_id).in_(by_id), Metric.key == key)
@@ -77,7 +81,9 @@ def _told(
     return db.exec(query.order_by(col(Metric.run_id), col(Metric.step))).all()
 
 
-def _at(run: Run, kind: Kind, step: int, *, count: int = 1, text: str = "") -> Incident:
+def _incident_at(
+    run: Run, kind: IncidentKind, step: int, *, count: int = 1, text: str = ""
+) -> Incident:
     return Incident(
         precision=run.recipe.precision,
         seed=run.recipe.optimisation.seed,
@@ -90,22 +96,22 @@ def _at(run: Run, kind: Kind, step: int, *, count: int = 1, text: str = "") -> I
     )
 
 
-def _spells(found: Iterable[Incident], gap: int) -> list[Incident]:
+def _join_spells(found: Iterable[Incident], gap: int) -> list[Incident]:
     """Join what follows its like within a gap; alarms each say something of their own."""
     joined: list[Incident] = []
     for one in found:
         before = joined[-1] if joined else None
-        if before and one.kind != "alarm" and _is_next(before, one, gap):
+        if before and one.kind != "alarm" and _continues(before, one, gap):
             joined[-1] = replace(before, last=one.last, count=before.count + one.count)
         else:
             joined.append(one)
     return joined
 
 
-def _is_next(before: Incident, one: Incident, gap: int) -> bool:
+def _continues(before: Incident, one: Incident, gap: int) -> bool:
     same = (before.kind, before.run_id) == (one.kind, one.run_id)
     return same and one.first - before.last <= gap
 
 
-def _place(one: Incident) -> tuple[int, int]:
+def _sort_key(one: Incident) -> tuple[int, int]:
     return one.first, one.run_id

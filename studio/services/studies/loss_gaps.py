@@ -5,24 +5,24 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 
 from studio.services.metrics.metrics import Series
-from studio.services.studies.study_statistics import ENOUGH, REFERENCE
+from studio.services.studies.study_statistics import MIN_SEEDS, REFERENCE
 
-Lines = Mapping[tuple[str, int], Series]
+CurvesByMode = Mapping[tuple[str, int], Series]
 """A metric by mode and seed, all on one x axis."""
 
 
-def gaps(lines: Lines) -> dict[str, Series]:
+def compute_gaps(lines: CurvesByMode) -> dict[str, Series]:
     """Return for each mode the mean, least and greatest gap over its seeds.
 
     The reference lies at zero, in a band of one standard deviation of its own seeds.
     """
     modes = dict.fromkeys(mode for mode, _seed in lines if mode != REFERENCE)
-    found = {mode: _gap(lines, mode) for mode in modes}
+    found = {mode: _mode_gap(lines, mode) for mode in modes}
     reference = [line for (mode, _seed), line in lines.items() if mode == REFERENCE]
-    return {REFERENCE: _band(reference)} | found if reference else {}
+    return {REFERENCE: _noise_band(reference)} | found if reference else {}
 
 
-def _gap(lines: Lines, mode: str) -> Series:
+def _mode_gap(lines: CurvesByMode, mode: str) -> Series:
     own = {seed: line for (name, seed), line in lines.items() if name == mode}
     both = [
         (line.mean, lines[REFERENCE, seed].mean)
@@ -39,10 +39,10 @@ def _gap(lines: Lines, mode: str) -> Series:
     )
 
 
-def _band(reference: Sequence[Series]) -> Series:
+def _noise_band(reference: Sequence[Series]) -> Series:
     columns = zip(*(line.mean for line in reference), strict=True)
     known = [[value for value in column if value is not None] for column in columns]
-    spreads = [stdev(column) if len(column) >= ENOUGH else None for column in known]
+    spreads = [stdev(column) if len(column) >= MIN_SEEDS else None for column in known]
     return Series(
         mean=[0.0 if column else None for column in known],
         min=[None if spread is None else -spread for spread in spreads],

@@ -16,24 +16,24 @@ from studio.services.compare import compare
 from studio.services.runs import runs
 from studio.services.studies.study_statistics import REFERENCE
 
-MOST_RUNS = compare.MOST_RUNS
-SEEDS = 3
+MAX_RUNS = compare.MAX_RUNS
+DEFAULT_SEEDS = 3
 """As many as it takes to see how far seeds scatter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StudyPlan:
     """What a study tries."""
 
     modes: Sequence[str]
-    seeds: int = SEEDS
+    seeds: int = DEFAULT_SEEDS
     """How many, counted from zero."""
     max_steps: int | None = None
     """None leaves the length to the recipe."""
 
 
 def create(
-    db: Session, experiment: Experiment, plan: Plan, recipe: AnyRecipe | None = None
+    db: Session, experiment: Experiment, plan: StudyPlan, recipe: AnyRecipe | None = None
 ) -> Study:
     """Queue the runs of a study: every mode with every seed, of the experiment's recipe or another.
 
@@ -44,10 +44,10 @@ def create(
         InvalidError: the reference is missing, there are too many runs, or a mode cannot run here.
 
     """
-    modes, values = _checked(plan), (recipe or experiment.recipe).model_dump()
+    modes, values = _validate_modes(plan), (recipe or experiment.recipe).model_dump()
     # All that can be refused is looked at before anything is written.
     for mode in modes:
-        changed = merge(values, _changes(mode, 0, plan.max_steps))
+        changed = merge(values, _recipe_changes(mode, 0, plan.max_steps))
         runs.check(db, runs.with_overrides(experiment.recipe, changed))
     study = Study(
         experiment_id=experiment.id or 0,
@@ -60,13 +60,13 @@ def create(
     db.flush()
     for seed in study.seeds:
         for mode in modes:
-            changed = merge(values, _changes(mode, seed, plan.max_steps))
+            changed = merge(values, _recipe_changes(mode, seed, plan.max_steps))
             run = runs.submit(db, experiment, changed)
             run.study_id, run.name = study.id, _run_name(study.name, mode, seed)
     return study
 
 
-def refusal(db: Session, recipe: AnyRecipe, mode: str) -> str:
+def explain_refusal(db: Session, recipe: AnyRecipe, mode: str) -> str:
     """Say why a recipe cannot run in a mode here, or nothing if it can."""
     try:
         runs.check(db, runs.with_overrides(recipe, {"precision": mode}))
@@ -75,7 +75,7 @@ def refusal(db: Session, recipe: AnyRecipe, mode: str) -> str:
     return ""
 
 
-def source(db: Session, name: str) -> tuple[Experiment, AnyRecipe]:
+def resolve_source(db: Session, name: str) -> tuple[Experiment, AnyRecipe]:
     """Return what `run:12` or `experiment:3` names, with the recipe that would be tried.
 
     Raises:
@@ -117,11 +117,11 @@ def delete(db: Session, study_id: int) -> None:
     db.delete(study)
 
 
-def runs_of(db: Session, study_id: int) -> Sequence[Run]:
+def list_runs(db: Session, study_id: int) -> Sequence[Run]:
     return db.exec(select(Run).where(Run.study_id == study_id).order_by(col(Run.id))).all()
 
 
-def _checked(plan: Plan) -> list[str]:
+def _validate_modes(plan: StudyPlan) -> list[str]:
     modes = list(dict.fromkeys(plan.modes))
     if unknown := [mode for mode in modes if mode not in PRECISIONS]:
         raise InvalidError(f"There is no precision called {unknown[0]}.", param="modes")
@@ -131,9 +131,9 @@ def _checked(plan: Plan) -> list[str]:
             hint=f"{REFERENCE} is what the others are measured against.",
             param="modes",
         )
-    if plan.seeds < 1 or plan.seeds * len(modes) > MOST_RUNS:
+    if plan.seeds < 1 or plan.seeds * len(modes) > MAX_RUNS:
         raise InvalidError(
-            f"A study has between 1 and {MOST_RUNS} runs; this would be "
+            f"A study has between 1 and {MAX_RUNS} runs; this would be "
             f"{len(modes)} precisions with {plan.seeds} seeds.",
             hint="Choose fewer of either.",
             param="seeds",
@@ -141,7 +141,7 @@ def _checked(plan: Plan) -> list[str]:
     return modes
 
 
-def _changes(mode: str, seed: int, max_steps: int | None) -> dict[str, Any]:
+def _recipe_changes(mode: str, seed: int, max_steps: int | None) -> dict[str, Any]:
     steps = {} if max_steps is None else {"max_steps": max_steps}
     return {
         "precision": mode,

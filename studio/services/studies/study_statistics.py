@@ -20,17 +20,17 @@ from statistics import fmean, stdev
 from typing import Literal
 
 State = Literal["waiting", "going", "done", "failed", "cancelled"]
-Versus = Literal["reference", "nothing", "unknown", "within", "above", "below"]
+GapVerdict = Literal["reference", "nothing", "unknown", "within", "above", "below"]
 
 REFERENCE = "fp32"
 """The precision that the others are measured against."""
 
-ENOUGH = 2
+MIN_SEEDS = 2
 """Seeds without which nothing can be said about noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class StudyRun:
     """One run of a study, as far as it has come."""
 
     precision: str
@@ -62,7 +62,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class SampleStats:
     """A number measured `n` times. Runs without a finite number are not among them."""
 
     mean: float
@@ -72,27 +72,27 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class PrecisionResult:
     """What is known of one mode."""
 
     precision: str
     states: Mapping[State, int]
     step: int | None
     """Where the losses were taken; None is the end."""
-    loss: Estimate | None
-    gap: Estimate | None
-    noise: Estimate | None
+    loss: SampleStats | None
+    gap: SampleStats | None
+    noise: SampleStats | None
     """The reference's own loss at that place: its spread is the seed noise."""
-    versus: Versus
+    versus: GapVerdict
     lost: float | None
     """Share of the reference's improvement; None where that or the gap is no more than noise."""
     lost_since: int | None
     """The step of the first validation, from which improvement is counted."""
     not_finite: int
     """Runs whose validation loss was not finite there."""
-    speed: Estimate | None
+    speed: SampleStats | None
     """Of the runs that are done; while none is, of those that go on."""
-    speed_ratio: Estimate | None
+    speed_ratio: SampleStats | None
     """Seed by seed, so that it has a spread: a busy machine shows in it."""
     memory: float | None
     """The most that any of these runs needed."""
@@ -116,34 +116,36 @@ class Finding:
         return self.states.get("cancelled", 0)
 
 
-def findings(trials: Sequence[Trial]) -> list[Finding]:
+def compare_precisions(trials: Sequence[StudyRun]) -> list[PrecisionResult]:
     """Return what is known of each mode, in the order of the trials; the reference first."""
     modes = dict.fromkeys(trial.precision for trial in trials)
     ordered = sorted(modes, key=lambda mode: mode != REFERENCE)
     by_mode = {mode: [one for one in trials if one.precision == mode] for mode in ordered}
-    return [_finding(mode, own, by_mode.get(REFERENCE, ())) for mode, own in by_mode.items()]
+    return [
+        _precision_result(mode, own, by_mode.get(REFERENCE, ())) for mode, own in by_mode.items()
+    ]
 
 
-def estimate(values: Iterable[float | None]) -> Estimate | None:
+def summarise(values: Iterable[float | None]) -> SampleStats | None:
     """Summarise the finite ones of some measurements; None when there are none."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None
-    return Estimate(fmean(known), stdev(known) if len(known) >= ENOUGH else None, len(known))
+    return SampleStats(fmean(known), stdev(known) if len(known) >= MIN_SEEDS else None, len(known))
 
 
-def versus(gap: Estimate | None, noise: Estimate | None) -> Versus:
+def judge_gap(gap: SampleStats | None, noise: SampleStats | None) -> GapVerdict:
     """Say where a gap lies against the seed noise; unknown unless both have two seeds."""
     if gap is None:
         return "nothing"
-    if noise is None or noise.spread is None or gap.n < ENOUGH:
+    if noise is None or noise.spread is None or gap.n < MIN_SEEDS:
         return "unknown"
     if abs(gap.mean) <= noise.spread:
         return "within"
     return "above" if gap.mean > 0 else "below"
 
 
-def lost(
+def improvement_lost(
     starts: Sequence[tuple[float, float]], ends: Sequence[tuple[float, float]], noise: float
 ) -> float | None:
     """Return which share of the reference's improvement a mode lost; pairs of (mode, reference).
@@ -159,7 +161,9 @@ def lost(
     return 1 - (began - ended) / (began_ref - ended_ref)
 
 
-def pairs(own: Sequence[Trial], reference: Sequence[Trial]) -> list[tuple[Trial, Trial]]:
+def pair_by_seed(
+    own: Sequence[StudyRun], reference: Sequence[StudyRun]
+) -> list[tuple[StudyRun, StudyRun]]:
     """Put each trial beside the reference's trial of the same seed; lost ones are left out."""
     by_seed = {trial.seed: trial for trial in reference if not trial.is_lost}
     return [
@@ -167,40 +171,52 @@ def pairs(own: Sequence[Trial], reference: Sequence[Trial]) -> list[tuple[Trial,
     ]
 
 
-def place(trials: Sequence[Trial]) -> int | None:
+def comparison_step(trials: Sequence[StudyRun]) -> int | None:
     """Return the step at which trials can be compared: None, the end, if any of them is done."""
     if any(trial.state == "done" for trial in trials):
         return None
-    return _last_common([trial for trial in trials if trial.validations])
+    return _last_common_step([trial for trial in trials if trial.validations])
 
 
-def _finding(mode: str, own: Sequence[Trial], reference: Sequence[Trial]) -> Finding:
-    compared = _comparable(pairs(own, reference))
-    step = _place_of_pairs(compared) if compared else place(own)
-    gap = estimate(starmap(_difference, _values(compared, step)))
-    noise = estimate(trial.at(step) for trial in reference)
-    since = _first_common([trial for pair in compared for trial in pair])
-    memory = _most(_telling(own))
+def _precision_result(
+    mode: str, own: Sequence[StudyRun], reference: Sequence[StudyRun]
+) -> PrecisionResult:
+    compared = _comparable_pairs(pair_by_seed(own, reference))
+    step = _step_of_pairs(compared) if compared else comparison_step(own)
+    gap = summarise(starmap(_difference, _paired_losses(compared, step)))
+    noise = summarise(trial.at(step) for trial in reference)
+    since = _first_common_step([trial for pair in compared for trial in pair])
+    memory = _peak_memory(_measured_runs(own))
     is_reference = mode == REFERENCE
-    judged = "reference" if is_reference else versus(gap, noise)
+    judged = "reference" if is_reference else judge_gap(gap, noise)
     # Start and end must be of the same runs: one that broke in between is in neither.
-    whole = [pair for pair in compared if _values([pair], since) and _values([pair], step)]
-    improved = (_values(whole, since), _values(whole, step), (noise and noise.spread) or 0)
-    return Finding(
+    whole = [
+        pair for pair in compared if _paired_losses([pair], since) and _paired_losses([pair], step)
+    ]
+    improved = (
+        _paired_losses(whole, since),
+        _paired_losses(whole, step),
+        (noise and noise.spread) or 0,
+    )
+    return PrecisionResult(
         precision=mode,
         states=Counter(trial.state for trial in own),
         step=step,
-        loss=estimate(trial.at(step) for trial in own),
+        loss=summarise(trial.at(step) for trial in own),
         gap=None if is_reference else gap,
         noise=noise,
         versus=judged,
-        lost=None if since is None or judged in {"reference", "within"} else lost(*improved),
+        lost=None
+        if since is None or judged in {"reference", "within"}
+        else improvement_lost(*improved),
         lost_since=since,
-        not_finite=sum(_is_broken(trial.at(step)) for trial in own),
-        speed=estimate(trial.tokens_per_second for trial in _telling(own)),
-        speed_ratio=None if is_reference else estimate(starmap(_speed_ratio, compared)),
+        not_finite=sum(_is_non_finite(trial.at(step)) for trial in own),
+        speed=summarise(trial.tokens_per_second for trial in _measured_runs(own)),
+        speed_ratio=None if is_reference else summarise(starmap(_speed_ratio, compared)),
         memory=memory,
-        memory_ratio=None if is_reference else _ratio(memory, _most(_telling(reference))),
+        memory_ratio=None
+        if is_reference
+        else _ratio(memory, _peak_memory(_measured_runs(reference))),
         memory_estimate=max(
             (one.estimated_bytes for one in own if one.estimated_bytes is not None), default=None
         ),
@@ -210,18 +226,22 @@ def _finding(mode: str, own: Sequence[Trial], reference: Sequence[Trial]) -> Fin
     )
 
 
-def _comparable(found: Sequence[tuple[Trial, Trial]]) -> list[tuple[Trial, Trial]]:
+def _comparable_pairs(
+    found: Sequence[tuple[StudyRun, StudyRun]],
+) -> list[tuple[StudyRun, StudyRun]]:
     """Keep the pairs that are done, or while none is, those that share a validated step."""
     done = [pair for pair in found if all(one.state == "done" for one in pair)]
-    return done or [pair for pair in found if _last_common(pair) is not None]
+    return done or [pair for pair in found if _last_common_step(pair) is not None]
 
 
-def _place_of_pairs(compared: Sequence[tuple[Trial, Trial]]) -> int | None:
+def _step_of_pairs(compared: Sequence[tuple[StudyRun, StudyRun]]) -> int | None:
     flat = [trial for pair in compared for trial in pair]
-    return None if all(trial.state == "done" for trial in flat) else _last_common(flat)
+    return None if all(trial.state == "done" for trial in flat) else _last_common_step(flat)
 
 
-def _values(compared: Sequence[tuple[Trial, Trial]], step: int | None) -> list[tuple[float, float]]:
+def _paired_losses(
+    compared: Sequence[tuple[StudyRun, StudyRun]], step: int | None
+) -> list[tuple[float, float]]:
     """Return the finite losses of each pair at a place; a pair with a broken one is left out."""
     found = [(mode.at(step), reference.at(step)) for mode, reference in compared]
     return [
@@ -235,19 +255,19 @@ def _difference(mine: float, theirs: float) -> float:
     return mine - theirs
 
 
-def _common(trials: Sequence[Trial]) -> set[int]:
+def _common_steps(trials: Sequence[StudyRun]) -> set[int]:
     return set.intersection(*(set(trial.validations) for trial in trials)) if trials else set()
 
 
-def _last_common(trials: Sequence[Trial]) -> int | None:
-    return max(_common(trials), default=None)
+def _last_common_step(trials: Sequence[StudyRun]) -> int | None:
+    return max(_common_steps(trials), default=None)
 
 
-def _first_common(trials: Sequence[Trial]) -> int | None:
-    return min(_common(trials), default=None)
+def _first_common_step(trials: Sequence[StudyRun]) -> int | None:
+    return min(_common_steps(trials), default=None)
 
 
-def _telling(trials: Sequence[Trial]) -> list[Trial]:
+def _measured_runs(trials: Sequence[StudyRun]) -> list[StudyRun]:
     """Keep the trials whose costs are known: the finished ones, or while none is, those going."""
     for state in ("done", "going"):
         if found := [trial for trial in trials if trial.state == state]:
@@ -255,11 +275,11 @@ def _telling(trials: Sequence[Trial]) -> list[Trial]:
     return []
 
 
-def _speed_ratio(mine: Trial, theirs: Trial) -> float | None:
+def _speed_ratio(mine: StudyRun, theirs: StudyRun) -> float | None:
     return _ratio(mine.tokens_per_second, theirs.tokens_per_second)
 
 
-def _most(trials: Sequence[Trial]) -> float | None:
+def _peak_memory(trials: Sequence[StudyRun]) -> float | None:
     return max(
         (one.peak_memory_bytes for one in trials if one.peak_memory_bytes is not None), default=None
     )
@@ -269,5 +289,5 @@ def _ratio(mine: float | None, theirs: float | None) -> float | None:
     return mine / theirs if mine is not None and theirs else None
 
 
-def _is_broken(value: float | None) -> bool:
+def _is_non_finite(value: float | None) -> bool:
     return value is not None and not math.isfinite(value)

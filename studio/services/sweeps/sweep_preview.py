@@ -31,21 +31,21 @@ from studio.services.workers import workers
 
 Strategy = Literal["grid", "random", "tpe"]
 Direction = Literal["minimise", "maximise"]
-Settings = dict[str, Scalar]
+TrialSettings = dict[str, Scalar]
 """What one run tries: a value for each knob that varies, by dotted names."""
 
-MOST_RUNS = 500
-MOST_AT_ONCE = 64
-COUNT = 20
+MAX_RUNS = 500
+MAX_PARALLEL = 64
+DEFAULT_RUNS = 20
 """How many runs a sweep has that is no grid, unless a person says."""
-SAMPLED = 24
+SAMPLE_SIZE = 24
 """How many settings stand for those that nobody can know yet."""
-TRIES = 30
+MAX_REDRAWS = 30
 """How often a draw is made again that was made before or cannot run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SweepPlan:
     """What a sweep tries, and how it chooses."""
 
     space: SearchSpace
@@ -60,7 +60,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedSettings:
     """Why some settings cannot run here."""
 
     message: str
@@ -71,16 +71,16 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prospect:
+class SweepPreview:
     space: SearchSpace
     """What varies, in values as the recipe has them."""
     count: int
     """How many runs there will be."""
     looked_at: int
     """How many settings were looked at, those that cannot run among them."""
-    planned: Sequence[Settings]
+    planned: Sequence[TrialSettings]
     """What is tried, in order; empty where each follows from those before."""
-    refused: Sequence[Refused]
+    refused: Sequence[RefusedSettings]
     at_once: int = 1
     seconds: float | None = None
     """From the first run's start to the last one's end. None: nobody has timed such runs."""
@@ -92,48 +92,48 @@ class Prospect:
         return sum(one.count for one in self.refused)
 
 
-def of(db: Session, recipe: AnyRecipe, plan: Plan) -> Prospect:
+def preview(db: Session, recipe: AnyRecipe, plan: SweepPlan) -> SweepPreview:
     """Look at all that a sweep will try, or at some of it where that follows from its runs.
 
     Raises:
         InvalidError: the plan makes no sense, or nothing of it can run here.
 
     """
-    space = typed(recipe, plan.space)
-    count = _count(plan, space)
-    wanted = SAMPLED if plan.strategy == "tpe" else count
-    drawn = _points(space) if plan.strategy == "grid" else draws(space, plan.seed)
-    sound: list[Settings] = []
+    space = convert_space(recipe, plan.space)
+    count = _count_runs(plan, space)
+    wanted = SAMPLE_SIZE if plan.strategy == "tpe" else count
+    drawn = _grid_points(space) if plan.strategy == "grid" else draw_settings(space, plan.seed)
+    sound: list[TrialSettings] = []
     recipes: list[AnyRecipe] = []
-    reasons: dict[tuple[str, str], list[Settings]] = {}
+    reasons: dict[tuple[str, str], list[TrialSettings]] = {}
     limit = count if plan.strategy == "grid" else wanted * 4
-    refusal = runs.judge(db)
+    refusal = runs.make_checker(db)
     for settings in _distinct(recipe, islice(drawn, limit)):
-        tried = laid_over(recipe, settings)
+        tried = apply_settings(recipe, settings)
         if why := refusal(tried):
             reasons.setdefault((why.message, why.hint), []).append(settings)
         else:
             sound.append(settings)
-            recipes.append(recommendation.resolve(db, tried).recipe)
+            recipes.append(recommendation.resolve_precision(db, tried).recipe)
         if len(sound) == wanted:
             break
     if not sound:
         message, hint = next(iter(reasons))
         raise InvalidError(f"None of this can run here. {message}", hint=hint, param="space")
-    known = _lasting(db, recipes, count if plan.strategy == "tpe" else len(sound))
-    at_once = max(1, min(plan.parallel, workers.slots(db)))
-    return Prospect(
+    known = _estimate_seconds(db, recipes, count if plan.strategy == "tpe" else len(sound))
+    at_once = max(1, min(plan.parallel, workers.count_slots(db)))
+    return SweepPreview(
         space=space,
         count=count if plan.strategy == "tpe" else len(sound),
         looked_at=len(sound) + sum(map(len, reasons.values())),
         planned=[] if plan.strategy == "tpe" else sound,
-        refused=[_told(*reason, settings) for reason, settings in reasons.items()],
+        refused=[_refused_settings(*reason, settings) for reason, settings in reasons.items()],
         at_once=at_once,
         **{name: value / at_once for name, value in known.items()},
     )
 
 
-def typed(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> SearchSpace:
+def convert_space(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> SearchSpace:
     """Return a space whose values are what the recipe makes of them.
 
     Raises:
@@ -142,12 +142,12 @@ def typed(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> SearchSpace:
     """
     made: SearchSpace = {}
     for name, one in space.items():
-        beside = _kind(recipe, space, name)
+        beside = _required_switch(recipe, space, name)
         if isinstance(one, Values):
-            values = [_typed(recipe, name, value, beside) for value in one.values]
+            values = [_convert_value(recipe, name, value, beside) for value in one.values]
             made[name] = Values(values=values)
             continue
-        ends = [_typed(recipe, name, end, beside) for end in (one.low, one.high)]
+        ends = [_convert_value(recipe, name, end, beside) for end in (one.low, one.high)]
         about = one.model_dump() | dict(zip(("low", "high"), ends, strict=True))
         try:
             ranged = Range.model_validate(about)
@@ -160,21 +160,21 @@ def typed(recipe: AnyRecipe, space: Mapping[str, Distribution]) -> SearchSpace:
     return made
 
 
-def laid_over(recipe: AnyRecipe, settings: Settings) -> AnyRecipe:
-    return runs.with_overrides(recipe, nest(counting(recipe, settings).items()))
+def apply_settings(recipe: AnyRecipe, settings: TrialSettings) -> AnyRecipe:
+    return runs.with_overrides(recipe, nest(effective_settings(recipe, settings).items()))
 
 
-def counting(recipe: AnyRecipe, settings: Settings) -> Settings:
+def effective_settings(recipe: AnyRecipe, settings: TrialSettings) -> TrialSettings:
     """Return the settings that count: a rank is none where no adapter is trained."""
     return variants.active_settings(type(recipe), flatten(recipe.model_dump()), settings)
 
 
-def draws(space: SearchSpace, seed: int) -> Iterator[Settings]:
+def draw_settings(space: SearchSpace, seed: int) -> Iterator[TrialSettings]:
     """Draw settings at random, each only once; the same for the same seed."""
     dice = random.Random(seed)  # noqa: S311 -- no secret
     seen: set[tuple[Scalar, ...]] = set()
     while len(seen) < count_combinations(space):
-        for _ in range(TRIES * 10):
+        for _ in range(MAX_REDRAWS * 10):
             settings = {name: one.draw(dice) for name, one in space.items()}
             if (key := tuple(settings.values())) not in seen:
                 break
@@ -184,21 +184,21 @@ def draws(space: SearchSpace, seed: int) -> Iterator[Settings]:
         yield settings
 
 
-def in_words(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """Write settings for a title: the knobs' own names, and their values."""
     return " ".join(
         f"{name.rpartition('.')[2]}={value_text(one)}" for name, one in settings.items()
     )
 
 
-def _count(plan: Plan, space: SearchSpace) -> int:
-    _check(plan, space)
+def _count_runs(plan: SweepPlan, space: SearchSpace) -> int:
+    _check_plan(plan, space)
     combinations = count_combinations(space)
     if plan.strategy == "grid":
         return int(combinations)
-    count = COUNT if plan.count is None else plan.count
-    if not 1 <= count <= MOST_RUNS:
-        raise InvalidError(f"A sweep has between 1 and {MOST_RUNS} runs.", param="count")
+    count = DEFAULT_RUNS if plan.count is None else plan.count
+    if not 1 <= count <= MAX_RUNS:
+        raise InvalidError(f"A sweep has between 1 and {MAX_RUNS} runs.", param="count")
     if count > combinations:
         raise InvalidError(
             f"There are only {combinations:.0f} combinations.",
@@ -208,13 +208,13 @@ def _count(plan: Plan, space: SearchSpace) -> int:
     return count
 
 
-def _check(plan: Plan, space: SearchSpace) -> None:
+def _check_plan(plan: SweepPlan, space: SearchSpace) -> None:
     if count_combinations(space) < 2:  # noqa: PLR2004 -- one is no choice
         raise InvalidError(
             "Nothing varies yet.", hint="Give a knob several values, or a range.", param="space"
         )
-    if not 1 <= plan.parallel <= MOST_AT_ONCE:
-        raise InvalidError(f"Between 1 and {MOST_AT_ONCE} runs go on at once.", param="parallel")
+    if not 1 <= plan.parallel <= MAX_PARALLEL:
+        raise InvalidError(f"Between 1 and {MAX_PARALLEL} runs go on at once.", param="parallel")
     if plan.is_pruning and plan.strategy != "tpe":
         raise InvalidError(
             "Only a search by TPE stops hopeless runs early.",
@@ -231,30 +231,32 @@ def _check(plan: Plan, space: SearchSpace) -> None:
                 param=name,
             )
     count = count_combinations(space)
-    if count > MOST_RUNS:
+    if count > MAX_RUNS:
         raise InvalidError(
-            f"A sweep has at most {MOST_RUNS} runs; this grid has {count:,.0f}.",
+            f"A sweep has at most {MAX_RUNS} runs; this grid has {count:,.0f}.",
             hint="Take fewer values, or search at random.",
             param="space",
         )
 
 
-def _points(space: SearchSpace) -> Iterator[Settings]:
+def _grid_points(space: SearchSpace) -> Iterator[TrialSettings]:
     for values in product(*(one.points() or () for one in space.values())):
         yield dict(zip(space, values, strict=True))
 
 
-def _distinct(recipe: AnyRecipe, drawn: Iterable[Settings]) -> Iterator[Settings]:
+def _distinct(recipe: AnyRecipe, drawn: Iterable[TrialSettings]) -> Iterator[TrialSettings]:
     """Yield what counts of settings, each only once."""
     seen: set[frozenset[tuple[str, Scalar]]] = set()
     for settings in drawn:
-        told = counting(recipe, settings)
+        told = effective_settings(recipe, settings)
         if (key := frozenset(told.items())) not in seen:
             seen.add(key)
             yield told
 
 
-def _kind(recipe: AnyRecipe, space: Mapping[str, Distribution], name: str) -> list[tuple[str, str]]:
+def _required_switch(
+    recipe: AnyRecipe, space: Mapping[str, Distribution], name: str
+) -> list[tuple[str, str]]:
     """Return what else must be set for a knob to count, as far as the sweep can.
 
     Raises:
@@ -274,7 +276,7 @@ def _kind(recipe: AnyRecipe, space: Mapping[str, Distribution], name: str) -> li
     return [(one.switch, fitting[0])]
 
 
-def _typed(
+def _convert_value(
     recipe: AnyRecipe, name: str, value: Scalar, beside: Sequence[tuple[str, str]]
 ) -> Scalar:
     meant = None if value == "none" else value
@@ -290,18 +292,24 @@ def _typed(
     return found
 
 
-def _told(message: str, hint: str, settings: Sequence[Settings]) -> Refused:
-    return Refused(message=message, hint=hint, count=len(settings), example=in_words(settings[0]))
+def _refused_settings(
+    message: str, hint: str, settings: Sequence[TrialSettings]
+) -> RefusedSettings:
+    return RefusedSettings(
+        message=message, hint=hint, count=len(settings), example=format_settings(settings[0])
+    )
 
 
-def _lasting(db: Session, recipes: Sequence[AnyRecipe], count: int) -> dict[str, float]:
+def _estimate_seconds(db: Session, recipes: Sequence[AnyRecipe], count: int) -> dict[str, float]:
     """Return the seconds that all runs take one after the other, and between which; or nothing."""
-    known = estimates.known(db)
+    known = estimates.load_inputs(db)
     version = cache(partial(versions.require, db))
     total: dict[str, float] = {}
     for tried in recipes:
-        alike = reference_runs.like(known.precedents, tried)
-        made = run_duration.of(tried, version(tried.dataset), known.lengths(tried), alike)
+        alike = reference_runs.find_similar(known.precedents, tried)
+        made = run_duration.estimate_time(
+            tried, version(tried.dataset), known.lengths(tried), alike
+        )
         for name in ("seconds", "least_seconds", "most_seconds"):
             value = getattr(made, name)
             if value is None:

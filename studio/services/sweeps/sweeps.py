@@ -16,25 +16,25 @@ from studio.services.accounts import owners
 from studio.services.queue import queue
 from studio.services.runs import run_commands, runs, states
 from studio.services.sweeps import sweep_preview
-from studio.services.sweeps.sweep_preview import Plan, Prospect, Settings
+from studio.services.sweeps.sweep_preview import SweepPlan, SweepPreview, TrialSettings
 
-MOST_REFUSED = 50
+MAX_REFUSED = 50
 """After so many proposals that cannot run, there is no hope for another."""
 
-BATCH = 8
+MAX_QUEUED_AT_ONCE = 8
 """How many runs are queued in one go: others want to write, too."""
 
 _TRAINING = frozenset({RunStatus.STARTING, RunStatus.RUNNING})
-_BUSY = frozenset({RunStatus.QUEUED, RunStatus.STOPPING}) | _TRAINING
+_UNFINISHED = frozenset({RunStatus.QUEUED, RunStatus.STOPPING}) | _TRAINING
 """What keeps the next run waiting. One that a person has paused does not."""
 
 
 def create(
     db: Session,
     experiment: Experiment,
-    plan: Plan,
+    plan: SweepPlan,
     recipe: AnyRecipe | None = None,
-    prospect: Prospect | None = None,
+    prospect: SweepPreview | None = None,
 ) -> Sweep:
     """Begin a sweep over an experiment's recipe or another; a worker queues its runs.
 
@@ -49,7 +49,7 @@ def create(
     """
     owners.require(db, "experiments", [experiment.id or 0])
     recipe = recipe or experiment.recipe
-    prospect = prospect or sweep_preview.of(db, recipe, plan)
+    prospect = prospect or sweep_preview.preview(db, recipe, plan)
     sweep = Sweep(
         experiment_id=experiment.id or 0,
         name=experiment.name,
@@ -83,13 +83,13 @@ def newest(db: Session, *, limit: int, before: int | None = None) -> Sequence[Sw
     return db.exec(query).all()
 
 
-def running(db: Session) -> Sequence[Sweep]:
+def list_running(db: Session) -> Sequence[Sweep]:
     """Return the sweeps that go on by themselves, oldest first."""
     query = select(Sweep).where(Sweep.status == SweepStatus.RUNNING).order_by(col(Sweep.id))
     return db.exec(query).all()
 
 
-def stand(db: Session, sweep: Sweep) -> tuple[object, ...]:
+def change_marker(db: Session, sweep: Sweep) -> tuple[object, ...]:
     """Return what changes whenever there is something to be done for a sweep."""
     rows = db.exec(
         select(Run.id, Run.status).where(Run.sweep_id == sweep.id).order_by(col(Run.id))
@@ -102,14 +102,14 @@ def stand(db: Session, sweep: Sweep) -> tuple[object, ...]:
     return (sweep.submitted, len(sweep.refused), told, *rows)
 
 
-def wanted(db: Session, sweep: Sweep) -> int:
+def count_queueable(db: Session, sweep: Sweep) -> int:
     """Return how many runs a sweep may queue in one go."""
-    busy = select(func.count()).where(Run.sweep_id == sweep.id, col(Run.status).in_(_BUSY))
+    busy = select(func.count()).where(Run.sweep_id == sweep.id, col(Run.status).in_(_UNFINISHED))
     room = sweep.parallel - db.exec(busy).one()
-    return max(0, min(room, sweep.count - sweep.submitted, BATCH))
+    return max(0, min(room, sweep.count - sweep.submitted, MAX_QUEUED_AT_ONCE))
 
 
-def advance(db: Session, sweep_id: int, proposed: Sequence[Settings] = ()) -> None:
+def advance(db: Session, sweep_id: int, proposed: Sequence[TrialSettings] = ()) -> None:
     """Queue the runs there is room for, as planned or proposed, and end a sweep that is done.
 
     All that it goes by is in the database, and is written with the runs: whoever is killed in the
@@ -118,11 +118,11 @@ def advance(db: Session, sweep_id: int, proposed: Sequence[Settings] = ()) -> No
     sweep = get(db, sweep_id)
     if sweep.status is not SweepStatus.RUNNING:
         return
-    room = wanted(db, sweep)
+    room = count_queueable(db, sweep)
     following = sweep.planned[sweep.submitted :] or proposed
     for settings in following[:room]:
         _submit(db, sweep, settings)
-    if len(sweep.refused) >= MOST_REFUSED:
+    if len(sweep.refused) >= MAX_REFUSED:
         _end(sweep, SweepStatus.FAILED)
     elif sweep.submitted == sweep.count and not _unfinished(db, sweep):
         _end(sweep, SweepStatus.FINISHED)
@@ -134,8 +134,8 @@ def prune(db: Session, sweep: Sweep, run_ids: Sequence[int]) -> None:
         run = db.get(Run, run_id)
         if run is not None and run.status is RunStatus.RUNNING:
             run.is_pruned = True
-            states.note(db, run, "pruned", {"sweep": sweep.id, "step": run.step})
-            run_commands.keep(db, run_id)
+            states.record_event(db, run, "pruned", {"sweep": sweep.id, "step": run.step})
+            run_commands.stop_and_keep(db, run_id)
 
 
 def pause(db: Session, sweep_id: int) -> Sweep:
@@ -173,11 +173,11 @@ def stop(db: Session, sweep_id: int) -> Sweep:
     if sweep.status.is_final:
         raise ConflictError(f"Sweep {sweep_id} has already ended.")
     _end(sweep, SweepStatus.STOPPED)
-    for run in runs_of(db, sweep_id):
+    for run in list_runs(db, sweep_id):
         if run.status in (RunStatus.QUEUED, RunStatus.PAUSED):
             run_commands.cancel(db, run.id or 0)
         elif run.status in _TRAINING:
-            run_commands.keep(db, run.id or 0)
+            run_commands.stop_and_keep(db, run.id or 0)
     return sweep
 
 
@@ -202,14 +202,14 @@ def delete(db: Session, sweep_id: int) -> None:
     db.delete(sweep)
 
 
-def runs_of(db: Session, sweep_id: int) -> Sequence[Run]:
+def list_runs(db: Session, sweep_id: int) -> Sequence[Run]:
     return db.exec(select(Run).where(Run.sweep_id == sweep_id).order_by(col(Run.trial))).all()
 
 
-def _submit(db: Session, sweep: Sweep, settings: Settings) -> None:
+def _submit(db: Session, sweep: Sweep, settings: TrialSettings) -> None:
     experiment = experiments.get(db, sweep.experiment_id)
     try:
-        made = sweep_preview.laid_over(sweep.recipe, settings)
+        made = sweep_preview.apply_settings(sweep.recipe, settings)
         run = runs.submit(db, experiment, made.model_dump())
     except InvalidError as error:
         # A new list: a change inside the old one would not be seen, nor written.
@@ -221,19 +221,19 @@ def _submit(db: Session, sweep: Sweep, settings: Settings) -> None:
     run.sweep_id, run.trial = sweep.id, sweep.submitted
     if "precision" not in settings:
         run.precision_reason = experiment.precision_reason
-    run.name = _name(sweep, settings)
+    run.name = _run_name(sweep, settings)
     sweep.submitted += 1
 
 
-def _name(sweep: Sweep, settings: Settings) -> str:
+def _run_name(sweep: Sweep, settings: TrialSettings) -> str:
     """Name a run for what it tries, as far as there is room."""
     number = f" #{sweep.submitted + 1}"
-    told = f"{sweep.name} {sweep_preview.in_words(settings)}"
+    told = f"{sweep.name} {sweep_preview.format_settings(settings)}"
     return told[: experiments.NAME_LIMIT - len(number)] + number
 
 
 def _unfinished(db: Session, sweep: Sweep) -> bool:
-    return any(not run.status.is_final for run in runs_of(db, sweep.id or 0))
+    return any(not run.status.is_final for run in list_runs(db, sweep.id or 0))
 
 
 def _end(sweep: Sweep, status: SweepStatus) -> None:
@@ -249,6 +249,6 @@ def _move(db: Session, sweep_id: int, before: SweepStatus, after: SweepStatus) -
 
 
 def _hold(db: Session, sweep: Sweep, *, held: bool) -> None:
-    for run in runs_of(db, sweep.id or 0):
+    for run in list_runs(db, sweep.id or 0):
         if run.status is RunStatus.QUEUED:
             queue.hold(db, run.id or 0, held=held)

@@ -14,7 +14,7 @@ from studio.db.tables import Metric, Run
 from studio.recipe.dotted_keys import flatten
 from studio.recipe.search_space import Scalar
 
-ENOUGH = 8
+MIN_TRIALS = 8
 """How many runs must have ended before it is said how much each knob decides."""
 
 State = Literal["going", "done", "pruned", "failed"]
@@ -35,18 +35,18 @@ class Trial:
     """Every value there was, in order; None where it was not finite. Empty unless asked for."""
 
 
-def of(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Trial]:
+def list_trials(db: Session, sweep: Sweep, *, courses: bool = False) -> list[Trial]:
     """Return the trials of a sweep in the order in which they were queued."""
     query = select(Run).where(Run.sweep_id == sweep.id).order_by(col(Run.trial))
     rows = db.exec(query).all()
-    told = _courses(db, sweep, rows) if courses else {}
+    told = _load_intermediate_values(db, sweep, rows) if courses else {}
     return [
         Trial(
             run=run,
             number=run.trial or 0,
-            settings=_settings(sweep, run),
-            state=_state(run),
-            value=_value(sweep, run),
+            settings=_trial_settings(sweep, run),
+            state=_trial_state(run),
+            value=_trial_value(sweep, run),
             course=told.get(run.id or 0, ()),
         )
         for run in rows
@@ -60,12 +60,12 @@ def best(sweep: Sweep, trials: Sequence[Trial]) -> Trial | None:
     return min(done, key=lambda one: sign * (one.value or 0), default=None)
 
 
-def _settings(sweep: Sweep, run: Run) -> dict[str, Scalar]:
+def _trial_settings(sweep: Sweep, run: Run) -> dict[str, Scalar]:
     values = flatten(run.recipe.model_dump())
     return {name: values[name] for name in sweep.space if name in values}
 
 
-def _state(run: Run) -> State:
+def _trial_state(run: Run) -> State:
     if not run.status.is_final:
         return "going"
     if run.status is RunStatus.SUCCEEDED:
@@ -73,7 +73,7 @@ def _state(run: Run) -> State:
     return "failed"
 
 
-def _value(sweep: Sweep, run: Run) -> float | None:
+def _trial_value(sweep: Sweep, run: Run) -> float | None:
     name = sweep.metric
     if run.recipe.checkpoints.load_best_model_at_end and f"best_{name}" in run.metrics:
         name = f"best_{name}"  # What its weights are worth is what counts.
@@ -81,7 +81,9 @@ def _value(sweep: Sweep, run: Run) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _courses(db: Session, sweep: Sweep, rows: Sequence[Run]) -> dict[int, list[float | None]]:
+def _load_intermediate_values(
+    db: Session, sweep: Sweep, rows: Sequence[Run]
+) -> dict[int, list[float | None]]:
     found: dict[int, list[float | None]] = defaultdict(list)
     query = (
         select(Metric.run_id, Metric.value)

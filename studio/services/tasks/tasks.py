@@ -20,14 +20,16 @@ from studio.protocols.tasks import TASK_DEFINITIONS, TaskDir
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import task_lifecycle
 
-KEPT = timedelta(days=7)
+RETENTION = timedelta(days=7)
 """How long a chore that has ended can still be looked at, unless its result is kept."""
 
 
-def ask(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Task:
+def enqueue(db: Session, kind: str, subject: str, params: dict[str, Any]) -> Task:
     """Queue a chore. One of its kind and for its subject that has not ended is it already."""
     assert kind in TASK_DEFINITIONS, kind  # noqa: S101 -- a bug of ours
-    same = (one for one in of(db, subject) if one.kind == kind and not one.status.is_final)
+    same = (
+        one for one in list_for_subject(db, subject) if one.kind == kind and not one.status.is_final
+    )
     if found := next(same, None):
         return found
     chore = Task(kind=kind, subject=subject, params=params)
@@ -43,17 +45,17 @@ def get(db: Session, chore_id: int) -> Task:
     return chore
 
 
-def of(db: Session, subject: str) -> Sequence[Task]:
+def list_for_subject(db: Session, subject: str) -> Sequence[Task]:
     """Return the chores for a subject, newest first."""
     query = select(Task).where(Task.subject == subject).order_by(col(Task.id).desc())
     return db.exec(query).all()
 
 
-def follow(chore: Task, events: Iterable[Event], offset: int, folder: TaskDir) -> None:
+def apply_events(chore: Task, events: Iterable[Event], offset: int, folder: TaskDir) -> None:
     """Bring a chore up to date with what its process has said since last time."""
     if chore.status.is_final:
         return  # Called off, and its process does not know it yet.
-    if task_lifecycle.follow(chore, events, offset, chore.kind):
+    if task_lifecycle.apply_events(chore, events, offset, chore.kind):
         chore.result = json.loads(folder.result.read_text(encoding="utf-8"))
 
 
@@ -69,7 +71,7 @@ def cancel(chore: Task) -> None:
     task_lifecycle.close(chore, TaskStatus.CANCELLED)
 
 
-def again(chore: Task) -> None:
+def retry(chore: Task) -> None:
     """Queue a chore that has failed once more; it finds the files of the tries before.
 
     Raises:
@@ -81,7 +83,7 @@ def again(chore: Task) -> None:
             f"{title(chore)} is {chore.status}; only what has failed is tried again."
         )
     chore.attempt = 0
-    task_lifecycle.give_back(chore)
+    task_lifecycle.requeue(chore)
 
 
 def title(chore: Task) -> str:
@@ -90,7 +92,7 @@ def title(chore: Task) -> str:
     return known.title if known else chore.kind.capitalize()
 
 
-def about(chore: Task) -> str:
+def describe(chore: Task) -> str:
     """Return what it is for, in words: as who asked for it says, else by its subject."""
     noun, _, number = chore.subject.partition(":")
     told = f"{'data set' if noun == 'dataset' else noun} {number}" if number.isdecimal() else ""
@@ -101,16 +103,16 @@ def needs_device(chore: Task) -> bool:
     return TASK_DEFINITIONS[chore.kind].needs_device if chore.kind in TASK_DEFINITIONS else False
 
 
-def folder(parent: Path, chore: Task) -> TaskDir:
+def task_dir(parent: Path, chore: Task) -> TaskDir:
     return TaskDir(parent / str(chore.id))
 
 
-def tidy(db: Session, parent: Path) -> None:
+def cleanup(db: Session, parent: Path) -> None:
     """Forget what has ended long ago, and take away what a kill has left half done."""
-    old = col(Task.finished_at) < datetime.now(UTC) - KEPT
+    old = col(Task.finished_at) < datetime.now(UTC) - RETENTION
     is_kept = col(Task.kind).in_([name for name, kind in TASK_DEFINITIONS.items() if kind.is_kept])
     needed = is_kept & (col(Task.status) == TaskStatus.SUCCEEDED)
     for chore in db.exec(select(Task).where(old, ~needed)):
         db.delete(chore)
     db.flush()
-    atomic_dirs.sweep(parent, {str(chore_id) for chore_id in db.exec(select(Task.id))})
+    atomic_dirs.remove_orphans(parent, {str(chore_id) for chore_id in db.exec(select(Task.id))})

@@ -13,7 +13,7 @@ from studio.settings import Settings
 State = Literal["off", "loading", "ready", "broken"]
 
 
-class Launcher(BaseModel):
+class LauncherStatus(BaseModel):
     """Whether runs start at once, and what that costs."""
 
     model_config = ConfigDict(frozen=True)
@@ -47,23 +47,23 @@ class Launcher(BaseModel):
         return 0
 
 
-def write(settings: Settings, launcher: Launcher) -> None:
+def write(settings: Settings, launcher: LauncherStatus) -> None:
     path = _path(settings)
     new = path.with_suffix(".new")
     new.write_text(launcher.model_dump_json(), encoding="utf-8")
     new.replace(path)
 
 
-def read(settings: Settings) -> Launcher:
+def read(settings: Settings) -> LauncherStatus:
     """Return what the worker wrote last, or that there is none if its process is gone."""
     try:
-        told = Launcher.model_validate_json(_path(settings).read_text(encoding="utf-8"))
+        told = LauncherStatus.model_validate_json(_path(settings).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValidationError):
-        return Launcher()
-    return told if not told.pid or _is_there(told) else Launcher()
+        return LauncherStatus()
+    return told if not told.pid or _is_alive(told) else LauncherStatus()
 
 
-def _is_there(told: Launcher) -> bool:
+def _is_alive(told: LauncherStatus) -> bool:
     with suppress(psutil.NoSuchProcess):
         return process_start_time(told.pid) == told.started
     return False

@@ -13,25 +13,25 @@ from studio.services.tasks import tasks
 KIND = "probe"
 
 
-def ask(db: Session, hardware: Hardware) -> None:
+def enqueue(db: Session, hardware: Hardware) -> None:
     """Queue the measurement of a machine that can train, unless it was measured or will be."""
     lasting = col(Task.status).not_in([TaskStatus.FAILED, TaskStatus.CANCELLED])
-    known = select(Task.id).where(Task.subject == subject(hardware), lasting)
+    known = select(Task.id).where(Task.subject == task_subject(hardware), lasting)
     if hardware.torch and db.exec(known).first() is None:
-        tasks.ask(db, KIND, subject(hardware), {})
+        tasks.enqueue(db, KIND, task_subject(hardware), {})
 
 
-def subject(hardware: Hardware) -> str:
+def task_subject(hardware: Hardware) -> str:
     """Name a machine by what its speed depends on."""
     gpus = [(gpu.name, gpu.capability) for gpu in hardware.gpus]
     written = repr((hardware.device, hardware.processor, hardware.cores, gpus, hardware.torch))
     return f"machine:{hashlib.sha256(written.encode()).hexdigest()[:16]}"
 
 
-def with_measured(db: Session, hardware: Hardware) -> Hardware:
+def with_measured_speeds(db: Session, hardware: Hardware) -> Hardware:
     """Return a machine with what was measured of it."""
     done = select(Task).where(
-        Task.subject == subject(hardware),
+        Task.subject == task_subject(hardware),
         Task.kind == KIND,
         Task.status == TaskStatus.SUCCEEDED,
     )

@@ -12,10 +12,10 @@ from studio.services.tasks import exit_diagnosis
 from studio.services.workers import workers
 from studio.settings import Settings
 
-FILE = "worker.json"
+FILE_NAME = "worker.json"
 
 
-class Death(BaseModel):
+class WorkerExit(BaseModel):
     """How the last worker ended that was not told to, and when the next one starts."""
 
     model_config = ConfigDict(frozen=True)
@@ -34,8 +34,8 @@ class Death(BaseModel):
         return max(0.0, (self.next_at - datetime.now(UTC)).total_seconds())
 
 
-def write(settings: Settings, death: Death) -> None:
-    path = settings.home / FILE
+def write(settings: Settings, death: WorkerExit) -> None:
+    path = settings.home / FILE_NAME
     new = path.with_suffix(".new")
     with suppress(OSError):  # On a full disk pages say only that no worker is there.
         new.write_text(death.model_dump_json(), encoding="utf-8")
@@ -43,22 +43,22 @@ def write(settings: Settings, death: Death) -> None:
 
 
 def clear(settings: Settings) -> None:
-    (settings.home / FILE).unlink(missing_ok=True)
+    (settings.home / FILE_NAME).unlink(missing_ok=True)
 
 
-def death(db: Session) -> Death | None:
+def last_exit(db: Session) -> WorkerExit | None:
     """Return how the worker ended, until another one is heard of."""
-    return None if workers.heard_of(db) else _read(HOME_DIRS[db.get_bind().dialect] / FILE)
+    return None if workers.list_alive(db) else _read(HOME_DIRS[db.get_bind().dialect] / FILE_NAME)
 
 
-def _read(path: Path) -> Death | None:
+def _read(path: Path) -> WorkerExit | None:
     try:
-        return Death.model_validate_json(path.read_text(encoding="utf-8"))
+        return WorkerExit.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError):
         return None
 
 
-def ended(exit_code: int) -> str:
+def describe_exit(exit_code: int) -> str:
     """Say how a worker ended."""
     name = exit_diagnosis.signal_name(exit_code)
     if name == "SIGKILL":
@@ -68,5 +68,5 @@ def ended(exit_code: int) -> str:
     return f"The worker ended by itself, with exit code {exit_code}."
 
 
-def not_started(error: OSError) -> str:
+def describe_start_failure(error: OSError) -> str:
     return f"The worker could not be started: {error.strerror}."

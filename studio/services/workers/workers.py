@@ -11,61 +11,61 @@ from studio.db.tasks import LoadedModel
 from studio.hardware import Hardware, detect
 from studio.services.workers import matmul_speeds
 
-HARDWARE = TypeAdapter(Hardware)
+HARDWARE_ADAPTER = TypeAdapter(Hardware)
 
-SILENCE = timedelta(seconds=15)
+HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 """A worker that was not heard of for three beats is taken for gone."""
 
 
-def beat(db: Session, worker: Worker) -> None:
+def heartbeat(db: Session, worker: Worker) -> None:
     """Say that a worker is alive, and forget those that were not heard of for long."""
-    db.exec(delete(Worker).where(col(Worker.beat_at) < datetime.now(UTC) - 4 * SILENCE))
+    db.exec(delete(Worker).where(col(Worker.beat_at) < datetime.now(UTC) - 4 * HEARTBEAT_TIMEOUT))
     db.merge(worker)
 
 
-def retire(db: Session, name: str) -> None:
+def deregister(db: Session, name: str) -> None:
     """Say that a worker has ended of its own will, and what it had loaded along with it."""
     db.exec(delete(LoadedModel).where(col(LoadedModel.worker) == name))
     db.exec(delete(Worker).where(col(Worker.name) == name))
 
 
-def retire_process(db: Session, pid: int) -> None:
+def deregister_process(db: Session, pid: int) -> None:
     """Say that the worker in a process of this machine is gone, without waiting for its silence."""
     for name in db.exec(select(Worker.name).where(Worker.pid == pid)).all():
-        retire(db, name)
+        deregister(db, name)
 
 
-def heard_of(db: Session) -> Sequence[Worker]:
+def list_alive(db: Session) -> Sequence[Worker]:
     """Return the workers heard of lately."""
-    query = select(Worker).where(col(Worker.beat_at) > datetime.now(UTC) - SILENCE)
+    query = select(Worker).where(col(Worker.beat_at) > datetime.now(UTC) - HEARTBEAT_TIMEOUT)
     return db.exec(query.order_by(col(Worker.name))).all()
 
 
-def hardware(db: Session) -> Hardware | None:
+def connected_hardware(db: Session) -> Hardware | None:
     """Return what the newest living worker trains on; None while no worker is connected."""
-    newest = max(heard_of(db), key=lambda worker: worker.beat_at, default=None)
+    newest = max(list_alive(db), key=lambda worker: worker.beat_at, default=None)
     if newest is None or newest.hardware is None:
         return None
     try:
-        return HARDWARE.validate_python(newest.hardware)
+        return HARDWARE_ADAPTER.validate_python(newest.hardware)
     except ValidationError:
         return None  # A worker of another version describes its machine in other fields.
 
 
-def machine(db: Session) -> Hardware:
+def training_hardware(db: Session) -> Hardware:
     """Return the hardware that runs train on, or this machine's while no worker is connected.
 
     It includes the measured speeds, once they are known.
     """
-    return matmul_speeds.with_measured(db, hardware(db) or detect())
+    return matmul_speeds.with_measured_speeds(db, connected_hardware(db) or detect())
 
 
-def slots(db: Session) -> int:
+def count_slots(db: Session) -> int:
     """Return how many slots the living workers have."""
-    return sum(worker.slots for worker in heard_of(db))
+    return sum(worker.slots for worker in list_alive(db))
 
 
-STEPS = {
+STEP_FAILURES = {
     "adopt": "The worker cannot take over what an earlier worker left",
     "desk": "The worker cannot start what shows rows as a model sees them",
     "end": "The worker cannot end what it cannot follow",
@@ -86,12 +86,12 @@ STEPS = {
 """The steps of a worker's tick, by name, and what is wrong while one fails."""
 
 
-def explain(failing: FailingStep) -> str:
+def describe_failure(failing: FailingStep) -> str:
     """Say what a worker cannot do at present."""
     about = f"{failing.subject}: {failing.error}" if failing.subject else failing.error
-    return f"{STEPS[failing.step]} ({about})"
+    return f"{STEP_FAILURES[failing.step]} ({about})"
 
 
-def failing(db: Session) -> list[str]:
+def list_failures(db: Session) -> list[str]:
     """Say what the workers cannot do at present; they go on with the rest."""
-    return [explain(step) for worker in heard_of(db) for step in worker.failing]
+    return [describe_failure(step) for worker in list_alive(db) for step in worker.failing]

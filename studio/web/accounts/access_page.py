@@ -39,8 +39,8 @@ def make(
 ) -> Response:
     """Make a token and show it, this once."""
     try:
-        wish = api_tokens.Wish(name, scope, days_of(days))
-        token, secret = api_tokens.make(db, wish, who.account_id, who.level)
+        wish = api_tokens.TokenRequest(name, scope, days_of(days))
+        token, secret = api_tokens.create(db, wish, who.account_id, who.level)
     except StudioError as error:
         return _page(request, db, who, problem=error, name=name)
     return _page(request, db, who, made=token, secret=secret)
@@ -73,17 +73,17 @@ def change(request: Request, who: Who, old: Text, password: Text, again: Text) -
             account = accounts.get(db, who.account_id or 0)
         place = f"signed in as {account.name}"
         request.app.state.tries.begin(account.name, place)
-        accounts.require(account, old)
+        accounts.authenticate(account, old)
         request.app.state.tries.succeeded(account.name, place)
         if password != again:
             raise InvalidError("The two are not the same.", param="again")
-        hashed = passwords.digest(password)
+        hashed = passwords.hash_password(password)
     except StudioError as error:
         with read_session(engine) as db:
             return _page(request, db, who, refused=error)
     with unit_of_work(engine) as db:
         mine = accounts.get(db, who.account_id or 0)
-        accounts.choose_password(db, mine, hashed, but=who.sign_in_id)
+        accounts.set_password(db, mine, hashed, but=who.sign_in_id)
     return go(request, HOME + "#password")
 
 
@@ -113,9 +113,9 @@ def _page(request: Request, db: Session, who: Identity, **about: Any) -> Respons
         | {
             "someone": who,
             "mode": request.app.state.settings.sign_in,
-            "tokens": api_tokens.of(db, mine),
-            "browsers": login_sessions.of(db, mine),
+            "tokens": api_tokens.list_tokens(db, mine),
+            "browsers": login_sessions.list_sessions(db, mine),
             "scopes": [scope for scope in Scope if who.level.covers(scope)],
-            "shortest": passwords.SHORTEST,
+            "shortest": passwords.MIN_LENGTH,
         },
     )

@@ -49,7 +49,7 @@ def enter(request: Request, name: Text = "", password: Secret = "", there: Here 
         state.tries.begin(name, address)
         with read_session(state.engine) as db:
             account = accounts.find(db, name)
-        account = accounts.require(account, password)
+        account = accounts.authenticate(account, password)
     except StudioError as error:
         return _form(request, local(there), name, error)
     state.tries.succeeded(name, address)
@@ -66,10 +66,10 @@ def choose(
     try:
         if password != again:
             raise InvalidError("The two are not the same.", param="again")
-        hashed = passwords.digest(password)
+        hashed = passwords.hash_password(password)
         with unit_of_work(engine) as db:
             account = _account_of(db, t, name)
-            accounts.choose_password(db, account, hashed)
+            accounts.set_password(db, account, hashed)
             request.state.deed = account.name
             return let_in(request, db, account.id, "/")
     except UnauthorizedError as error:
@@ -101,7 +101,7 @@ def let_in(request: Request, db: Session, account_id: int | None, there: str) ->
     answer.set_cookie(
         identity.cookie_name(request.scope),
         secret,
-        max_age=int(login_sessions.ABSOLUTE.total_seconds()),
+        max_age=int(login_sessions.ABSOLUTE_TIMEOUT.total_seconds()),
         path="/",
         secure=identity.is_secure(request.scope),
         httponly=True,
@@ -114,10 +114,10 @@ def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
     """Let in whoever brings a link, or ask for the password that it is for."""
     try:
         with unit_of_work(request.app.state.engine) as db:
-            ticket = one_time_links.look(db, secret)
+            ticket = one_time_links.verify(db, secret)
             if ticket.purpose is not LinkPurpose.ENTER:
                 return _password(request, db, secret)
-            one_time_links.use(db, secret)
+            one_time_links.redeem(db, secret)
             request.state.deed = identity.LOCAL.name
             return let_in(request, db, None, "/")
     except UnauthorizedError as error:
@@ -127,12 +127,12 @@ def _follow(request: Request, visitor: Visitor, secret: str) -> Response:
 
 
 def _account_of(db: Session, secret: str, name: str) -> Account:
-    ticket = one_time_links.use(db, secret)
+    ticket = one_time_links.redeem(db, secret)
     if ticket.purpose is LinkPurpose.FIRST:
         if accounts.has_any(db):
             raise ConflictError("Somebody has become the administrator already.")
         return accounts.add(db, name, Role.ADMINISTRATOR)
-    holder = one_time_links.holder(db, ticket)
+    holder = one_time_links.get_account(db, ticket)
     if ticket.purpose is not LinkPurpose.PASSWORD or holder is None:
         raise UnauthorizedError("This link is for something else.")
     return holder
@@ -148,7 +148,7 @@ def _form(
 ) -> Response:
     status = status_of(problem) if problem else 200
     config = request.app.state.settings
-    service = oidc.host(config) if oidc.is_on(config) else ""
+    service = oidc.provider_host(config) if oidc.is_enabled(config) else ""
     about = {"there": there, "name": name, "problem": problem, "service": service}
     return page(request, "accounts/sign_in.html", status=status, **about)
 
@@ -160,8 +160,8 @@ def _password(
     problem: StudioError | None = None,
     name: str = "",
 ) -> Response:
-    ticket = one_time_links.look(db, secret)
-    account = one_time_links.holder(db, ticket)
+    ticket = one_time_links.verify(db, secret)
+    account = one_time_links.get_account(db, ticket)
     return page(
         request,
         "accounts/password.html",
@@ -170,5 +170,5 @@ def _password(
         is_first=ticket.purpose is LinkPurpose.FIRST,
         name=account.name if account else name,
         problem=problem,
-        shortest=passwords.SHORTEST,
+        shortest=passwords.MIN_LENGTH,
     )

@@ -23,17 +23,17 @@ There = Annotated[str, Query(alias="next", max_length=2000)]
 def begin(request: Request, config: Config, there: There = "/") -> Response:
     """Send somebody to the service, with a cookie by which they are known when they come back."""
     _require_on(config)
-    pending: oidc.Pending = request.app.state.pending
+    pending: oidc.PendingSignIns = request.app.state.pending
     state, browser, begun = pending.add(local(there))
     try:
-        address = oidc.address(config, _back(request, config), state, begun)
+        address = oidc.authorization_url(config, _back(request, config), state, begun)
     except StudioError as error:
         return refused(request, error)
     answer = RedirectResponse(address, 303)
     answer.set_cookie(
         _cookie(request),
         browser,
-        max_age=int(oidc.PATIENCE_SECONDS),
+        max_age=int(oidc.PENDING_SECONDS),
         path="/",
         secure=identity.is_secure(request.scope),
         httponly=True,
@@ -54,15 +54,16 @@ def receive(
         begun = app.pending.take(state, identity.cookies(request.scope).get(_cookie(request), ""))
         if error or not code:
             raise UnauthorizedError(
-                f"{oidc.host(config)} did not sign you in.", hint="Try again, or by a password."
+                f"{oidc.provider_host(config)} did not sign you in.",
+                hint="Try again, or by a password.",
             )
-        visitor = oidc.visitor(config, _back(request, config), code, begun)
+        visitor = oidc.fetch_user(config, _back(request, config), code, begun)
         request.state.deed = visitor.name[:80]
         with unit_of_work(app.engine) as db:
-            account = oidc_accounts.account_of(db, config, visitor)
+            account = oidc_accounts.sign_in_account(db, config, visitor)
             number = account.id if account else None
         if number is None:
-            raise oidc_accounts.refusal(visitor)
+            raise oidc_accounts.no_account_error(visitor)
     except StudioError as problem:
         return refused(request, problem)
     with unit_of_work(app.engine) as db:
@@ -72,7 +73,7 @@ def receive(
 
 
 def _require_on(config: Settings) -> None:
-    if not oidc.is_on(config):
+    if not oidc.is_enabled(config):
         raise NotFoundError("Nobody is signed in by another service here.")
 
 

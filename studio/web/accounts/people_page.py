@@ -99,7 +99,7 @@ def _page(request: Request, db: DB, config: Settings, **about: Any) -> Response:
         request,
         "accounts/people.html",
         status=status_of(error) if error else 200,
-        people=accounts.listed(db),
+        people=accounts.list_all(db),
         roles=list(Role),
         mode=config.sign_in,
         **told | about,

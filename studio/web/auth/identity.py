@@ -78,9 +78,9 @@ def note(engine: Engine, who: Identity) -> None:
     """Note that somebody was seen."""
     with unit_of_work(engine) as db:
         if who.token_id is not None:
-            api_tokens.use(db, who.token_id)
+            api_tokens.touch(db, who.token_id)
         if who.sign_in_id is not None:
-            login_sessions.see(db, who.sign_in_id)
+            login_sessions.touch(db, who.sign_in_id)
 
 
 def _by_token(db: Session, settings: Settings, shown: str) -> Identity | None:
@@ -90,7 +90,7 @@ def _by_token(db: Session, settings: Settings, shown: str) -> Identity | None:
     if token is None or who is None:
         return None
     level = token.scope if who.level.covers(token.scope) else who.level
-    is_due = token.used_at is None or token.used_at < now() - login_sessions.NOTED
+    is_due = token.used_at is None or token.used_at < now() - login_sessions.TOUCH_INTERVAL
     name = f"{who.name}, by the token “{token.name}”"
     return replace(who, name=name, level=level, token_id=token.id, is_due=is_due)
 
@@ -100,7 +100,9 @@ def _by_cookie(db: Session, settings: Settings, cookie: str) -> Identity | None:
     who = _holder(db, settings, found.account_id) if found else None
     if found is None or who is None:
         return None
-    return replace(who, sign_in_id=found.id, is_due=found.seen_at < now() - login_sessions.NOTED)
+    return replace(
+        who, sign_in_id=found.id, is_due=found.seen_at < now() - login_sessions.TOUCH_INTERVAL
+    )
 
 
 def _by_proxy(engine: Engine, settings: Settings, name: str) -> Identity | None:
@@ -125,7 +127,7 @@ def _holder(db: Session, settings: Settings, account_id: int | None) -> Identity
 
 
 def of_account(account: Account) -> Identity:
-    level = accounts.LEVELS[account.role]
+    level = accounts.ROLE_SCOPES[account.role]
     return Identity(name=account.name, level=level, role=account.role, account_id=account.id)
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, compile_path
 
-from studio.services.accounts.owners import NOUNS
+from studio.services.accounts.owners import TABLES_BY_PATH
 from studio.web.auth import permissions
 from studio.web.auth.permissions import Asks
 from studio.web.auth.security_headers import SAFE
@@ -30,7 +30,7 @@ class Way:
     def noun(self) -> str:
         """What its address names a row of, as `runs`; nothing if it names none."""
         noun, _, row = self.template.removeprefix(API).removeprefix("/").partition("/{")
-        return noun if noun in NOUNS and row else ""
+        return noun if noun in TABLES_BY_PATH and row else ""
 
     def subject(self, path: str) -> dict[str, str]:
         found = self.pattern.match(path)

@@ -14,7 +14,7 @@ from studio.errors import InvalidError
 from studio.services.compare import compare, comparisons, curve_groups, recipe_differences
 from studio.services.compare.comparable_metrics import is_noisy
 from studio.services.compare.compare import Comparison
-from studio.services.compare.recipe_differences import NOISE, Difference
+from studio.services.compare.recipe_differences import IGNORED_KEYS, SettingDifference
 from studio.services.estimates import run_progress
 from studio.services.metrics import metrics
 from studio.services.runs import runs
@@ -36,7 +36,7 @@ def show(request: Request, db: DB, view: Seen) -> Response:
     if view.run:
         return go(request, f"/compare?runs={_joined([*view.runs, *view.run])}")
     saved = comparisons.get(db, view.saved) if view.saved else None
-    ids = runs.known(db, view.runs) if saved else view.runs
+    ids = runs.existing_ids(db, view.runs) if saved else view.runs
     if view.choose or len(ids) < 2:  # noqa: PLR2004 -- one run compares to nothing
         return _chooser(request, db, ids)
     gone = [one for one in view.runs if one not in ids]
@@ -79,10 +79,10 @@ def export(db: DB, view: Seen) -> Response:
 def _drawn(db: Session, made: Comparison, view: View) -> dict[str, Any]:
     """Return what the charts and their legend are drawn from."""
     ids = [run.id or 0 for run in made.runs]
-    gathered = curve_groups.of(made.runs, view.group) if view.group else []
+    gathered = curve_groups.group_runs(made.runs, view.group) if view.group else []
     colours = curve_styles.of_groups(gathered) if view.group else curve_styles.of_runs(made.runs)
     owner = {run: min(group.runs) for group in gathered for run in group.runs}
-    differing = [key for key in made.differing if key not in NOISE]
+    differing = [key for key in made.differing if key not in IGNORED_KEYS]
     return {
         "lines": curve_styles.of_runs(made.runs),
         "drawn_groups": list(colours.values()) if view.group else [],
@@ -90,7 +90,7 @@ def _drawn(db: Session, made: Comparison, view: View) -> dict[str, Any]:
         "charted": json.dumps([asdict(colours[one]) for one in colours]),
         "owners": json.dumps(owner),
         "keys": [(key, is_noisy(key)) for key in comparison_export.keys_of(db, view, made)],
-        "told": sorted(metrics.keys(db, ids), key=_rank),
+        "told": sorted(metrics.list_keys(db, ids), key=_rank),
         "axes": _axes(db, ids, view.x),
         "ids": _joined(ids),
         "shut": {*view.hide},
@@ -101,17 +101,17 @@ def _drawn(db: Session, made: Comparison, view: View) -> dict[str, Any]:
 
 def _settings(made: Comparison, view: View) -> dict[str, Any]:
     differing = [one for one in made.differences if one.differs]
-    kept = [one for one in differing if view.noise or one.key not in NOISE]
-    shown: Sequence[Difference] = made.differences if view.all else kept
+    kept = [one for one in differing if view.noise or one.key not in IGNORED_KEYS]
+    shown: Sequence[SettingDifference] = made.differences if view.all else kept
     return {
-        "sections": recipe_differences.in_sections(shown),
+        "sections": recipe_differences.group_by_section(shown),
         "left_out": [one.key for one in differing if one not in kept and not view.all],
         "base_place": made.runs.index(made.base),
     }
 
 
 def _axes(db: Session, ids: Sequence[int], chosen: str) -> Mapping[str, str]:
-    told = sorted({*metrics.keys(db, ids), chosen} - set(metrics.AXES), key=_rank)
+    told = sorted({*metrics.list_keys(db, ids), chosen} - set(metrics.AXES), key=_rank)
     return {name: formatting.axis(name) for name in (*metrics.AXES, *told)}
 
 
@@ -122,7 +122,7 @@ def _without(ids: Sequence[int], left: int, view: View) -> str:
 
 
 def _chooser(request: Request, db: Session, chosen: Sequence[int]) -> Response:
-    recent = runs.newest(db, runs.Filter(), limit=RECENT)
+    recent = runs.newest(db, runs.RunFilter(), limit=RECENT)
     shown = {run.id for run in recent}
     missing = [runs.get(db, run_id) for run_id in chosen if run_id not in shown]
     kept = comparisons.newest(db, limit=RECENT)
@@ -131,7 +131,7 @@ def _chooser(request: Request, db: Session, chosen: Sequence[int]) -> Response:
         "compare/choose.html",
         runs=[*missing, *recent],
         chosen=set(chosen),
-        progress_of=run_progress.of,
+        progress_of=run_progress.measure,
         kept=kept,
     )
 
@@ -153,12 +153,12 @@ def _answers(db: Session, made: Comparison, view: View) -> dict[str, Any]:
     wanted = sample_table.Wanted(
         differs=view.differs, find=view.find, whole=view.whole, blind=view.blind
     )
-    said, scores = compare.samples(db, ids), sample_ratings.of(db, ids)
+    said, scores = compare.list_samples(db, ids), sample_ratings.load_scores(db, ids)
     return {
         "said": sample_table.beside(ordered, said, scores, wanted),
         "ordered": ordered,
-        "rated": sample_ratings.counts(db, ids),
-        "can_rate": any(one.stage == sample_ratings.FINAL for one in said),
+        "rated": sample_ratings.count_rated(db, ids),
+        "can_rate": any(one.stage == sample_ratings.FINAL_STAGE for one in said),
         # With each rating another, so that nobody meets an order that was once revealed.
         "seed": crc32(repr((ids, scores)).encode()),
     }

@@ -11,8 +11,8 @@ from sqlmodel import Session
 from studio.db.summaries import SavedComparison as Saved
 from studio.services.compare import compare
 from studio.services.compare.comparable_metrics import is_noisy
-from studio.services.compare.compare import Cell, Comparison
-from studio.services.compare.recipe_differences import NOISE
+from studio.services.compare.compare import Comparison, MetricCell
+from studio.services.compare.recipe_differences import IGNORED_KEYS
 from studio.services.metrics import metrics
 from studio.web.compare import curve_styles, svg_charts
 from studio.web.compare.comparison_url import View, brushed, parse
@@ -63,7 +63,7 @@ def zipped(db: Session, view: View, name: str, saved: Saved | None = None) -> by
 
 def keys_of(db: Session, view: View, made: Comparison) -> list[str]:
     """Return the metrics that a view draws: those it names, else the usual ones that were told."""
-    told = metrics.keys(db, [run.id or 0 for run in made.runs])
+    told = metrics.list_keys(db, [run.id or 0 for run in made.runs])
     if view.m:
         return [key for key in view.m if key in told]
     return [key for key in USUAL if key in told] or sorted(told)[:1]
@@ -131,7 +131,7 @@ def _finals(made: Comparison) -> Iterator[Row]:
         yield [formatting.metric(name), *(_told(cell, name) for cell in cells)]
 
 
-def _told(cell: Cell, name: str) -> str:
+def _told(cell: MetricCell, name: str) -> str:
     parts = [formatting.measure(cell.value, name)]
     if cell.delta:
         judged = [word for word in (cell.verdict, JUDGED[cell.noise]) if word]
@@ -145,7 +145,7 @@ def _told(cell: Cell, name: str) -> str:
 
 def _settings(made: Comparison, view: View) -> Iterator[Row]:
     for one in made.differences:
-        if one.differs and (view.noise or one.key not in NOISE):
+        if one.differs and (view.noise or one.key not in IGNORED_KEYS):
             yield [one.key, *(formatting.setting(value) for value in one.values)]
 
 

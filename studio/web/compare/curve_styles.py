@@ -8,8 +8,8 @@ from sqlmodel import Session
 
 from studio.db.tables import Run
 from studio.services.compare import curve_groups
-from studio.services.compare.curve_groups import Group
-from studio.services.compare.run_labels import run_labels
+from studio.services.compare.curve_groups import CurveGroup
+from studio.services.compare.run_labels import label_runs
 from studio.services.metrics import metrics
 from studio.services.metrics.metrics import Curves, Series
 
@@ -36,7 +36,7 @@ class Along:
 
     x: str = "step"
     group: str = ""
-    part: tuple[float, float] = metrics.WHOLE
+    part: tuple[float, float] = metrics.FULL_RANGE
     """From where to where."""
 
 
@@ -64,10 +64,10 @@ class Laid:
 
 
 def of_runs(chosen: Sequence[Run]) -> dict[int, Line]:
-    return _numbered((number, label, 1) for number, label in run_labels(chosen).items())
+    return _numbered((number, label, 1) for number, label in label_runs(chosen).items())
 
 
-def of_groups(groups: Sequence[Group]) -> dict[int, Line]:
+def of_groups(groups: Sequence[CurveGroup]) -> dict[int, Line]:
     """Return a line for each group. Its first run's number is its own, and it keeps its colour."""
     return _numbered((min(group.runs), group.label, len(group.runs)) for group in groups)
 
@@ -87,15 +87,15 @@ def laid(
 ) -> Laid:
     """Read metrics of runs along one axis, each run as a line, or each group of them."""
     ids = [run.id or 0 for run in chosen]
-    found = metrics.curves(db, ids, keys, x=along.x, buckets=buckets, part=along.part)
+    found = metrics.load_curves(db, ids, keys, x=along.x, buckets=buckets, part=along.part)
     if not along.group:
         series: dict[str, dict[int, Series]] = {key: {} for key in keys}
         for (run_id, key), one in found.series.items():
             series[key][run_id] = one
         return Laid(found, of_runs(chosen), series)
-    made = curve_groups.of(chosen, along.group)
+    made = curve_groups.group_runs(chosen, along.group)
     numbers = [min(group.runs) for group in made]
-    gathered = curve_groups.gathered(found, made, keys)
+    gathered = curve_groups.merge_curves(found, made, keys)
     by_key = {key: dict(zip(numbers, lines, strict=True)) for key, lines in gathered.items()}
     return Laid(found, of_groups(made), by_key)
 

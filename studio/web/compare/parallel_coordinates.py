@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from studio.services.compare.compare import Comparison
-from studio.services.compare.recipe_differences import NOISE
+from studio.services.compare.recipe_differences import IGNORED_KEYS
 from studio.web.i18n import formatting
 
 
@@ -18,7 +18,7 @@ def axes(made: Comparison) -> list[dict[str, Any]]:
     settings = [
         _axis(key, key.rpartition(".")[2].replace("_", " "), made.settings[key])
         for key in made.differing
-        if key not in NOISE
+        if key not in IGNORED_KEYS
     ]
     finals = [
         _axis(name, formatting.metric(name), [_finite(cell.value) for cell in cells])

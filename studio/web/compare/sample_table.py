@@ -7,7 +7,7 @@ from string import ascii_uppercase
 
 from studio.db.tables import Run, Sample
 from studio.services.samples import sample_diff, sample_ratings
-from studio.services.samples.sample_diff import Piece, Tally
+from studio.services.samples.sample_diff import AnswerScore, DiffPiece
 
 LENGTH = 320
 """Letters of an answer that are shown at once."""
@@ -26,8 +26,8 @@ class Cell:
     run_id: int = 0
     sample_id: int = 0
     """None was given where it is 0."""
-    shown: list[Piece] = field(default_factory=list)
-    rest: list[Piece] = field(default_factory=list)
+    shown: list[DiffPiece] = field(default_factory=list)
+    rest: list[DiffPiece] = field(default_factory=list)
     """What a long answer goes on with."""
     is_right: bool | None = None
     """Whether it is the expected answer; None where none is expected, or the page is blind."""
@@ -54,7 +54,7 @@ class Table:
     found: int
     """How many prompts pass the filter; fewer may be shown."""
     total: int
-    tallies: list[Tally]
+    tallies: list[AnswerScore]
     """Of each head, over all prompts with an expected answer; none on a blind page."""
 
 
@@ -101,9 +101,9 @@ def along(samples: Sequence[Sample], scores: Mapping[int, int]) -> Table:
     return Table(heads=heads, rows=rows, found=len(rows), total=len(rows), tallies=tallies)
 
 
-def _tally(samples: Iterable[Sample | None]) -> Tally:
-    return sample_diff.tally(
-        sample_diff.is_right(one.answer, one.reference) for one in samples if one
+def _tally(samples: Iterable[Sample | None]) -> AnswerScore:
+    return sample_diff.count_correct(
+        sample_diff.is_correct(one.answer, one.reference) for one in samples if one
     )
 
 
@@ -135,18 +135,20 @@ def _cell(
     """Mark an answer where it differs from another; that one itself has no marks."""
     if sample is None:
         return Cell(run_id=run_id)
-    plain = [Piece("same", sample.answer)] if sample.answer else []
+    plain = [DiffPiece("same", sample.answer)] if sample.answer else []
     has_other = against is not None and against is not sample
-    pieces = sample_diff.compared(sample.answer, against.answer) if against and has_other else plain
+    pieces = (
+        sample_diff.diff_words(sample.answer, against.answer) if against and has_other else plain
+    )
     is_rewritten = has_other and sample_diff.is_rewritten(pieces)
-    shown, rest = sample_diff.cut(plain if is_rewritten else pieces, LENGTH)
-    is_final = sample.stage == sample_ratings.FINAL
+    shown, rest = sample_diff.split_pieces(plain if is_rewritten else pieces, LENGTH)
+    is_final = sample.stage == sample_ratings.FINAL_STAGE
     return Cell(
         run_id=sample.run_id,
         sample_id=sample.id or 0,
         shown=shown,
         rest=rest,
-        is_right=sample_diff.is_right(sample.answer, sample.reference),
+        is_right=sample_diff.is_correct(sample.answer, sample.reference),
         is_same=has_other and all(piece.kind == "same" for piece in pieces),
         is_rewritten=is_rewritten,
         can_be_rated=is_final,
@@ -172,7 +174,7 @@ def _shuffled(row: Row, seed: int) -> Row:
 
 def _plain(cell: Cell) -> Cell:
     text = "".join(piece.text for piece in (*cell.shown, *cell.rest) if piece.kind != "gone")
-    shown, rest = sample_diff.cut([Piece("same", text)] if text else [], LENGTH)
+    shown, rest = sample_diff.split_pieces([DiffPiece("same", text)] if text else [], LENGTH)
     return Cell(
         run_id=cell.run_id,
         sample_id=cell.sample_id,
@@ -190,10 +192,10 @@ def _letter(place: int) -> str:
 
 
 def _moment(one: Sample) -> tuple[int, bool, bool]:
-    return one.step, one.stage == sample_ratings.FINAL, one.stage != "before"
+    return one.step, one.stage == sample_ratings.FINAL_STAGE, one.stage != "before"
 
 
 def _when(stage: str, step: int) -> str:
     if stage == "before":
         return "Before training"
-    return "After training" if stage == sample_ratings.FINAL else f"Step {step}"
+    return "After training" if stage == sample_ratings.FINAL_STAGE else f"Step {step}"

@@ -37,7 +37,7 @@ def save(request: Request, db: DB, name: Said = "", text: Said = "", query: Said
 def change(
     request: Request, number: int, db: DB, name: Said = "", text: Said = "", query: Said = ""
 ) -> Response:
-    comparisons.change(db, number, name=name, text=text, query=query)
+    comparisons.update(db, number, name=name, text=text, query=query)
     return go(request, f"/comparisons/{number}")
 
 

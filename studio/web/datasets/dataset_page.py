@@ -13,8 +13,8 @@ from studio.intake import mapping_text
 from studio.intake.files.formats import ACCEPTED, IN_WORDS
 from studio.intake.mapping import Mapping
 from studio.services.datasets import data_quality, dataset_builds, datasets, versions
-from studio.services.datasets.data_quality import Wanted
-from studio.services.datasets.dataset_builds import Built
+from studio.services.datasets.data_quality import FindingRef
+from studio.services.datasets.dataset_builds import BuildResult
 from studio.services.datasets.versions import Part
 from studio.settings import Settings
 from studio.web.datasets import dataset_view, import_form
@@ -44,7 +44,7 @@ def listing(
 def add(request: Request, upload: NewUpload, db: DB, config: Config) -> Response:
     """Keep a file, and ask how it is to be read."""
     try:
-        dataset = dataset_builds.bring(db, config.datasets, replace(upload, is_draft=True))
+        dataset = dataset_builds.import_file(db, config.datasets, replace(upload, is_draft=True))
     except (ConflictError, InvalidError) as error:
         again = listed(db, config, name=upload.name, problem=error)
         return form_again(request, "datasets/list.html", **again)
@@ -75,7 +75,7 @@ def built(request: Request, dataset_id: DatasetId) -> Response:
 @router.get("/{dataset_id}/versions/{number}/{part}.jsonl")
 def download(dataset_id: DatasetId, number: Number, part: Part, db: DB, config: Config) -> Response:
     version = versions.get(db, dataset_id, number)
-    train, validation = versions.files(config.datasets, version)
+    train, validation = versions.row_files(config.datasets, version)
     path = train if part == "train" else validation
     if path is None:
         raise NotFoundError(f"Version {number} has no rows to validate on.")
@@ -85,7 +85,7 @@ def download(dataset_id: DatasetId, number: Number, part: Part, db: DB, config: 
 
 @router.post("/{dataset_id}/versions/{number}/use")
 def use(request: Request, dataset_id: DatasetId, number: Number, db: DB) -> Response:
-    versions.use(db, dataset_id, number)
+    versions.activate(db, dataset_id, number)
     return go(request, f"/datasets/{dataset_id}")
 
 
@@ -108,7 +108,7 @@ def exclude(
     """Leave rows out, named as the file counts them; that makes a new version."""
     before = datasets.get(db, dataset_id).version
     engine, limits = request.app.state.engine, limits_of(config)
-    made = data_quality.leave_rows_out(engine, config.datasets, dataset_id, row, limits)
+    made = data_quality.exclude_rows(engine, config.datasets, dataset_id, row, limits)
     return go(request, _after(dataset_id, made, before))
 
 
@@ -122,9 +122,9 @@ def leave_out(
     split: Part = "train",
 ) -> Response:
     """Leave out the rows of a finding; that makes a new version."""
-    wanted = Wanted(code=code, part=split, version=number)
+    wanted = FindingRef(code=code, part=split, version=number)
     engine, limits = request.app.state.engine, limits_of(config)
-    made = data_quality.leave_out(engine, config.datasets, dataset_id, wanted, limits)
+    made = data_quality.exclude_finding(engine, config.datasets, dataset_id, wanted, limits)
     return go(request, _after(dataset_id, made, number))
 
 
@@ -133,7 +133,7 @@ def look(
     request: Request, dataset_id: DatasetId, number: Number, db: DB, config: Config
 ) -> Response:
     """Have rows looked through that were read before anything was looked for in them."""
-    data_quality.ask(db, config.datasets, versions.get(db, dataset_id, number))
+    data_quality.enqueue_scan(db, config.datasets, versions.get(db, dataset_id, number))
     return go(request, f"/datasets/{dataset_id}?version={number}#problems")
 
 
@@ -156,7 +156,7 @@ def delete(request: Request, dataset_id: DatasetId, db: DB, config: Config) -> R
     return go(request, "/datasets")
 
 
-def _after(dataset_id: int, made: Built, before: int | None) -> str:
+def _after(dataset_id: int, made: BuildResult, before: int | None) -> str:
     """Return where to go when rows have been left out: to the page that says so."""
     told = "same" if not made.is_new else f"out&before={before}"
     return f"/datasets/{dataset_id}" + ("" if made.chore else f"?told={told}")
@@ -167,7 +167,7 @@ def listed(
 ) -> dict[str, Any]:
     """Return what the page of all data sets shows."""
     found = datasets.newest(db)
-    current = versions.currents(db, found)
+    current = versions.current_by_dataset(db, found)
     return {
         "accepted": ACCEPTED,
         "formats": IN_WORDS,

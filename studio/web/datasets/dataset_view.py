@@ -18,7 +18,7 @@ from studio.intake.readers.file_reader import PLACES
 from studio.intake.rows.filters import REASONS
 from studio.intake.rows.paging import Page
 from studio.services.datasets import data_quality, dataset_builds, pending_datasets, versions
-from studio.services.datasets.versions import Part, Which
+from studio.services.datasets.versions import Part, RowQuery
 from studio.settings import Settings
 from studio.web.http.multipart_upload import limits_of
 
@@ -50,8 +50,8 @@ class Asked(BaseModel):
     before: int | None = Field(default=None, ge=1, lt=2**31)
     """The version that was in use before that."""
 
-    def which(self) -> Which:
-        return Which(
+    def which(self) -> RowQuery:
+        return RowQuery(
             part=self.split,
             after=self.after,
             words=self.q.strip(),
@@ -74,15 +74,15 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
     """Return everything that the page says of a data set."""
     number = asked.version or dataset.version
     version = versions.get(db, dataset.id or 0, number) if number else None
-    found = versions.of(db, dataset.id or 0)
+    found = versions.list_versions(db, dataset.id or 0)
     mapping = Mapping.model_validate(version.mapping) if version else None
     which, where = asked.which(), config.datasets
-    rows = versions.rows(where, version, which, limit=ROWS) if version else None
+    rows = versions.load_rows(where, version, which, limit=ROWS) if version else None
     rows = rows or Page(rows=[], has_more=False)
     return {
         "dataset": dataset,
         "version": version,
-        "entries": _entries(found, versions.uses(db, dataset.id or 0)),
+        "entries": _entries(found, versions.count_runs(db, dataset.id or 0)),
         "words": mapping_text.in_words(mapping) if mapping else "",
         "split_words": mapping_text.split(mapping.split) if mapping else "",
         "lesson": mapping_text.LESSONS[mapping.kind] if mapping else "",
@@ -93,13 +93,15 @@ def of(db: Session, config: Settings, dataset: Dataset, asked: Asked) -> dict[st
         "rows": rows,
         "page_size": ROWS,
         "folded": {one.number for one in rows.rows if is_long(one.row)},
-        "spots": data_quality.spots(where, version, which, rows) if version else {},
+        "spots": data_quality.locate_spans(where, version, which, rows) if version else {},
         "original": _original(config, dataset, asked, mapping),
-        "chore": dataset_builds.of(db, dataset.id or 0),
+        "chore": dataset_builds.latest_task(db, dataset.id or 0),
         "can_edit": _can_edit(config, dataset),
         "findings": _findings(version, mapping) if version and mapping else None,
         "kept": KEPT,
-        "looking": data_quality.of(db, version) if version and version.findings is None else None,
+        "looking": data_quality.latest_scan(db, version)
+        if version and version.findings is None
+        else None,
         "name": dataset.name,
         "problem": None,
     }
@@ -136,8 +138,8 @@ def _findings(version: DatasetVersion, mapping: Mapping) -> list[dict[str, Any]]
     return [
         one
         | {
-            "is_repeated": one["code"] in data_quality.REPEATED,
-            "can_leave_out": data_quality.can_leave_out(mapping, one),
+            "is_repeated": one["code"] in data_quality.DUPLICATE_CODES,
+            "can_leave_out": data_quality.can_exclude(mapping, one),
         }
         for one in version.findings
     ]
@@ -150,10 +152,10 @@ def _original(
     numbers = _numbers(asked.original)
     if not numbers:
         return None
-    source = pending_datasets.source(config.datasets, dataset)
+    source = pending_datasets.original_source(config.datasets, dataset)
     source = replace(source, options=mapping.file) if mapping else source
     if asked.split == "validation":
-        source = pending_datasets.validation(config.datasets, dataset) or source
+        source = pending_datasets.validation_source(config.datasets, dataset) or source
     found = file_preview.find(source, limits_of(config), numbers)
     rows = [
         {
@@ -167,7 +169,7 @@ def _original(
 
 def _can_edit(config: Settings, dataset: Dataset) -> bool:
     try:
-        pending_datasets.source(config.datasets, dataset)
+        pending_datasets.original_source(config.datasets, dataset)
     except InvalidError:
         return False
     return True

@@ -11,7 +11,7 @@ from studio.data_sources import SOURCE_ADAPTER, Source
 from studio.db.tasks import Task
 from studio.errors import InvalidError
 from studio.services.datasets import import_sources
-from studio.services.datasets.import_sources import Entry, Offer
+from studio.services.datasets.import_sources import FolderEntry, SourceOption
 from studio.settings import Settings
 
 UPLOAD = "upload"
@@ -19,19 +19,19 @@ UPLOAD = "upload"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bringing:
-    offers: list[Offer]
+    offers: list[SourceOption]
     way: str
     """The kind of source that is chosen."""
     at: str
     """The folder that is looked into."""
     above: str
-    entries: list[Entry]
+    entries: list[FolderEntry]
     fetching: Sequence[Task]
     values: Mapping[str, str] = field(default_factory=dict)
     """What was typed, if it was refused."""
 
     @property
-    def offer(self) -> Offer:
+    def offer(self) -> SourceOption:
         return next(one for one in self.offers if one.kind == self.way)
 
     def value(self, name: str) -> str:
@@ -46,16 +46,16 @@ def of(
     values: Mapping[str, str] | None = None,
 ) -> Bringing:
     """Return the ways to bring data, one of them chosen."""
-    offers = import_sources.offers(config)
+    offers = import_sources.list_sources(config)
     known = way if way in {one.kind for one in offers} else UPLOAD
     listed = known == "path" and bool(config.import_folders)
     return Bringing(
         offers=offers,
         way=known,
         at=at if listed else "",
-        above=import_sources.above(config, at) if listed and at else "",
-        entries=import_sources.browse(config, at) if listed else [],
-        fetching=import_sources.unfinished(db),
+        above=import_sources.parent_folder(config, at) if listed and at else "",
+        entries=import_sources.list_folder(config, at) if listed else [],
+        fetching=import_sources.list_unfinished(db),
         values=values or {},
     )
 

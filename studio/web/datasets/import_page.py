@@ -23,7 +23,7 @@ def bring(request: Request, posted: Posted, db: DB, config: Config) -> Response:
     """Have a file fetched, and show how far it is."""
     name = str(posted.get("name", ""))
     try:
-        chore = import_sources.bring(db, config, import_form.read(posted), name)
+        chore = import_sources.enqueue_import(db, config, import_form.read(posted), name)
     except _REFUSED as error:
         again: dict[str, Any] = dataset_page.listed(db, config, name=name, problem=error)
         way = str(posted.get("kind", ""))

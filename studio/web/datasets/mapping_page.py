@@ -79,7 +79,7 @@ def use(
     """Read the whole file as the form says, and let new runs learn from what that gives."""
     form = mapping_form.posted(posted)
     try:
-        made = dataset_builds.again(
+        made = dataset_builds.rebuild(
             request.app.state.engine,
             config.datasets,
             dataset_id,

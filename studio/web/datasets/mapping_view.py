@@ -56,7 +56,7 @@ class Screen:
     def __init__(self, db: Session, config: Settings, dataset: Dataset) -> None:
         self.db, self.dataset, self.limits = db, dataset, limits_of(config)
         self.folder = config.datasets
-        self.source = pending_datasets.source(config.datasets, dataset)
+        self.source = pending_datasets.original_source(config.datasets, dataset)
 
     def begin(self, chosen: int | None, options: FileOptions = DETECT) -> dict[str, Any]:
         """Return what to show first: the reading in use, what was seen, or the one chosen.
@@ -140,7 +140,7 @@ class Screen:
         """Return what was seen in the file when it came; if it is read otherwise, what is now."""
         limits = self.limits.at_once()
         try:
-            seen = pending_datasets.detected(self.folder, self.dataset, self.limits)
+            seen = pending_datasets.load_detection(self.folder, self.dataset, self.limits)
             if options not in (DETECT, seen.mapping.file):
                 seen = look(replace(self.source, options=options), limits).detected
         except (InvalidError, TooLargeError) as error:
@@ -150,17 +150,17 @@ class Screen:
         return _Found(seen, "", seen.mapping.file, seen.encodings, seen.sheets)
 
     def _with_file(self, mapping: Mapping) -> Mapping:
-        if pending_datasets.validation(self.folder, self.dataset) is None:
+        if pending_datasets.validation_source(self.folder, self.dataset) is None:
             return mapping
         return mapping.model_copy(update={"split": Split(kind="dataset")})
 
     def _failed(self) -> Task | None:
-        chore = dataset_builds.of(self.db, self.dataset.id or 0)
+        chore = dataset_builds.latest_task(self.db, self.dataset.id or 0)
         return chore if chore is not None and chore.status is TaskStatus.FAILED else None
 
     def _others(self) -> list[tuple[str, str]]:
         """Return what rows may be measured on: the file that was brought along, or another set."""
-        own = pending_datasets.validation(self.folder, self.dataset)
+        own = pending_datasets.validation_source(self.folder, self.dataset)
         brought = [("", f"the file brought along, {own.filename}")] if own else []
         named = [
             (one.name, one.name)

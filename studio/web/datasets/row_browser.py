@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from studio.db.tables import DatasetVersion
 from studio.intake.rows.paging import NumberedRow, Page
 from studio.services.datasets import versions
-from studio.services.datasets.versions import Part, Which
+from studio.services.datasets.versions import Part, RowQuery
 
 Step = Literal["", "first", "back", "on"]
 
@@ -84,14 +84,14 @@ def _paused(here: Leaf, looked_to: int, step: Step) -> Leaf:
 
 
 def _row(folder: Path, here: Leaf, number: int) -> NumberedRow | None:
-    which = Which(part=here.part, numbers=frozenset({number}))
-    return next(iter(versions.rows(folder, here.version, which).rows), None)
+    which = RowQuery(part=here.part, numbers=frozenset({number}))
+    return next(iter(versions.load_rows(folder, here.version, which).rows), None)
 
 
 def _sought(folder: Path, here: Leaf, step: Step) -> Page:
-    which = Which(part=here.part, words=here.words)
+    which = RowQuery(part=here.part, words=here.words)
     if step == "back":
         which = replace(which, before=here.number)
     else:
         which = replace(which, after={"first": 0, "on": here.number}.get(step, here.number - 1))
-    return versions.rows(folder, here.version, which, limit=1)
+    return versions.load_rows(folder, here.version, which, limit=1)

@@ -20,7 +20,7 @@ from studio.protocols.tokenizer_service import (
     TokenPreview,
 )
 from studio.services.datasets import datasets, token_preview
-from studio.services.datasets.token_preview import Place
+from studio.services.datasets.token_preview import RowPosition
 from studio.services.datasets.versions import Part
 from studio.services.models import tokenizer_client
 from studio.settings import Settings
@@ -71,7 +71,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
-    place: Place | None = None
+    place: RowPosition | None = None
     tokens: TokenPreview | None = None
     turns: list[Turn] = field(default_factory=list)
     problem: StudioError | None = None
@@ -136,12 +136,12 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
     except ValidationError as error:
         name = str(error.errors()[0]["loc"][0]).replace("_", " ")
         return Sight(problem=InvalidError(f"The {name} is not what it may be.", hint="Mend it."))
-    where: Place | None = None
+    where: RowPosition | None = None
     try:
         with read_session(engine) as db:
             where = _place(db, known)
-            row = token_preview.row(settings.datasets, where)
-            asked = token_preview.question(
+            row = token_preview.read_row(settings.datasets, where)
+            asked = token_preview.tokens_request(
                 db,
                 known.model,
                 row,
@@ -150,23 +150,23 @@ def look(engine: Engine, settings: Settings, wanted: Mapping[str, Any]) -> Sight
             )
         if known.packing:
             drawn = known.validation_share, known.seed
-            asked = token_preview.packed(asked, settings.datasets, where, *drawn)
+            asked = token_preview.with_packing_window(asked, settings.datasets, where, *drawn)
         return _seen(settings, where, asked)
     except StudioError as error:
         return Sight(place=where, problem=error)
 
 
-def _place(db: Session, wanted: Wanted) -> Place:
+def _place(db: Session, wanted: Wanted) -> RowPosition:
     dataset = datasets.require(db, wanted.dataset)
     if wanted.step == "random":
-        return token_preview.anywhere(db, dataset, wanted.split, wanted.version)
+        return token_preview.random_row(db, dataset, wanted.split, wanted.version)
     steps = {"back": -1, "on": 1}.get(wanted.step, 0)
-    return token_preview.place(db, dataset, wanted.split, wanted.row + steps, wanted.version)
+    return token_preview.nearest_row(db, dataset, wanted.split, wanted.row + steps, wanted.version)
 
 
-def _seen(settings: Settings, where: Place, asked: TokenizerRequest) -> Sight:
+def _seen(settings: Settings, where: RowPosition, asked: TokenizerRequest) -> Sight:
     try:
-        found = tokenizer_client.tokens(settings, asked)
+        found = tokenizer_client.tokenize_row(settings, asked)
     except InvalidError as error:
         if error.code not in {"no_chat_template", "chat_template_refused", "bad_row"}:
             raise
@@ -180,7 +180,7 @@ _TEMPLATES = {"kind": "templates", "window": None}
 def _choices(settings: Settings, asked: TokenizerRequest) -> TemplatePreviews | None:
     """Return the templates that could write the row; none where they cannot be told either."""
     try:
-        return tokenizer_client.templates(settings, asked.model_copy(update=_TEMPLATES))
+        return tokenizer_client.render_templates(settings, asked.model_copy(update=_TEMPLATES))
     except StudioError:
         return None
 

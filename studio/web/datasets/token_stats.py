@@ -15,7 +15,7 @@ from studio.intake.quality import length_stats as counts
 from studio.intake.quality.length_stats import Bar, Cut, Stats, Tally
 from studio.protocols.tokenizer_service import TemplateSource
 from studio.services.datasets import token_stats, versions
-from studio.services.datasets.token_stats import Which
+from studio.services.datasets.token_stats import StatsRequest
 
 ROLES = {
     "system": "System",
@@ -89,10 +89,10 @@ def look(db: Session, dataset: Dataset, asked: Mapping[str, Any]) -> Shown:
     """Return what there is to show; nothing is counted here."""
     try:
         wanted = read(asked)
-        chore = token_stats.of(db, which(db, dataset, wanted))
+        chore = token_stats.latest_task(db, which(db, dataset, wanted))
     except StudioError as error:
         return Shown(problem=error)
-    found = token_stats.told(chore) if chore else None
+    found = token_stats.parse_result(chore) if chore else None
     figures = drawn(found, wanted.max_length) if found else None
     return Shown(wanted=wanted, chore=None if found else chore, figures=figures)
 
@@ -116,7 +116,7 @@ def read(asked: Mapping[str, Any]) -> Wanted:
         ) from error
 
 
-def which(db: Session, dataset: Dataset, wanted: Wanted) -> Which:
+def which(db: Session, dataset: Dataset, wanted: Wanted) -> StatsRequest:
     """Say what to count.
 
     Raises:
@@ -126,7 +126,7 @@ def which(db: Session, dataset: Dataset, wanted: Wanted) -> Which:
 
     """
     found = version(db, dataset, wanted.version)
-    return token_stats.which(db, found, wanted.model, wanted.chat_template)
+    return token_stats.build_request(db, found, wanted.model, wanted.chat_template)
 
 
 def version(db: Session, dataset: Dataset, number: int | None) -> DatasetVersion:
@@ -154,7 +154,7 @@ def drawn(found: Stats, at: int) -> Figures:
             for (name, tally), drawn in zip(parts.items(), bars, strict=True)
         ],
         lost=lost,
-        sentence=token_stats.sentence(lost),
+        sentence=token_stats.describe_truncation(lost),
         place=_place(bars[0], at),
         roles={
             name: title
@@ -167,7 +167,7 @@ def drawn(found: Stats, at: int) -> Figures:
 def _side(name: str, tally: Tally, bars: list[Bar], at: int) -> Side:
     return Side(
         part=name,
-        label=token_stats.PARTS[name].capitalize(),
+        label=token_stats.PART_NAMES[name].capitalize(),
         tally=tally,
         lost=counts.cut([tally], at),
         bars=bars,

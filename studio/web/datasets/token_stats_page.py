@@ -43,7 +43,7 @@ def count(
     request: Request, dataset_id: DatasetId, posted: Posted, db: DB, config: Config
 ) -> Response:
     wanted = shown.read(posted)
-    token_stats.ask(db, config, shown.which(db, datasets.get(db, dataset_id), wanted))
+    token_stats.enqueue(db, config, shown.which(db, datasets.get(db, dataset_id), wanted))
     return go(request, f"/datasets/{dataset_id}/stats?{wanted.query}")
 
 

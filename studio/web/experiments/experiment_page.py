@@ -21,17 +21,17 @@ router = APIRouter(include_in_schema=False)
 @router.get("/experiments/{experiment_id}")
 def show(request: Request, experiment_id: int, db: DB) -> Response:
     experiment = experiments.get(db, experiment_id)
-    parent = recipe_parents.parent(db, experiment.parent)
+    parent = recipe_parents.find_or_none(db, experiment.parent)
     return page(
         request,
         "experiments/show.html",
         experiment=experiment,
-        runs=runs.of_experiment(db, experiment_id),
-        precisions=choices.precisions(workers.machine(db)),
+        runs=runs.list_for_experiment(db, experiment_id),
+        precisions=choices.precisions(workers.training_hardware(db)),
         recipe=yaml.dump(experiment.recipe),
         parent=parent,
         changes=config_diff.between(experiment.recipe, parent.recipe) if parent else [],
-        progress_of=run_progress.of,
+        progress_of=run_progress.measure,
     )
 
 
@@ -45,8 +45,8 @@ def change(
     notes: Annotated[str, Form()] = "",
 ) -> Response:
     cleaned = [tag.strip() for tag in tags.split(",") if tag.strip()]
-    changes = experiments.Changes(name=name, notes=notes.strip(), tags=cleaned)
-    experiments.change(db, experiment_id, changes)
+    changes = experiments.ExperimentChanges(name=name, notes=notes.strip(), tags=cleaned)
+    experiments.update(db, experiment_id, changes)
     return go(request, f"/experiments/{experiment_id}")
 
 

@@ -92,7 +92,7 @@ def advise(request: Request, posted: Posted, config: Config) -> Response:
 @router.post("/calibrate")
 def calibrate(request: Request, posted: Posted, db: DB, config: Config) -> Response:
     """Train a few steps of the form as it stands, for its estimate to go by."""
-    chore = calibrations.ask(db, _filled(db, posted), config)
+    chore = calibrations.enqueue(db, _filled(db, posted), config)
     return block(request, "experiments/new.html", "calibration", chore=chore)
 
 
@@ -105,14 +105,16 @@ def calibrated(request: Request) -> Response:
 @router.post("/measure")
 def measure(request: Request, posted: Posted, db: DB, config: Config) -> Response:
     """Go through a step of the form as it stands, for its estimate to be exact."""
-    chore = dry_runs.ask(db, _filled(db, posted), config)
+    chore = dry_runs.enqueue(db, _filled(db, posted), config)
     return block(request, "experiments/new.html", "measurement", dry=chore)
 
 
 @router.post("/lengths")
 def count(request: Request, posted: Posted, db: DB, config: Config) -> Response:
     """Count the tokens of the form's rows, as its model sees them, for its estimate to go by."""
-    chore = token_stats.ask(db, config, token_lengths.which(db, _recipe(db, posted)))
+    chore = token_stats.enqueue(
+        db, config, token_lengths.build_stats_request(db, _recipe(db, posted))
+    )
     return block(request, "experiments/new.html", "counting", count=chore)
 
 
@@ -149,7 +151,7 @@ def _experiment(db: Session, draft: Draft) -> Experiment:
 
 def _filled(db: Session, posted: Mapping[str, Any]) -> AnyRecipe:
     """Return the recipe of a form that could be started as it stands."""
-    recipe = recommendation.resolve(db, _recipe(db, posted)).recipe
+    recipe = recommendation.resolve_precision(db, _recipe(db, posted)).recipe
     runs.check(db, recipe)
     return recipe
 
@@ -178,10 +180,11 @@ def _form(request: Request, db: Session, draft: Draft, problems: Problems) -> Re
         preview=recipe_preview.of(db, draft.method, draft.values),
         outline=submission_summary.outline(db, settings, draft, form, address),
         sight=None,
-        precisions=choices.precisions(workers.machine(db)),
+        precisions=choices.precisions(workers.training_hardware(db)),
         choices={"dataset": choices.dataset_names(db, form.input("dataset").value)},
         suggestions={"base_model": choices.model_names(db)},
         more={"base_model": ("/models", "Models here, and on the hub")},
-        ahead=len(queue.waiting(db)) + max(0, len(runs.live(db)) - workers.slots(db) + 1),
-        machine=workers.machine(db).title,
+        ahead=len(queue.list_waiting(db))
+        + max(0, len(runs.list_live(db)) - workers.count_slots(db) + 1),
+        machine=workers.training_hardware(db).title,
     )

@@ -15,14 +15,14 @@ from studio.methods.base import Method
 from studio.recipe.dotted_keys import flatten
 from studio.recipe.precision import AUTO
 from studio.services.datasets import data_quality, token_stats
-from studio.services.datasets.data_quality import Noted
+from studio.services.datasets.data_quality import DataNotice
 from studio.services.estimates import dry_runs, estimates, fit_suggestions, token_lengths
-from studio.services.estimates.estimates import Estimated
-from studio.services.estimates.fit_suggestions import Way
-from studio.services.estimates.token_lengths import Uncounted
+from studio.services.estimates.estimates import RunEstimate
+from studio.services.estimates.fit_suggestions import RecipeChange
+from studio.services.estimates.token_lengths import CountSuggestion
 from studio.services.precision import number_formats, recommendation
 from studio.services.precision.incompatibilities import Refusal
-from studio.services.precision.number_formats import Plan
+from studio.services.precision.number_formats import DTypePlan
 from studio.services.runs import base_model_check, start_checks
 from studio.web.forms.recipe_form import tidy
 from studio.web.i18n import formatting
@@ -45,18 +45,18 @@ class Preview:
     """What we would choose, and why; or why nothing can be said yet."""
     warnings: tuple[str, ...] = ()
     refusals: tuple[Refusal, ...] = ()
-    noted: Noted | None = None
+    noted: DataNotice | None = None
     """What to look at in the data."""
     repair: Repair | None = None
-    plan: Plan | None = None
-    needed: Estimated | None = None
+    plan: DTypePlan | None = None
+    needed: RunEstimate | None = None
     smallest: Repair | None = None
     """What would make it fit."""
     largest: Repair | None = None
     """The largest batch there is room for."""
     unfollowed: str = ""
     """Why no dry run could count the memory; empty if one can."""
-    uncounted: Uncounted = ""
+    uncounted: CountSuggestion = ""
     """Whether its rows should be counted, for the estimate to go by."""
     rows: str = ""
     """Names what would be counted: an id in the page."""
@@ -76,32 +76,35 @@ def of(db: Session, method: Method, values: Mapping[str, Any]) -> Preview:
 
 def _of(db: Session, asked: AnyRecipe) -> Preview:
     facts, recipe = (
-        recommendation.facts_of(db, asked.base_model),
-        recommendation.resolve(db, asked).recipe,
+        recommendation.load_model_facts(db, asked.base_model),
+        recommendation.resolve_precision(db, asked).recipe,
     )
-    advised = recommendation.advise_for(db, asked, facts)
-    refused = start_checks.of(db, recipe, facts)
+    advised = recommendation.recommend_for_machine(db, asked, facts)
+    refused = start_checks.check(db, recipe, facts)
     return Preview(
         mode=advised.mode.title,
         sentence=advised.sentence,
-        warnings=(*token_stats.cautions(db, recipe), *advised.warnings),
+        warnings=(*token_stats.list_warnings(db, recipe), *advised.warnings),
         refusals=tuple(refused),
-        noted=data_quality.noted(db, recipe),
+        noted=data_quality.build_notice(db, recipe),
         repair=_mend(recipe, refused[0]) if refused else _switch(recipe, advised),
-        plan=None if refused else number_formats.plan(recipe, facts),
+        plan=None if refused else number_formats.plan_dtypes(recipe, facts),
         **({} if refused else _needs(db, recipe)),
     )
 
 
 def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
     """Estimate memory and time, and offer what makes the recipe fit."""
-    known = estimates.known(db)
-    found, needed = fit_suggestions.of(db, recipe, known), estimates.of(db, recipe, known)
+    known = estimates.load_inputs(db)
+    found, needed = (
+        fit_suggestions.suggest(db, recipe, known),
+        estimates.estimate_recipe(db, recipe, known),
+    )
     is_guessed = known.lengths(recipe) is None
     return {
         "needed": needed,
         **(_counting(db, recipe) if is_guessed else {}),
-        "unfollowed": dry_runs.refusal(recipe),
+        "unfollowed": dry_runs.explain_unsupported(recipe),
         "smallest": _way(found.smallest),
         "largest": _way(found.largest),
     }
@@ -110,23 +113,23 @@ def _needs(db: Session, recipe: AnyRecipe) -> dict[str, Any]:
 def _counting(db: Session, recipe: AnyRecipe) -> dict[str, str]:
     named = f"{recipe.dataset}:{recipe.base_model}:{recipe.data.chat_template}"
     return {
-        "uncounted": token_lengths.uncounted(db, recipe),
+        "uncounted": token_lengths.suggest_count(db, recipe),
         "rows": f"rows-{crc32(named.encode()):x}",
     }
 
 
-def _way(way: Way | None) -> Repair | None:
+def _way(way: RecipeChange | None) -> Repair | None:
     return _repair(way.title, way.change) if way else None
 
 
 def _mend(recipe: AnyRecipe, refused: Refusal) -> Repair | None:
     """Offer the change that lets it run; where the model could not be had, another try."""
-    if refused.link == base_model_check.PAGE:
+    if refused.link == base_model_check.MODELS_PAGE:
         return _repair("Try again", {"base_model": recipe.base_model})
     return _repair(refused.hint, refused.repair)
 
 
-def _switch(recipe: AnyRecipe, advised: recommendation.Advice) -> Repair | None:
+def _switch(recipe: AnyRecipe, advised: recommendation.Recommendation) -> Repair | None:
     """Offer the recommended precision to those who chose another."""
     if advised.mode.name == recipe.precision:
         return None

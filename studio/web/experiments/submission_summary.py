@@ -13,7 +13,7 @@ from studio.services import experiments
 from studio.services.datasets import datasets, token_preview
 from studio.services.precision import recommendation
 from studio.services.runs import recipe_parents, runs
-from studio.services.runs.recipe_parents import Parent
+from studio.services.runs.recipe_parents import RecipeParent
 from studio.settings import Settings
 from studio.web.experiments import config_diff, draft_form
 from studio.web.experiments.code_snippets import Submission
@@ -38,7 +38,7 @@ class Lack(NamedTuple):
 class Outline:
     sentence: str
     """What will run; empty while nobody can tell."""
-    parent: Parent | None
+    parent: RecipeParent | None
     began: str
     """What it began with, in words."""
     changes: list[Change]
@@ -58,7 +58,7 @@ class Outline:
 def outline(db: Session, settings: Settings, draft: Draft, form: Fieldset, address: str) -> Outline:
     problems = problems_of(db, draft)
     lacks, recipe = listed(form, problems), None if draft_form.problems_of(draft) else draft.recipe
-    found, parent = config_diff.changes(form), recipe_parents.parent(db, draft.parent)
+    found, parent = config_diff.changes(form), recipe_parents.find_or_none(db, draft.parent)
     return Outline(
         sentence=_sentence(db, recipe) if recipe else "",
         parent=parent,
@@ -114,7 +114,7 @@ def _began(draft: Draft) -> str:
 
 def _sentence(db: Session, recipe: AnyRecipe) -> str:
     try:
-        resolved = recommendation.resolve(db, recipe).recipe
+        resolved = recommendation.resolve_precision(db, recipe).recipe
     except InvalidError:
         return ""  # There is no such model to recommend a precision for.
     return gettext(", ").join(_parts(resolved)) + gettext(".")
@@ -146,8 +146,8 @@ def _parts(recipe: AnyRecipe) -> Iterator[str]:
 
 def _first_row(db: Session, settings: Settings, name: str) -> Mapping[str, Any] | None:
     try:
-        place = token_preview.place(db, datasets.require(db, name), "train", 1)
-        return token_preview.row(settings.datasets, place)
+        place = token_preview.nearest_row(db, datasets.require(db, name), "train", 1)
+        return token_preview.read_row(settings.datasets, place)
     except StudioError:
         return None
 

@@ -47,7 +47,7 @@ def base_model_for(db: Session, dataset: str) -> tuple[str, str]:
     """
     known = models.newest(db)
     names = {model.name for model in known}
-    query = select(Run).where(query_fields.recipe()["dataset"].value == dataset)
+    query = select(Run).where(query_fields.recipe_fields()["dataset"].value == dataset)
     for run in db.exec(query.order_by(col(Run.id).desc()).limit(_RUNS_LOOKED_AT)):
         if run.recipe.base_model in names:
             why = gettext("The base model of run #%(run)s, the newest on this data set.")
@@ -60,7 +60,9 @@ def base_model_for(db: Session, dataset: str) -> tuple[str, str]:
 def dataset_names(db: Session, chosen: str) -> list[tuple[str, str]]:
     """Return each data set's name with a label; the chosen one is among them even if it is gone."""
     brought = datasets.newest(db)
-    rows = {number: one.train_rows for number, one in versions.currents(db, brought).items()}
+    rows = {
+        number: one.train_rows for number, one in versions.current_by_dataset(db, brought).items()
+    }
     found = {one.name: f"{one.name} ({_size(rows[one.id])})" for one in brought if one.id in rows}
     known = (
         found

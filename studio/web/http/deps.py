@@ -82,7 +82,7 @@ def _config(request: Request) -> Settings:
 
 def _keyed(request: Request) -> Settings:
     with read_session(request.app.state.engine) as db:
-        return secrets.laid_under(db, _config(request))
+        return secrets.settings_with_secrets(db, _config(request))
 
 
 async def _posted(request: Request) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Replayed(Exception):  # noqa: N818 -- no error: it carries the answer past
 
 async def answered(request: Request, handle: Handler) -> Response:
     """Answer a request that makes something; under a known key, as it was answered before."""
-    if idempotency_keys.NAME not in request.headers:
+    if idempotency_keys.HEADER not in request.headers:
         return await handle(request)
     try:
         if not _is_form(request):
@@ -56,11 +56,11 @@ async def recall(request: Request, sent: bytes) -> None:
         Replayed: it was.
 
     """
-    key = request.headers.get(idempotency_keys.NAME)
+    key = request.headers.get(idempotency_keys.HEADER)
     if key is None:
         return
     sha256 = hashlib.sha256(f"{request.scope['path']}\n".encode() + _plain(sent)).hexdigest()
-    named = idempotency_keys.name(key, of_request(request).account_id)
+    named = idempotency_keys.scoped_key(key, of_request(request).account_id)
     request.state.receipt = IdempotencyKey(key=named, sha256=sha256, status=0, body=b"")
     known = await run_in_threadpool(_known, request)
     if known is not None:
@@ -69,7 +69,9 @@ async def recall(request: Request, sent: bytes) -> None:
 
 def _known(request: Request) -> IdempotencyKey | None:
     with read_session(request.app.state.engine) as db:
-        return idempotency_keys.recall(db, request.state.receipt.key, request.state.receipt.sha256)
+        return idempotency_keys.find_answer(
+            db, request.state.receipt.key, request.state.receipt.sha256
+        )
 
 
 def _keep(request: Request, response: Response) -> None:
@@ -79,10 +81,10 @@ def _keep(request: Request, response: Response) -> None:
     receipt.headers = {name: value for name, value in found.items() if value is not None}
     session: Session | None = getattr(request.state, "unit_of_work", None)
     if session is not None:
-        idempotency_keys.keep(session, receipt)
+        idempotency_keys.store_answer(session, receipt)
         return
     with unit_of_work(request.app.state.engine) as db:
-        idempotency_keys.keep(db, receipt)
+        idempotency_keys.store_answer(db, receipt)
 
 
 def _plain(sent: bytes) -> bytes:

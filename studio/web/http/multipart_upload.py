@@ -68,7 +68,7 @@ async def received(request: Request, parent: Path, names: Names) -> AsyncIterato
         TooLargeError: it is more than is taken here; the gate counts.
 
     """
-    with atomic_dirs.staged(parent) as stage:
+    with atomic_dirs.staging_dir(parent) as stage:
         writer = _Writer(stage, names)
         try:
             await _feed(request, writer)
@@ -124,7 +124,7 @@ def _parser(request: Request, writer: "_Writer") -> Callable[[bytes], int]:
 
 def _try(write: Callable[[bytes], int], data: bytes) -> StudioError | None:
     try:
-        with atomic_dirs.room():
+        with atomic_dirs.explain_disk_full():
             write(data)
     except StudioError as error:
         return error

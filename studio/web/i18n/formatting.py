@@ -310,5 +310,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "inside": number_i18n.inside,
     "sparkline_points": sparkline_points,
     "title_of": tasks.title,
-    "about": tasks.about,
+    "about": tasks.describe,
 }

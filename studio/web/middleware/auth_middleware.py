@@ -109,7 +109,7 @@ class _Visit:
             with (
                 acting_as(known.actor),
                 template_permissions.visiting(self._who, self._ways),
-                base_model_check.asking_hub(self._settings, state.hub_answers),
+                base_model_check.enable_hub_checks(self._settings, state.hub_answers),
             ):
                 await app(self._scope, receive, watched.send)
         except (ClientDisconnect, OSError, ExceptionGroup):
@@ -252,4 +252,4 @@ def is_for_programs(path: str) -> bool:
 
 def _keep(engine: Engine, deed: AuditEntry) -> None:
     with unit_of_work(engine) as db:
-        audit_log.note(db, deed)
+        audit_log.record(db, deed)

@@ -17,11 +17,11 @@ from studio.protocols.run_dir import RunDir
 from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats, exports
-from studio.services.exports.export_formats import Choice
+from studio.services.exports.export_formats import ExportOption
 from studio.services.queue import wait_reasons
 from studio.services.queue.wait_reasons import Wait
 from studio.services.runs import artifacts, runs
-from studio.services.runs.artifacts import File
+from studio.services.runs.artifacts import ArtifactFile
 from studio.web.http.deps import DB, Config
 from studio.web.rendering.render import block, go
 
@@ -35,7 +35,7 @@ class Shown:
     """An export as its row shows it."""
 
     export: Export
-    files: list[File]
+    files: list[ArtifactFile]
     base: str
     """What it is called among the base models, if it is one."""
     wait: Wait | None
@@ -59,7 +59,7 @@ def ask(
 ) -> Response:
     """Queue an export; `model` is its kind and its format, parted by a space."""
     kind, dtype = _chosen(model)
-    exports.request(db, run_id, dtype, kind, config.runs)
+    exports.create(db, run_id, dtype, kind, config.runs)
     return go(request, f"/runs/{run_id}#exports")
 
 
@@ -71,31 +71,31 @@ def delete(request: Request, run_id: int, export_id: int, db: DB, config: Config
 
 @router.post("/{export_id}/model")
 def offer(request: Request, run_id: int, export_id: int, db: DB, config: Config) -> Response:
-    exports.offer(db, run_id, export_id, config.runs)
+    exports.register_model(db, run_id, export_id, config.runs)
     return go(request, f"/runs/{run_id}#exports")
 
 
 def shown(db: Session, run: Run, run_folders: Path) -> list[Shown]:
     """Return a run's exports as its page shows them, newest first."""
     folder = RunDir(run_folders / str(run.id))
-    bases = exports.bases(db, run.id or 0)
+    bases = exports.registered_models(db, run.id or 0)
     return [
         Shown(
             export=one,
-            files=artifacts.listing(folder.export(one.id or 0).files),
+            files=artifacts.list_files(folder.export(one.id or 0).files),
             base=bases.get(str(folder.export(one.id or 0).files), ""),
-            wait=wait_reasons.of_work(db, one),
+            wait=wait_reasons.explain_work_wait(db, one),
         )
-        for one in exports.of_run(db, run.id or 0)
+        for one in exports.list_for_run(db, run.id or 0)
     ]
 
 
-def choices(db: Session, run: Run, run_folders: Path) -> list[Choice]:
+def choices(db: Session, run: Run, run_folders: Path) -> list[ExportOption]:
     """Return what can be exported of a run: nothing before it has succeeded."""
     folder = RunDir(run_folders / str(run.id)).artifacts
     if run.status is not RunStatus.SUCCEEDED or not folder.is_dir():
         return []
-    return list(export_formats.choices(db, run, folder))
+    return list(export_formats.list_options(db, run, folder))
 
 
 def _chosen(model: str) -> tuple[ExportKind, DType]:

@@ -43,7 +43,7 @@ def landed() -> Response:
 @router.post("/folder")
 def bring(request: Request, db: DB, config: Config, folder: Text = "", name: Text = "") -> Response:
     try:
-        model = models.bring(db, folder.strip(), name.strip())
+        model = models.add_folder(db, folder.strip(), name.strip())
     except StudioError as error:
         again = _list(db, folder=folder, name=name, problem=error) | _hits(db, config, "", None)
         return form_again(request, "models/list.html", **again)
@@ -57,9 +57,9 @@ def download(
     """Begin to fetch a model. The hub may be slow, so the database is asked after it."""
     engine = request.app.state.engine
     try:
-        found = downloads.look(config, repo.strip(), revision.strip())
+        found = downloads.inspect_repo(config, repo.strip(), revision.strip())
         with unit_of_work(engine) as db:
-            downloads.ask(db, found, name.strip())
+            downloads.enqueue(db, found, name.strip())
     except StudioError as error:
         wish = {"repo": repo, "revision": revision, "refusal": error}
         with read_session(engine) as db:
@@ -85,8 +85,8 @@ def come(model_id: ModelId) -> Response:
 @router.post("/{model_id}/consent")
 def allow(request: Request, model_id: ModelId, db: DB, revision: Text = "") -> Response:
     model = models.get(db, model_id)
-    remote_code_trust.give(db, model, revision)
-    downloads.ask_code(db, model)
+    remote_code_trust.grant(db, model, revision)
+    downloads.enqueue_code(db, model)
     return go(request, f"/models/{model_id}#code")
 
 
@@ -102,21 +102,21 @@ def remove(request: Request, model_id: ModelId, db: DB, config: Config) -> Respo
     return go(request, "/models")
 
 
-def _searched(config: Settings, words: str) -> downloads.Searched | None:
-    if len(words.strip()) < downloads.ASKED:
+def _searched(config: Settings, words: str) -> downloads.HubSearch | None:
+    if len(words.strip()) < downloads.MIN_QUERY_LETTERS:
         return None
-    return downloads.try_search(config, words.strip())
+    return downloads.try_search_hub(config, words.strip())
 
 
 def _hits(
-    db: Session, config: Settings, words: str, found: downloads.Searched | None
+    db: Session, config: Settings, words: str, found: downloads.HubSearch | None
 ) -> dict[str, Any]:
     return {
         "q": words,
-        "offers": downloads.offers(db, found.found) if found else [],
+        "offers": downloads.describe_models(db, found.found) if found else [],
         "trouble": found.trouble if found else None,
         "asked": found is not None,
-        "host": downloads.hub(config).host,
+        "host": downloads.hub_client(config).host,
     }
 
 
@@ -130,7 +130,7 @@ def _list(
 ) -> dict[str, Any]:
     return {
         "models": models.newest(db),
-        "on_the_way": downloads.shown(db),
+        "on_the_way": downloads.list_downloads(db),
         "folder": folder,
         "name": name,
         "problem": problem,
@@ -141,8 +141,8 @@ def _list(
 
 def _misses(db: Session, model: str | None = None) -> dict[str, Any]:
     """Gather how far estimates were off over all runs, or those of one model."""
-    misses = estimates.errors(db, model)
-    return {"misses": misses, "missed": estimates.median(misses)}
+    misses = estimates.list_errors(db, model)
+    return {"misses": misses, "missed": estimates.median_error(misses)}
 
 
 def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
@@ -153,24 +153,27 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
         "card": None,
         "trouble": None,
         "code": None,
-        "is_ours": models.is_ours(model, config.models),
-        "is_here": models.is_here(model),
+        "is_ours": models.is_downloaded(model, config.models),
+        "is_here": models.is_local(model),
         "is_usable": _is_usable(model),
-        "runs": models.used_by(db, model),
-        "lineage": models.lineage(db, model),
+        "runs": models.list_runs(db, model),
+        "lineage": models.list_ancestors(db, model),
         "warning": remote_code_trust.WARNING,
-        "fetching": downloads.code_of(db, model),
-        "link": f"{downloads.hub(config).endpoint}/{model.repo}" if model.repo else "",
+        "fetching": downloads.latest_code_task(db, model),
+        "link": f"{downloads.hub_client(config).endpoint}/{model.repo}" if model.repo else "",
         **_misses(db, model.name),
     }
     if not told["is_here"]:
         return told
     try:
-        known, folder = recommendation.facts(models.folder_of(model)), models.folder_of(model)
+        known, folder = (
+            recommendation.read_model_facts(models.model_dir(model)),
+            models.model_dir(model),
+        )
         told |= {
             "known": known,
             "card": model_metadata.read(folder),
-            "code": remote_code_trust.of(model),
+            "code": remote_code_trust.inspect_code(model),
         }
         told["cares"] = list(
             family_limits.cares(known.family, has_experts=bool(known.expert_parameters))
@@ -183,7 +186,7 @@ def _show(db: Session, config: Settings, model: Model) -> dict[str, Any]:
 def _is_usable(model: Model) -> bool:
     """Whether a run could start from it now."""
     try:
-        remote_code_trust.require(model)
+        remote_code_trust.require_consent(model)
     except (StudioError, OSError):
         return False
-    return models.is_here(model)
+    return models.is_local(model)

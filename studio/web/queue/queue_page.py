@@ -18,32 +18,32 @@ router = APIRouter(prefix="/queue", include_in_schema=False)
 
 @router.get("")
 def show(request: Request, db: DB) -> Response:
-    told = loaded_model.now(db)
+    told = loaded_model.current(db)
     return page(
         request,
         "queue/show.html",
-        live=runs.live(db),
-        waits=queue_eta.waits(db),
-        workers=workers.heard_of(db),
-        slots=workers.slots(db),
-        used=background_overview.slots_used(db),
-        others=background_overview.listed(db),
+        live=runs.list_live(db),
+        waits=queue_eta.estimate_waits(db),
+        workers=workers.list_alive(db),
+        slots=workers.count_slots(db),
+        used=background_overview.count_used_slots(db),
+        others=background_overview.list_work(db),
         loaded=told,
-        stays=loaded_model.left(told) if told else None,
-        progress_of=run_progress.of,
+        stays=loaded_model.time_left(told) if told else None,
+        progress_of=run_progress.measure,
     )
 
 
 @router.get("/others")
 def others(request: Request, db: DB) -> Response:
     """Show what is done besides runs; they are told of live, this is asked for."""
-    return block(request, "queue/show.html", "others", others=background_overview.listed(db))
+    return block(request, "queue/show.html", "others", others=background_overview.list_work(db))
 
 
 @router.post("/loaded/stop")
 def stop(request: Request, db: DB) -> Response:
     """Have the model that is loaded to answer leave."""
-    loaded_model.stop(db)
+    loaded_model.request_unload(db)
     return go(request, "/queue")
 
 
@@ -63,7 +63,7 @@ def hold(request: Request, run_id: int, db: DB, held: Annotated[bool, Form()]) -
 def prioritise(
     request: Request, run_id: int, db: DB, priority: Annotated[int, Form(ge=-100, le=100)]
 ) -> Response:
-    queue.prioritise(db, run_id, priority)
+    queue.set_priority(db, run_id, priority)
     return go(request, "/queue")
 
 

@@ -36,7 +36,7 @@ def cancel(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Resp
 @router.post("/{chore_id}/again")
 def again(request: Request, chore_id: ChoreId, db: DB, then: Then = "") -> Response:
     chore = tasks.get(db, chore_id)
-    tasks.again(chore)
+    tasks.retry(chore)
     return _shown(request, db, chore, then)
 
 
@@ -48,7 +48,7 @@ def _shown(request: Request, db: DB, chore: Task, then: str) -> Response:
 
 
 def _about(db: DB, chore: Task, then: str) -> dict[str, Any]:
-    return {"chore": chore, "then": then, "wait": wait_reasons.of_work(db, chore)}
+    return {"chore": chore, "then": then, "wait": wait_reasons.explain_work_wait(db, chore)}
 
 
 def _back(request: Request, chore_id: int) -> str:

@@ -44,12 +44,12 @@ def _total(run: Run) -> str:
 
 def _share(run: Run) -> str:
     # Rounded down: 100 % is shown at the last step only.
-    share = run_progress.of(run).share
+    share = run_progress.measure(run).share
     return "" if share is None else formatting.percent(floor(share * 100) / 100)
 
 
 def _time_left(run: Run) -> str:
-    seconds = run_progress.of(run).eta_seconds
+    seconds = run_progress.measure(run).eta_seconds
     if seconds is None:
         return ""
     return gettext("%(eta_seconds)s left") % {"eta_seconds": formatting.duration(seconds)}
@@ -62,7 +62,7 @@ FIGURES: Mapping[str, Callable[[Run], str]] = {
     "epoch": lambda run: formatting.number(run.epoch),
     "tokens": lambda run: formatting.number(run.tokens),
     "eta": _time_left,
-    "duration": lambda run: formatting.duration(run_progress.of(run).total_seconds),
+    "duration": lambda run: formatting.duration(run_progress.measure(run).total_seconds),
     "phase": lambda run: said(run.phase),
 }
 """Figures that are no metrics."""

@@ -24,7 +24,7 @@ def rate(
     blind: Annotated[bool, Form()] = False,
 ) -> Response:
     """Keep a score, or with 0 forget it. A blind page is told nothing of the run."""
-    sample = sample_ratings.get(db, sample_id)
+    sample = sample_ratings.get_rateable_sample(db, sample_id)
     before = sample_ratings.rate(db, sample, score or None)
     run_id = sample.run_id
     if not asked_by_htmx(request):
@@ -37,7 +37,7 @@ def rate(
         before=before,
         blind=blind,
         run=runs.get(db, run_id),
-        rated=sample_ratings.counts(db, [run_id]),
+        rated=sample_ratings.count_rated(db, [run_id]),
     )
 
 

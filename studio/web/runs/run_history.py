@@ -46,12 +46,12 @@ class Past:
 
 def of(db: Session, run: Run) -> Past:
     run_id = run.id or 0
-    found = runs.newest_happenings(db, run_id, limit=SHOWN)
+    found = runs.list_newest_events(db, run_id, limit=SHOWN)
     return Past(
         lines=_lines(found),
         last_id=(found[0].id or 0) if found else 0,
         is_cut=len(found) == SHOWN,
-        goes=[_go(run, one) for one in attempts.of(db, run_id)],
+        goes=[_go(run, one) for one in attempts.list_attempts(db, run_id)],
     )
 
 
@@ -63,13 +63,13 @@ def _lines(found: Sequence[RunEvent]) -> list[Line]:
         if before and before.kind == row.kind == "checkpointed":
             lines[-1] = replace(before, times=before.times + 1)
         else:
-            lines.append(Line(at=row.at, kind=row.kind, words=run_events.told(row).words))
+            lines.append(Line(at=row.at, kind=row.kind, words=run_events.to_event(row).words))
     return lines
 
 
 def _go(run: Run, attempt: Attempt) -> Go:
     end = attempt.ended_at
-    seconds = run_progress.seconds(attempt.began_at, end) if end else None
+    seconds = run_progress.elapsed_seconds(attempt.began_at, end) if end else None
     ended = _ended(attempt) if end else _unended(run, attempt)
     return Go(attempt=attempt, seconds=seconds, ended=ended)
 

@@ -21,7 +21,7 @@ from studio.services.search import (
     table_groups,
 )
 from studio.services.search.query_parser import QueryError
-from studio.services.search.run_table import NEWEST, Line, View
+from studio.services.search.run_table import NEWEST_FIRST, TableRow, TableView
 from studio.web.http.deps import DB
 from studio.web.rendering.render import page
 from studio.web.runs import run_table as shown
@@ -40,9 +40,9 @@ def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response
     try:
         found = _found(db, view, asked)
     except QueryError as error:
-        found, wrong = _found(db, View(query="is:trashed -is:trashed"), Asked()), error
+        found, wrong = _found(db, TableView(query="is:trashed -is:trashed"), Asked()), error
     except InvalidError as error:
-        found, wrong = _found(db, replace(view, sort=NEWEST), asked), error
+        found, wrong = _found(db, replace(view, sort=NEWEST_FIRST), asked), error
     answer = page(
         request,
         "runs/list.html",
@@ -51,10 +51,10 @@ def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response
         here=address(view, open=asked.open),
         address=address,
         chips=_chips(view),
-        live=runs.live(db),
-        progress_of=run_progress.of,
-        saved=saved_views.listed(db),
-        vocabulary=query_fields.names(metric_summaries.keys(db)),
+        live=runs.list_live(db),
+        progress_of=run_progress.measure,
+        saved=saved_views.list_all(db),
+        vocabulary=query_fields.list_names(metric_summaries.list_keys(db)),
         **found,
     )
     # Htmx calls a request whole that selects a part of the answer; a boosted link wants all of it.
@@ -64,13 +64,15 @@ def home(request: Request, db: DB, asked: Annotated[Asked, Query()]) -> Response
     return answer
 
 
-def baseline(db: Session, view: View, columns: Sequence[query_fields.Field]) -> Line | None:
-    found = run_table.lines(db, [view.base], columns) if view.base else []
+def baseline(
+    db: Session, view: TableView, columns: Sequence[query_fields.Field]
+) -> TableRow | None:
+    found = run_table.load_rows(db, [view.base], columns) if view.base else []
     return found[0] if found else None
 
 
-def _found(db: Session, view: View, asked: Asked) -> dict[str, Any]:
-    grouped = table_groups.of(db, view)
+def _found(db: Session, view: TableView, asked: Asked) -> dict[str, Any]:
+    grouped = table_groups.group_runs(db, view)
     if grouped:
         base = baseline(db, view, grouped.columns)
         opened = {
@@ -86,7 +88,7 @@ def _found(db: Session, view: View, asked: Asked) -> dict[str, Any]:
             "total": grouped.total,
             "any_runs": grouped.total or _any(db),
         }
-    found = run_table.page(db, view, limit=PAGE, after=asked.after)
+    found = run_table.load_page(db, view, limit=PAGE, after=asked.after)
     base = baseline(db, view, found.columns)
     pinned = base and asked.after is None
     return {
@@ -105,21 +107,21 @@ def _found(db: Session, view: View, asked: Asked) -> dict[str, Any]:
     }
 
 
-def _rows(db: Session, view: View, base: Line | None) -> list[Row]:
-    found = run_table.page(db, view, limit=PAGE)
+def _rows(db: Session, view: TableView, base: TableRow | None) -> list[Row]:
+    found = run_table.load_page(db, view, limit=PAGE)
     return [shown.row(line, found.columns, base) for line in found.lines]
 
 
 def _any(db: Session) -> bool:
-    return bool(runs.newest(db, runs.Filter(archived=True), limit=1))
+    return bool(runs.newest(db, runs.RunFilter(archived=True), limit=1))
 
 
-def _chips(view: View) -> list[tuple[str, str]]:
+def _chips(view: TableView) -> list[tuple[str, str]]:
     """Return each term of the query, and where the table is without it."""
     return [
         (
             view.query[term.start : term.end],
-            address(replace(view, query=query_parser.without(view.query, term))),
+            address(replace(view, query=query_parser.remove_term(view.query, term))),
         )
-        for term in query_filters.chips(view.query)
+        for term in query_filters.parse_or_empty(view.query)
     ]

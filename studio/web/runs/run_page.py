@@ -81,25 +81,27 @@ PAIRED = (
 def show(request: Request, run_id: int, db: DB, config: Config) -> Response:
     run = runs.get(db, run_id)
     folder = RunDir(config.runs / str(run.id))
-    precisions = choices.precisions(workers.machine(db))
+    precisions = choices.precisions(workers.training_hardware(db))
     return page(
         request,
         "runs/show.html",
         run=run,
-        made=run_progress.of(run),
+        made=run_progress.measure(run),
         memory=_memory(run),
-        beginning=run_progress.beginning(run, folder.events.beginning(FIRST_LINES)),
+        beginning=run_progress.startup_phases(run, folder.events.beginning(FIRST_LINES)),
         position=queue.position(db, run),
-        wait=queue_eta.of_run(db, run),
+        wait=queue_eta.estimate_wait(db, run),
         precisions=precisions,
-        shrunk=oom_retry.told(db, run_id),
+        shrunk=oom_retry.list_shrinks(db, run_id),
         **_failure(db, run, folder),
         **_numerics(db, run),
-        plots=_plots(metrics.keys(db, [run_id])),
-        said=sample_table.along(compare.samples(db, [run_id]), sample_ratings.of(db, [run_id])),
-        rated=sample_ratings.counts(db, [run_id]),
+        plots=_plots(metrics.list_keys(db, [run_id])),
+        said=sample_table.along(
+            compare.list_samples(db, [run_id]), sample_ratings.load_scores(db, [run_id])
+        ),
+        rated=sample_ratings.count_rated(db, [run_id]),
         resolved=resolved_config.of(run),
-        files=artifacts.listing(folder.artifacts),
+        files=artifacts.list_files(folder.artifacts),
         exports=export_page.shown(db, run, config.runs),
         choices=export_page.choices(db, run, config.runs),
         recipe=yaml.dump(run.recipe),
@@ -117,13 +119,13 @@ def past(request: Request, run_id: int, db: DB) -> Response:
 def wait(request: Request, run_id: int, db: DB) -> Response:
     """Show why a run waits, and nothing more once it has begun."""
     run = runs.get(db, run_id)
-    return block(request, "runs/show.html", "wait", run=run, wait=queue_eta.of_run(db, run))
+    return block(request, "runs/show.html", "wait", run=run, wait=queue_eta.estimate_wait(db, run))
 
 
 @router.get("/{run_id}/row")
 def row(request: Request, run_id: int, db: DB) -> Response:
     run = runs.get(db, run_id)
-    return block(request, "runs/summary_row.html", "row", run=run, progress_of=run_progress.of)
+    return block(request, "runs/summary_row.html", "row", run=run, progress_of=run_progress.measure)
 
 
 @router.get("/{run_id}/numerics")
@@ -135,18 +137,18 @@ def health(request: Request, run_id: int, db: DB) -> Response:
 @router.post("/{run_id}/again")
 def again(request: Request, run_id: int, db: DB, posted: Posted) -> Response:
     """Run the same recipe once more, with whatever values are posted in place of its own."""
-    return go(request, f"/runs/{runs.again(db, run_id, posted).id}")
+    return go(request, f"/runs/{runs.resubmit(db, run_id, posted).id}")
 
 
 @router.post("/{run_id}/trash")
 def throw_away(request: Request, run_id: int, db: DB) -> Response:
-    trash.throw_away(db, [runs.get(db, run_id).id or 0])
+    trash.move_to_trash(db, [runs.get(db, run_id).id or 0])
     return go(request, f"/runs/{run_id}")
 
 
 @router.post("/{run_id}/restore")
 def take_back(request: Request, run_id: int, db: DB) -> Response:
-    trash.take_back(db, [run_id])
+    trash.restore(db, [run_id])
     return go(request, f"/runs/{run_id}")
 
 
@@ -166,7 +168,7 @@ def _asking(ask: Callable[[Session, int], Run]) -> Callable[..., Response]:
 
 for verb, ask in {
     "cancel": run_commands.cancel,
-    "keep": run_commands.keep,
+    "keep": run_commands.stop_and_keep,
     "pause": run_commands.pause,
     "resume": run_commands.resume,
     "retry": run_commands.retry,
@@ -177,24 +179,24 @@ for verb, ask in {
 
 def _failure(db: DB, run: Run, folder: RunDir) -> dict[str, Any]:
     """Gather what explains a failure, and what may mend it."""
-    why = failure_report.of(db, run)
+    why = failure_report.explain(db, run)
     if why is None:
         return {"why": None}
-    lines = failure_report.last_lines(folder)
-    mends = failure_report.mends(db, run, why)
+    lines = failure_report.log_tail(folder)
+    mends = failure_report.list_fixes(db, run, why)
     return {
         "why": why,
         "last_lines": lines,
         "repairs": [one for one in mends if not one.swap],
         "swaps": {one.swap: [each for each in mends if each.swap == one.swap] for one in mends},
-        "report": failure_report.report(run, why, lines),
+        "report": failure_report.render_markdown(run, why, lines),
     }
 
 
 def _numerics(db: DB, run: Run) -> dict[str, Any]:
     """Gather what the section on numerics shows. What mends a failure stands beside that."""
-    alarms = runs.alarms(db, run.id or 0)
-    offered = (fixes.of(db, one.data["code"], run.recipe) for one in alarms)
+    alarms = runs.list_alarms(db, run.id or 0)
+    offered = (fixes.list_fixes(db, one.data["code"], run.recipe) for one in alarms)
     mends = {} if run.error_code else {one.title: one for some in offered for one in some}
     return {"signals": health_signals.signals(run), "alarms": alarms, "mends": list(mends.values())}
 
@@ -203,9 +205,9 @@ def _memory(run: Run) -> Memory:
     """Say what was estimated when the run was submitted, and how that beside it was measured."""
     guess, found = run.estimate.get("memory"), run.metrics.get("peak_memory_bytes")
     timing = run.estimate.get("timing", {})
-    took = run_progress.of(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
+    took = run_progress.measure(run).total_seconds if run.status is RunStatus.SUCCEEDED else None
     return Memory(
-        estimated=formatting.guessed(guess["total"], memory.measured(run)) if guess else "",
+        estimated=formatting.guessed(guess["total"], memory.measured_peak(run)) if guess else "",
         lengths=_lengths(guess["length"], run) if guess else "",
         seconds=formatting.awaited(timing.get("seconds"), took),
         measured=formatting.how_measured(run.resolved) if found else "",

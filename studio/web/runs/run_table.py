@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 
 from studio.db.summaries import MetricSummary
 from studio.services.search import query_fields
-from studio.services.search.run_table import COLUMNS, NEWEST, Line, View
-from studio.services.search.table_groups import Group, Grouped, Spread
+from studio.services.search.run_table import DEFAULT_COLUMNS, NEWEST_FIRST, TableRow, TableView
+from studio.services.search.table_groups import GroupedRuns, GroupStats, RunGroup
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
 from studio.web.i18n.translation import said
@@ -48,26 +48,26 @@ class Asked(BaseModel):
     after: int | None = None
 
     @property
-    def view(self) -> View:
+    def view(self) -> TableView:
         named = [one.strip() for some in [*self.cols, self.add] for one in some.split(",")]
         chosen = tuple(dict.fromkeys(filter(None, named)))
         if self.add and not self.cols:
-            chosen = tuple(dict.fromkeys((*COLUMNS, *chosen)))
-        return View(
+            chosen = tuple(dict.fromkeys((*DEFAULT_COLUMNS, *chosen)))
+        return TableView(
             query=self.q.strip(),
-            sort=self.sort or NEWEST,
-            columns=chosen or COLUMNS,
+            sort=self.sort or NEWEST_FIRST,
+            columns=chosen or DEFAULT_COLUMNS,
             group=self.group.strip(),
             base=self.base,
         )
 
 
-def address(view: View, path: str = "/", **more: Any) -> str:  # noqa: ANN401 -- whatever an address holds
+def address(view: TableView, path: str = "/", **more: Any) -> str:  # noqa: ANN401 -- whatever an address holds
     """Return where a view is shown: what it leaves as it is by default is not told."""
     told = {
         "q": view.query,
-        "sort": "" if view.sort == NEWEST else view.sort,
-        "cols": "" if view.columns == COLUMNS else ",".join(view.columns),
+        "sort": "" if view.sort == NEWEST_FIRST else view.sort,
+        "cols": "" if view.columns == DEFAULT_COLUMNS else ",".join(view.columns),
         "group": view.group,
         "base": view.base,
     }
@@ -115,17 +115,19 @@ class Row:
     cells: Sequence[Cell]
 
 
-def heads(view: View, columns: Sequence[query_fields.Field]) -> list[Head]:
+def heads(view: TableView, columns: Sequence[query_fields.Field]) -> list[Head]:
     return [_head(view, columns, place) for place in range(len(columns))]
 
 
-def _head(view: View, columns: Sequence[query_fields.Field], place: int) -> Head:
+def _head(view: TableView, columns: Sequence[query_fields.Field], place: int) -> Head:
     names, one = [column.name for column in columns], columns[place]
     falls = view.sort == f"-{one.name}"
     risen = view.sort == one.name
     # What a person looks for first: the smallest loss, the newest run, the first of the alphabet.
     first = (
-        one.name if one.kind in {"words", "choice"} or query_fields.direction(one.key) < 0 else ""
+        one.name
+        if one.kind in {"words", "choice"} or query_fields.metric_direction(one.key) < 0
+        else ""
     )
     following = one.name if falls else f"-{one.name}" if risen else first or f"-{one.name}"
     moved = [*names]
@@ -143,18 +145,20 @@ def _head(view: View, columns: Sequence[query_fields.Field], place: int) -> Head
     )
 
 
-def row(line: Line, columns: Sequence[query_fields.Field], base: Line | None) -> Row:
+def row(line: TableRow, columns: Sequence[query_fields.Field], base: TableRow | None) -> Row:
     return Row(run=line.run, cells=[_cell(line, one, base) for one in columns])
 
 
-def _cell(line: Line, field: query_fields.Field, base: Line | None) -> Cell:
+def _cell(line: TableRow, field: query_fields.Field, base: TableRow | None) -> Cell:
     value = line.value(field)
     plain = Cell(field=field, value=value, text=text(field, value))
     if base is None or base.run.id == line.run.id or field.kind == "curve":
         return plain
     against = base.value(field)
     if not field.key:
-        return replace(plain, differs=field.name in query_fields.settings() and value != against)
+        return replace(
+            plain, differs=field.name in query_fields.setting_names() and value != against
+        )
     if value is None or against is None or value == against:
         return plain
     return replace(plain, delta=formatting.change(value - against, field.key))
@@ -189,7 +193,7 @@ def raw(value: Any) -> Any:  # noqa: ANN401 -- as JSON has it
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def spread(field: query_fields.Field, one: Spread | None) -> str:
+def spread(field: query_fields.Field, one: GroupStats | None) -> str:
     """Write a mean with its spread, as the table shows it."""
     if one is None:
         return formatting.NOTHING
@@ -217,7 +221,7 @@ def blocks(curve: Sequence[float]) -> str:
 class Bunch:
     """A group on screen, with its runs if it is open."""
 
-    group: Group
+    group: RunGroup
     title: str
     cells: Sequence[str]
     toggle: str
@@ -227,7 +231,7 @@ class Bunch:
 
 
 def bunches(
-    view: View, grouped: Grouped, opened: Iterable[str], rows: Mapping[str, Sequence[Row]]
+    view: TableView, grouped: GroupedRuns, opened: Iterable[str], rows: Mapping[str, Sequence[Row]]
 ) -> list[Bunch]:
     shown = [one for one in opened if one]
     return [

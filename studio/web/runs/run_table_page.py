@@ -14,7 +14,7 @@ from studio.services.compare import compare
 from studio.services.estimates import run_progress
 from studio.services.metrics import metric_summaries
 from studio.services.runs import bulk_actions, runs, tags_notes
-from studio.services.runs.bulk_actions import Act
+from studio.services.runs.bulk_actions import BulkAction
 from studio.services.search import run_table, saved_views
 from studio.web.http.deps import DB, Config
 from studio.web.i18n.locale import gettext
@@ -83,14 +83,14 @@ def act(
     """Do something to the ticked runs, or to all that match, and offer to undo it."""
     chosen = _chosen(db, asked)
     if asked.act == "compare":
-        compared = (str(one.id) for one in compare.chosen(db, chosen))
+        compared = (str(one.id) for one in compare.load_runs(db, chosen))
         return go(request, "/compare?runs=" + ",".join(compared))
     if asked.act == "base":
         return go(request, _against(request, chosen[0]))
-    what: Act | None = next((one for one in get_args(Act) if one == asked.act), None)
+    what: BulkAction | None = next((one for one in get_args(BulkAction) if one == asked.act), None)
     if what is None:
         raise InvalidError("Say what is to be done with the runs.", param="act")
-    changed = bulk_actions.act(db, what, chosen, asked.tag.strip(), config.runs)
+    changed = bulk_actions.apply_action(db, what, chosen, asked.tag.strip(), config.runs)
     if not asked_by_htmx(request):
         return go(request, _back(request))
     return _toast(request, what, changed, asked.tag.strip())
@@ -115,7 +115,7 @@ def rewrite(
 ) -> Response:
     """Keep what was written into a row; what cannot be kept stays in the row, with the reason."""
     try:
-        run = tags_notes.rewrite(
+        run = tags_notes.update(
             db, run_id, name=written.name, notes=written.notes, tags=written.tags.split(",")
         )
     except InvalidError as error:
@@ -147,27 +147,27 @@ def _chosen(db: Session, asked: Wanted) -> list[int]:
         if not numbers:
             raise InvalidError("No run is ticked.", hint="Tick some in the table first.")
         return list(dict.fromkeys(numbers))
-    found = run_table.matching(db, asked.q)
+    found = run_table.find_run_ids(db, asked.q)
     if len(found) != asked.matching:
         message = f"{plural(len(found), 'run')} match by now, not {asked.matching:,}."
         raise ConflictError(message, hint="Look at the table again before all of them change.")
-    if len(found) > bulk_actions.MOST:
-        message = f"At most {bulk_actions.MOST:,} runs are changed at once."
+    if len(found) > bulk_actions.MAX_RUNS:
+        message = f"At most {bulk_actions.MAX_RUNS:,} runs are changed at once."
         raise InvalidError(message, hint="Search for fewer.", param="matching")
     return found
 
 
 def _line(request: Request, db: DB, run: Run, asked: Asked) -> Response:
     view = asked.view
-    columns = run_table.columns(view, metric_summaries.keys(db))
-    found = run_table.lines(db, [run.id or 0], columns)[0]
+    columns = run_table.resolve_columns(view, metric_summaries.list_keys(db))
+    found = run_table.load_rows(db, [run.id or 0], columns)[0]
     return block(
         request,
         "runs/table_row.html",
         "row",
         row=shown.row(found, columns, baseline(db, view, columns)),
         line_of=_line_of(asked),
-        progress_of=run_progress.of,
+        progress_of=run_progress.measure,
     )
 
 
@@ -197,7 +197,7 @@ def _line_of(asked: Asked) -> str:
     return address(asked.view, "").removeprefix("?")
 
 
-def _toast(request: Request, what: Act, changed: list[int], tag: str) -> Response:
+def _toast(request: Request, what: BulkAction, changed: list[int], tag: str) -> Response:
     told = gettext("%(runs)s %(done)s.") % {
         "runs": plural(len(changed), "run"),
         "done": gettext(DONE[what]),

@@ -11,7 +11,7 @@ from sqlmodel import Session
 
 from studio.services.search import run_table, table_groups
 from studio.services.search.query_fields import Field
-from studio.services.search.run_table import MOST_EXPORTED, View
+from studio.services.search.run_table import MAX_EXPORTED, TableView
 from studio.web.runs import run_table as shown
 
 _LATEX = {
@@ -37,19 +37,19 @@ class Sheet:
     """As the page shows it."""
 
 
-def sheet(db: Session, view: View) -> Sheet:
+def sheet(db: Session, view: TableView) -> Sheet:
     """Gather all that a view shows, on all of its pages.
 
     Raises:
         QueryError: the query cannot be understood.
 
     """
-    grouped = table_groups.of(db, view)
+    grouped = table_groups.group_runs(db, view)
     return _of_groups(grouped) if grouped else _of_runs(db, view)
 
 
-def _of_runs(db: Session, view: View) -> Sheet:
-    found = run_table.page(db, view, limit=MOST_EXPORTED)
+def _of_runs(db: Session, view: TableView) -> Sheet:
+    found = run_table.load_page(db, view, limit=MAX_EXPORTED)
     columns = found.columns
     values = [[line.value(one) for one in columns] for line in found.lines]
     ids = [line.run.id for line in found.lines]
@@ -65,7 +65,7 @@ def _of_runs(db: Session, view: View) -> Sheet:
     )
 
 
-def _of_groups(grouped: table_groups.Grouped) -> Sheet:
+def _of_groups(grouped: table_groups.GroupedRuns) -> Sheet:
     numbers = [one for one in grouped.columns if one.is_number]
     spread = [f"{one.name}{part}" for one in numbers for part in ("", "_sd", "_n")]
     return Sheet(
@@ -84,7 +84,7 @@ def _of_groups(grouped: table_groups.Grouped) -> Sheet:
     )
 
 
-def _parts(group: table_groups.Group, numbers: Sequence[Field]) -> list[Any]:
+def _parts(group: table_groups.RunGroup, numbers: Sequence[Field]) -> list[Any]:
     found = (group.spreads.get(one.name) for one in numbers)
     return [
         part

@@ -50,7 +50,7 @@ _ACTIONS = (
     Offer(label="Take the tour", does="tour-start"),
 )
 
-_KINDS: dict[global_search.Kind, tuple[str, str]] = {
+_KINDS: dict[global_search.HitKind, tuple[str, str]] = {
     "run": ("Runs", "/runs/"),
     "experiment": ("Experiments", "/experiments/"),
     "study": ("Precision studies", "/reports/precision/"),
@@ -63,7 +63,7 @@ def offers(db: Session, query: str) -> list[Group]:
     """Return what fits the words, in groups; empty groups are left out."""
     words = query.casefold().split()
     made: dict[str, list[Offer]] = {}
-    for found in global_search.find(db, query.strip(), limit=LIMIT):
+    for found in global_search.search(db, query.strip(), limit=LIMIT):
         title, home = _KINDS[found.kind]
         about = ", ".join(filter(None, (found.about, said(found.status))))
         offer = Offer(label=found.name, about=about, href=f"{home}{found.id}")

@@ -19,4 +19,4 @@ def show(
     q: Annotated[str, Query(max_length=1000)] = "",
     at: Annotated[int, Query(ge=0, le=1000)] = 1000,
 ) -> Response:
-    return page(request, "search/completions.html", found=completions.at(db, q, at))
+    return page(request, "search/completions.html", found=completions.complete(db, q, at))

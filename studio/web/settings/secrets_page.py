@@ -31,10 +31,10 @@ def keep(
     db: DB,
     config: Config,
     who: Who,
-    value: Annotated[str, Form(max_length=secrets.LONGEST + 100)] = "",
+    value: Annotated[str, Form(max_length=secrets.MAX_LENGTH + 100)] = "",
 ) -> Response:
     try:
-        secrets.keep(db, config, name, value, who.name)
+        secrets.store(db, config, name, value, who.name)
     except StudioError as error:
         return _page(request, db, config, name, error)
     return go(request, f"{HOME}#{name}")
@@ -42,7 +42,7 @@ def keep(
 
 @router.post("/{name}/forget")
 def forget(request: Request, name: str, db: DB) -> Response:
-    secrets.forget(db, name)
+    secrets.delete(db, name)
     return go(request, f"{HOME}#{name}")
 
 
@@ -54,6 +54,6 @@ def _page(
     problem: StudioError | None = None,
 ) -> Response:
     status = status_of(problem) if problem else 200
-    known = secrets.known(db, config)
-    about = {"known": known, "refused": refused, "problem": problem, "longest": secrets.LONGEST}
+    known = secrets.list_secrets(db, config)
+    about = {"known": known, "refused": refused, "problem": problem, "longest": secrets.MAX_LENGTH}
     return page(request, "settings/secrets.html", status=status, **about)

@@ -30,13 +30,13 @@ def show(request: Request, db: DB, config: Keyed) -> Response:
         request,
         "settings/show.html",
         machine=[
-            *_machine(workers.machine(db)),
+            *_machine(workers.training_hardware(db)),
             ("Quick start", launcher_status.read(config).told),
         ],
         packages=package_versions(),
-        precisions=choices.precisions(workers.machine(db)),
+        precisions=choices.precisions(workers.training_hardware(db)),
         places=_places(config),
-        checks=list(health_checks.of_home(config)),
+        checks=list(health_checks.check_home(config)),
         **_notices(db, config),
     )
 
@@ -59,13 +59,13 @@ def send_test(
 def _notices(db: DB, config: Settings) -> dict[str, Any]:
     """Gather by which ways people are told, and the last messages with what came of them."""
     last = deliveries.newest(db, limit=LAST)
-    has_worker = bool(workers.heard_of(db))
+    has_worker = bool(workers.list_alive(db))
     waiting = (one for one in last if one.status == DeliveryStatus.WAITING)
     return {
-        "ways": channels.ways(config),
+        "ways": channels.list_channels(config),
         "links": config.public_url,
         "last": last,
-        "tries": deliveries.tries(db, last),
+        "tries": deliveries.list_attempts(db, last),
         "is_waiting": has_worker and any(one.event == deliveries.TEST for one in waiting),
         "has_worker": has_worker,
     }

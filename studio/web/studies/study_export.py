@@ -4,9 +4,15 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 
-from studio.services.studies.incidents import Incident, Kind
-from studio.services.studies.study_reports import Report
-from studio.services.studies.study_statistics import REFERENCE, Estimate, Finding, State, Versus
+from studio.services.studies.incidents import Incident, IncidentKind
+from studio.services.studies.study_reports import StudyReport
+from studio.services.studies.study_statistics import (
+    REFERENCE,
+    GapVerdict,
+    PrecisionResult,
+    SampleStats,
+    State,
+)
 from studio.web.i18n import formatting
 from studio.web.i18n.locale import gettext
 from studio.web.study_conclusions import brief, memory, plural, share, signed, times, verdict
@@ -34,12 +40,12 @@ STATES: Mapping[State, str] = {
     "cancelled": "cancelled",
 }
 INCIDENT_HEADS = ("Step", "Precision", "Seed", "What")
-INCIDENTS: Mapping[Kind, str] = {
+INCIDENTS: Mapping[IncidentKind, str] = {
     "alarm": "alarm",
     "skipped": "skipped",
     "broken": "with a loss that is no number",
 }
-VERSUS: Mapping[Versus, str] = {
+VERSUS: Mapping[GapVerdict, str] = {
     "reference": "reference",
     "nothing": formatting.NOTHING,
     "unknown": "unknown",
@@ -49,7 +55,7 @@ VERSUS: Mapping[Versus, str] = {
 }
 
 
-def row(one: Finding) -> list[str]:
+def row(one: PrecisionResult) -> list[str]:
     """Write a finding as the cells under `HEADS`."""
     return [
         one.precision,
@@ -67,34 +73,34 @@ def row(one: Finding) -> list[str]:
     ]
 
 
-def runs(one: Finding) -> str:
+def runs(one: PrecisionResult) -> str:
     told = [
         f"{one.states[key]} {gettext(word)}" for key, word in STATES.items() if one.states.get(key)
     ]
     return ", ".join(told)
 
 
-def loss(found: Estimate | None) -> str:
+def loss(found: SampleStats | None) -> str:
     if found is None:
         return formatting.NOTHING
     spread = "" if found.spread is None else f" ± {brief(found.spread)}"
     return f"{formatting.number(found.mean)}{spread} (n = {found.n})"
 
 
-def gap(found: Estimate | None) -> str:
+def gap(found: SampleStats | None) -> str:
     if found is None:
         return formatting.NOTHING
     spread = "" if found.spread is None else f" ± {brief(found.spread)}"
     return f"{signed(found.mean)}{spread} (n = {found.n})"
 
 
-def against(one: Finding) -> str:
+def against(one: PrecisionResult) -> str:
     spread = one.noise.spread if one.noise else None
     told = gettext(VERSUS[one.versus])
     return told if spread is None or one.versus == "nothing" else f"{told} (±{brief(spread)})"
 
 
-def speed(one: Finding) -> str:
+def speed(one: PrecisionResult) -> str:
     if one.speed is None:
         return formatting.NOTHING
     mean = formatting.number(one.speed.mean)
@@ -103,7 +109,7 @@ def speed(one: Finding) -> str:
     return f"{mean} ({times(one.speed_ratio)} \N{MULTIPLICATION SIGN})"
 
 
-def peak(one: Finding) -> str:
+def peak(one: PrecisionResult) -> str:
     if one.memory is None:
         return formatting.NOTHING
     if one.memory_ratio is None:
@@ -111,7 +117,7 @@ def peak(one: Finding) -> str:
     return f"{formatting.measure(one.memory, '_bytes')} ({memory(one.memory_ratio)})"
 
 
-def guessed(one: Finding) -> str:
+def guessed(one: PrecisionResult) -> str:
     if one.memory_estimate is None:
         return gettext("not known")
     return formatting.guessed(one.memory_estimate, one.memory)
@@ -124,7 +130,7 @@ def incident(one: Incident) -> list[str]:
     return [place, one.precision, str(one.seed), told]
 
 
-def markdown(report: Report) -> str:
+def markdown(report: StudyReport) -> str:
     """Write the report as a Markdown document."""
     study = report.study
     about = f"Seeds {', '.join(map(str, study.seeds))}; " + (
@@ -142,7 +148,7 @@ def markdown(report: Report) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def table(report: Report) -> str:
+def table(report: StudyReport) -> str:
     """Write the findings as CSV, numbers bare."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\r\n")
@@ -178,7 +184,7 @@ _COLUMNS = (
 )
 
 
-def _bare(one: Finding) -> list[object]:
+def _bare(one: PrecisionResult) -> list[object]:
     return [
         one.precision,
         one.runs,
@@ -202,7 +208,7 @@ def _bare(one: Finding) -> list[object]:
     ]
 
 
-def _parts(found: Estimate | None) -> Sequence[float | None]:
+def _parts(found: SampleStats | None) -> Sequence[float | None]:
     return (found.mean, found.spread, found.n) if found else (None, None, None)
 
 

@@ -43,7 +43,7 @@ class Draft:
     source: str
     modes: Sequence[str] | None = None
     """None before anyone has chosen: those of `_preselected`."""
-    seeds: str = str(studies.SEEDS)
+    seeds: str = str(studies.DEFAULT_SEEDS)
     max_steps: str = ""
 
 
@@ -89,9 +89,9 @@ def create(
     max_steps: Annotated[str, Form(max_length=20)] = "",
 ) -> Response:
     draft = Draft(source=source, modes=modes, seeds=seeds.strip(), max_steps=max_steps.strip())
-    experiment, recipe = studies.source(db, source)
+    experiment, recipe = studies.resolve_source(db, source)
     try:
-        plan = studies.Plan(
+        plan = studies.StudyPlan(
             modes=[REFERENCE, *modes],
             seeds=_whole(draft.seeds, "seeds"),
             max_steps=_whole(draft.max_steps, "max_steps") if draft.max_steps else None,
@@ -107,7 +107,7 @@ def create(
 def show(request: Request, study_id: int, db: DB, shape: Format = "html") -> Response:
     if shape == "json":
         return _file(report_out(db, study_id).model_dump_json(indent=1), "json", study_id)
-    report = study_reports.of(db, study_id)
+    report = study_reports.build_report(db, study_id)
     if shape == "md":
         # A file that is handed on is English, as all exports are.
         speak(ENGLISH)
@@ -141,12 +141,12 @@ def delete(request: Request, study_id: int, db: DB) -> Response:
 def _form(
     request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
 ) -> Response:
-    experiment, recipe = studies.source(db, draft.source)
-    hardware = workers.machine(db)
+    experiment, recipe = studies.resolve_source(db, draft.source)
+    hardware = workers.training_hardware(db)
     options = [
         choices.Option(
             mode=mode,
-            refusal=studies.refusal(db, recipe, mode.name),
+            refusal=studies.explain_refusal(db, recipe, mode.name),
             caution=mode.caution(hardware),
         )
         for mode in PRECISIONS.values()
@@ -163,7 +163,7 @@ def _form(
         options=options,
         chosen=_preselected(options) if draft.modes is None else set(draft.modes),
         reference=REFERENCE,
-        most=studies.MOST_RUNS,
+        most=studies.MAX_RUNS,
     )
 
 
@@ -201,7 +201,7 @@ def _line(mode: str) -> Line:
     return Line(key=mode, label=mode, hue=place % HUES, dash=place // HUES)
 
 
-def _memory(report: study_reports.Report, lines: Sequence[Line]) -> Memory:
+def _memory(report: study_reports.StudyReport, lines: Sequence[Line]) -> Memory:
     """Lay what was estimated beside what was measured, mode by mode."""
     sizes = [(one.memory_estimate, one.memory) for one in report.findings]
     rows = [

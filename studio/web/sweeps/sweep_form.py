@@ -13,7 +13,7 @@ from studio.recipe import search_space, variants
 from studio.recipe.fields import FieldSpec
 from studio.recipe.search_space import SearchSpace
 from studio.services.sweeps import sweep_preview
-from studio.services.sweeps.sweep_preview import Plan
+from studio.services.sweeps.sweep_preview import SweepPlan
 from studio.web.forms.controls import Fieldset, Input
 from studio.web.forms.recipe_form import fieldset
 from studio.web.http.deps import FIELDS
@@ -37,7 +37,7 @@ class Draft:
     source: str = ""
     space: Mapping[str, str] = field(default_factory=dict)
     strategy: str = "grid"
-    count: str = str(sweep_preview.COUNT)
+    count: str = str(sweep_preview.DEFAULT_RUNS)
     metric: str = METRICS[0]
     seed: str = "0"
     is_pruning: bool = False
@@ -113,7 +113,7 @@ async def _posted(request: Request) -> Draft:
 PostedDraft = Annotated[Draft, Depends(_posted)]
 
 
-def plan(draft: Draft) -> Plan:
+def plan(draft: Draft) -> SweepPlan:
     """Return what a form means.
 
     Raises:
@@ -124,7 +124,7 @@ def plan(draft: Draft) -> Plan:
         raise InvalidError("There is no such strategy.", param="strategy")
     if draft.metric not in METRICS:
         raise InvalidError("There is no such metric.", param="metric")
-    return Plan(
+    return SweepPlan(
         space=_space(draft),
         strategy=draft.strategy,  # type: ignore[arg-type] # just looked at
         count=None if draft.strategy == "grid" else _whole(draft.count, "count"),

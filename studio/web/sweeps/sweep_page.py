@@ -37,14 +37,14 @@ def new(request: Request, db: DB, source: Source = "", experiment: int | None = 
 
 @router.post("/new")
 def create(request: Request, draft: PostedDraft, seen: Reads, db: DB) -> Response:
-    _experiment, recipe = studies.source(seen, draft.source)
+    _experiment, recipe = studies.resolve_source(seen, draft.source)
     try:
         plan = sweep_form.plan(draft)
         # Looking at hundreds of settings takes a while: the database is held only from here on.
-        prospect = sweep_preview.of(seen, recipe, plan)
+        prospect = sweep_preview.preview(seen, recipe, plan)
     except InvalidError as error:
         return _form(request, seen, draft, error)
-    theirs, _recipe = studies.source(db, draft.source)
+    theirs, _recipe = studies.resolve_source(db, draft.source)
     experiment = experiments.own_or_copy(db, theirs, parent=draft.source)
     sweep = sweeps.create(db, experiment, plan, recipe, prospect)
     return go(request, f"/sweeps/{sweep.id}")
@@ -53,10 +53,10 @@ def create(request: Request, draft: PostedDraft, seen: Reads, db: DB) -> Respons
 @router.post("/new/prospect")
 def prospect(request: Request, draft: PostedDraft, db: Reads) -> Response:
     """Say what the form as it stands comes to; nothing is written."""
-    _experiment, recipe = studies.source(db, draft.source)
+    _experiment, recipe = studies.resolve_source(db, draft.source)
     told: dict[str, Any] = {"prospect": None, "problem": None}
     try:
-        told["prospect"] = sweep_preview.of(db, recipe, sweep_form.plan(draft))
+        told["prospect"] = sweep_preview.preview(db, recipe, sweep_form.plan(draft))
     except InvalidError as error:
         told["problem"] = error
     return block(request, "sweeps/new.html", "prospect", strategy=draft.strategy, **told)
@@ -65,7 +65,7 @@ def prospect(request: Request, draft: PostedDraft, db: Reads) -> Response:
 @router.get("/{sweep_id}")
 def show(request: Request, sweep_id: int, db: DB) -> Response:
     sweep = sweeps.get(db, sweep_id)
-    made = trials.of(db, sweep)
+    made = trials.list_trials(db, sweep)
     best = trials.best(sweep, made)
     return page(
         request,
@@ -75,11 +75,11 @@ def show(request: Request, sweep_id: int, db: DB) -> Response:
         best=best,
         ended=sum(one.run.status.is_final for one in made),
         done=sum(one.state == "done" for one in made),
-        enough=trials.ENOUGH,
+        enough=trials.MIN_TRIALS,
         labels=sweep_form.labels(sweep.recipe, list(sweep.space)),
         plots=sweep_scatter.plots(sweep, made, best),
         left=_left(sweep, made),
-        progress_of=run_progress.of,
+        progress_of=run_progress.measure,
     )
 
 
@@ -99,7 +99,7 @@ def act(request: Request, sweep_id: int, verb: str, db: DB) -> Response:
 def _form(
     request: Request, db: Session, draft: Draft, problem: InvalidError | None = None
 ) -> Response:
-    experiment, recipe = studies.source(db, draft.source)
+    experiment, recipe = studies.resolve_source(db, draft.source)
     told = {problem.param: f"{problem.message} {problem.hint}".strip()} if problem else {}
     sections = sweep_form.parts(recipe, draft, told)
     return page(
@@ -112,7 +112,7 @@ def _form(
         problems=told,
         listed=sweep_form.listed(sections, told),
         metrics=sweep_form.metric_choices(),
-        most=sweep_preview.MOST_RUNS,
+        most=sweep_preview.MAX_RUNS,
         prospect=None,
         problem=None,
         strategy=draft.strategy,
@@ -124,7 +124,7 @@ def _left(sweep: Sweep, made: list[Trial]) -> float | None:
     took = [
         seconds
         for one in made
-        if one.state == "done" and (seconds := run_progress.of(one.run).total_seconds)
+        if one.state == "done" and (seconds := run_progress.measure(one.run).total_seconds)
     ]
     if not took or sweep.status.is_final:
         return None

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from studio.db.outbox import Delivery
 from studio.errors import InvalidError, StudioError
-from studio.services.notifications.deliveries import TEST, Answer
+from studio.services.notifications.deliveries import TEST, DeliveryResult
 from studio.settings import Settings
 from studio.worker.notifications.webhook import address_of
 
@@ -27,7 +27,7 @@ SENTENCES = {
 }
 
 
-def send(delivery: Delivery, settings: Settings) -> Answer:
+def send(delivery: Delivery, settings: Settings) -> DeliveryResult:
     """Hand the mail over once, and say in words what came back."""
     try:
         where = _parsed(settings.smtp_url.get_secret_value())
@@ -35,17 +35,23 @@ def send(delivery: Delivery, settings: Settings) -> Answer:
         with _server(where) as server:
             refused = server.send_message(message)
     except StudioError as error:
-        return Answer(is_ok=False, words=f"{error.message} {error.hint}".strip())
+        return DeliveryResult(is_ok=False, words=f"{error.message} {error.hint}".strip())
     except smtplib.SMTPResponseException as error:
-        return Answer(is_ok=False, words=f"The server answered {error.smtp_code}: {_said(error)}.")
+        return DeliveryResult(
+            is_ok=False, words=f"The server answered {error.smtp_code}: {_said(error)}."
+        )
     except smtplib.SMTPRecipientsRefused as error:
-        return Answer(is_ok=False, words=f"The server refused {', '.join(error.recipients)}.")
+        return DeliveryResult(
+            is_ok=False, words=f"The server refused {', '.join(error.recipients)}."
+        )
     except UnicodeError:
-        return Answer(is_ok=False, words="Name or password hold letters that mail cannot carry.")
+        return DeliveryResult(
+            is_ok=False, words="Name or password hold letters that mail cannot carry."
+        )
     except (OSError, smtplib.SMTPException) as error:
-        return Answer(is_ok=False, words=_unreached(error))
+        return DeliveryResult(is_ok=False, words=_unreached(error))
     but = f", except for {', '.join(refused)}" if refused else ""
-    return Answer(is_ok=True, words=f"The server took the mail{but}.")
+    return DeliveryResult(is_ok=True, words=f"The server took the mail{but}.")
 
 
 def letter(delivery: Delivery, settings: Settings, where: SplitResult) -> EmailMessage:

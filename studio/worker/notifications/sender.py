@@ -11,7 +11,7 @@ from studio.db.session import read_session, unit_of_work
 from studio.errors import UnavailableError
 from studio.services.accounts import secrets
 from studio.services.notifications import channels, deliveries
-from studio.services.notifications.deliveries import Answer
+from studio.services.notifications.deliveries import DeliveryResult
 from studio.settings import Settings
 from studio.worker.fault_isolation import Isolation, caught
 from studio.worker.notifications import mail, webhook
@@ -53,14 +53,16 @@ class Messenger:
         """Try the next message with the secrets as they are now; with unreadable ones, all wait."""
         try:
             with read_session(self._engine) as db:
-                settings = secrets.given(db, self._settings, channels.SECRETS)
+                settings = secrets.settings_with_required(
+                    db, self._settings, channels.SECRET_SETTINGS
+                )
         except UnavailableError as error:
             if error.message != self._trouble:
                 log.warning("messages_wait", extra={"reason": error.message, "hint": error.hint})
             self._trouble = error.message
             return False
         self._trouble = ""
-        return send_next(self._engine, settings, datetime.now(UTC), channels.wanted(settings))
+        return send_next(self._engine, settings, datetime.now(UTC), channels.list_enabled(settings))
 
 
 def send_next(
@@ -68,18 +70,18 @@ def send_next(
 ) -> bool:
     """Try the message that has been due for longest. Return whether there was one."""
     with read_session(engine) as db:
-        next_id = deliveries.due(db, now)
+        next_id = deliveries.next_due(db, now)
     if next_id is None:
         return False
     with unit_of_work(engine) as db:
-        deliveries.drop_others(db, wanted)
-        taken = deliveries.begin(db, next_id, now)
+        deliveries.drop_disabled_channels(db, wanted)
+        taken = deliveries.begin_attempt(db, next_id, now)
     if taken is None:
         return True
     delivery, tried = taken
     answer = _try(delivery, settings, now)
     with unit_of_work(engine) as db:
-        settled = deliveries.settle(db, tried, answer, now)
+        settled = deliveries.record_result(db, tried, answer, now)
     facts = {"key": delivery.key, "channel": delivery.channel, "run_id": delivery.run_id}
     log.info(
         "message_tried",
@@ -88,15 +90,17 @@ def send_next(
     return True
 
 
-def _try(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
+def _try(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResult:
     """Send a message; an error of the studio's own must not keep the next from being sent."""
     with caught() as errors:
         return _send(delivery, settings, now)
     log.error("message_not_sent", extra={"key": delivery.key}, exc_info=errors[0])
-    return Answer(is_ok=False, words=f"The studio could not send it: {type(errors[0]).__name__}.")
+    return DeliveryResult(
+        is_ok=False, words=f"The studio could not send it: {type(errors[0]).__name__}."
+    )
 
 
-def _send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
+def _send(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResult:
     match delivery.channel:
         case Channel.WEBHOOK:
             return webhook.send(delivery, settings, now)

@@ -12,14 +12,14 @@ from typing import Any
 from studio.db.outbox import Delivery
 from studio.errors import InvalidError, StudioError
 from studio.network import safe_http
-from studio.services.notifications.deliveries import Answer
+from studio.services.notifications.deliveries import DeliveryResult
 from studio.settings import Settings
 
 SECONDS = 20.0
 PREFIX = "whsec_"
 
 
-def send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
+def send(delivery: Delivery, settings: Settings, now: datetime) -> DeliveryResult:
     """Post the message once, and say in words what came back."""
     content = json.dumps(_told(delivery, settings), allow_nan=False).encode()
     try:
@@ -31,7 +31,7 @@ def send(delivery: Delivery, settings: Settings, now: datetime) -> Answer:
             allow_internal=settings.allow_internal_addresses,
         )
     except StudioError as error:
-        return Answer(is_ok=False, words=f"{error.message} {error.hint}".strip())
+        return DeliveryResult(is_ok=False, words=f"{error.message} {error.hint}".strip())
     return _answer(status)
 
 
@@ -82,14 +82,14 @@ def _headers(key: str, content: bytes, settings: Settings, now: datetime) -> dic
     return headers | {"webhook-signature": signature(secret, key, timestamp, content)}
 
 
-def _answer(status: int) -> Answer:
+def _answer(status: int) -> DeliveryResult:
     words = f"It answered {status}{_phrase(status)}"
     if status // 100 == 2:  # noqa: PLR2004 -- HTTP's own class of success
-        return Answer(is_ok=True, words=f"{words}.")
+        return DeliveryResult(is_ok=True, words=f"{words}.")
     if status // 100 == 3:  # noqa: PLR2004 -- HTTP's own class of redirects
-        return Answer(is_ok=False, words=f"{words}; redirects are not followed.")
+        return DeliveryResult(is_ok=False, words=f"{words}; redirects are not followed.")
     is_gone = status == HTTPStatus.GONE
-    return Answer(is_ok=False, words=f"{words}.", is_final=is_gone)
+    return DeliveryResult(is_ok=False, words=f"{words}.", is_final=is_gone)
 
 
 def _phrase(status: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from studio.protocols.run_dir import RunDir
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Launcher(Protocol):
 
         """
 
-    def observe(self, handle: str) -> End | None:
+    def observe(self, handle: str) -> ProcessExit | None:
         """Return how the attempt has ended, or None while it goes on."""
 
     def stop(self, handle: str) -> None:

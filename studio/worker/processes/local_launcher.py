@@ -9,7 +9,7 @@ from pathlib import Path
 
 from studio.hardware import Hardware, detect
 from studio.protocols.run_dir import RunDir
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.worker.processes import process
 from studio.worker.processes.cgroups import Groups
 from studio.worker.processes.launcher import LaunchSpec
@@ -44,7 +44,7 @@ class Local:
     _children: dict[str, Process] = field(default_factory=dict)
     _folders: dict[str, RunDir] = field(default_factory=dict)
     _kills: dict[str, int] = field(default_factory=dict)
-    _ends: dict[str, End] = field(default_factory=dict)
+    _ends: dict[str, ProcessExit] = field(default_factory=dict)
 
     def begin(self) -> None:
         if self.warm is not None:
@@ -73,10 +73,10 @@ class Local:
         self._children[handle], self._kills[handle] = started, kills
         return handle
 
-    def observe(self, handle: str) -> End | None:
+    def observe(self, handle: str) -> ProcessExit | None:
         pid, began, boot = _parts(handle)
         if boot not in ("", self.boot):
-            return End(rebooted=True)
+            return ProcessExit(rebooted=True)
         if handle in self._ends:
             return self._ends[handle]
         ours = self._children.get(handle)
@@ -115,7 +115,7 @@ class Local:
                 limit = (self.memory_limit, self.memory_limit)
                 resource.prlimit(pid, resource.RLIMIT_DATA, limit)
 
-    def _end(self, handle: str, pid: int) -> End:
+    def _end(self, handle: str, pid: int) -> ProcessExit:
         """Read once how a process ended, and clear up what it has left."""
         ours = self._children.get(handle)
         folder = self._folders.get(handle)
@@ -126,7 +126,7 @@ class Local:
             kills = group.memory_kills
             group.kill()
             group.remove()
-        return End(exit_code=code, out_of_memory=kills > 0 and code in (None, -9))
+        return ProcessExit(exit_code=code, out_of_memory=kills > 0 and code in (None, -9))
 
     def _handle(self, made: Process) -> str:
         return f"{made.pid}@{made.started!r}@{self.boot}"

@@ -219,7 +219,7 @@ class Warm:
             self.line = None
 
     def _tell(self, state: board.State, why: str = "") -> None:
-        told = board.Launcher(state=state, why=why)
+        told = board.LauncherStatus(state=state, why=why)
         with suppress(OSError, psutil.NoSuchProcess):  # Only pages and `studio doctor` read it.
             if self.line is not None:
                 pid = self.line.child.pid

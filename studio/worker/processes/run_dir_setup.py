@@ -31,7 +31,7 @@ def ready(db: Session, run: Run, spec: LaunchSpec, settings: Settings) -> Launch
     if Path(models.require(db, run.recipe.base_model)).is_absolute():
         return spec
     # Its trainer fetches the model from the hub itself, by the libraries' own ways.
-    token = secrets.given(db, settings, ["hub_token"]).value("hub_token")
+    token = secrets.settings_with_required(db, settings, ["hub_token"]).value("hub_token")
     secret = {"HF_TOKEN": token} if token else {}
     return replace(spec, secrets=process.hub_environment(settings) | secret)
 
@@ -46,18 +46,18 @@ def lay_out(db: Session, run: Run, folder: RunDir, settings: Settings) -> None:
     if not run.resumes:
         # What a run that begins anew has saved before is not of this course.
         shutil.rmtree(folder.artifacts, ignore_errors=True)
-    train, validation = versions.files(settings.datasets, _rows(db, run))
+    train, validation = versions.row_files(settings.datasets, _rows(db, run))
     spec = JobSpec(
         run_id=run.id or 0,
         name=run.name,
         model=models.require(db, run.recipe.base_model),
-        code=remote_code_trust.allowed(models.named(db, run.recipe.base_model)),
+        code=remote_code_trust.allowed_code_hash(models.find_by_name(db, run.recipe.base_model)),
         train=train,
         validation=validation,
         precision_reason=run.precision_reason,
         attempt=run.attempt,
         resume=run.resumes,
-        dataset=manifests.facts_of(db, run),
+        dataset=manifests.dataset_facts(db, run),
         cache=settings.cache,
     )
     folder.recipe.write_text(yaml.dump(run.recipe), encoding="utf-8")
@@ -85,7 +85,7 @@ def _rows(db: Session, run: Run) -> DatasetVersion:
         InvalidError: they have been deleted.
 
     """
-    found = versions.of_run(db, run)
+    found = versions.find_for_run(db, run)
     if found is None:
         raise InvalidError(
             f"The rows of {run.recipe.dataset} that this run learns from have been deleted.",

@@ -13,13 +13,13 @@ from studio.protocols import inference_service
 from studio.protocols.inference_service import GenerationChunk
 from studio.protocols.tokenizer_service import ServiceFailure
 from studio.services.models import loaded_model
-from studio.services.queue.wait_reasons import Obstacle
+from studio.services.queue.wait_reasons import Blocker
 from studio.settings import Settings
 from studio.worker.socket_services.loaded_model_status import Notice
 from studio.worker.socket_services.socket_activation import Post
 
 
-def busy(obstacle: Obstacle | None) -> ServiceFailure:
+def busy(obstacle: Blocker | None) -> ServiceFailure:
     """Return the refusal of a question: what holds the slot, and for how long."""
     reason = obstacle.reason if obstacle else "waits for a run to end"
     minutes = math.ceil((obstacle.seconds or 0) / 60) if obstacle else 0
@@ -47,7 +47,7 @@ class Speaker:
     @property
     def slots(self) -> int:
         """How many slots are taken that a run could have."""
-        return loaded_model.SLOTS * self.post.is_staffed
+        return loaded_model.SLOTS_USED * self.post.is_staffed
 
     @property
     def gpus(self) -> set[int | None]:
@@ -57,7 +57,7 @@ class Speaker:
         self,
         free_slots: Callable[[], int],
         free_gpu: Callable[[], int | None],
-        obstacle: Callable[[], Obstacle | None],
+        obstacle: Callable[[], Blocker | None],
     ) -> None:
         """Start it for whoever waits, or refuse them; never waits itself."""
         while self.post.is_wanted():

@@ -42,12 +42,12 @@ class Notice:
         self._hear()
         self._write(engine, worker)
         with read_session(engine) as db:
-            if loaded_model.is_to_leave(db, worker):
+            if loaded_model.is_unload_requested(db, worker):
                 self.post.let_go()
 
     def _begin(self, engine: Engine, worker: str, pid: int) -> None:
         with unit_of_work(engine) as db:
-            loaded_model.forget(db, worker)
+            loaded_model.clear(db, worker)
         self._pid, self._model, self._computed_in, self._rest = pid, "", "", b""
         self._since, self._leaves_at = datetime.now(UTC), None
         self._written, self._next_at = (), float("-inf")
@@ -77,5 +77,5 @@ class Notice:
                 leaves_at=self._leaves_at,
                 is_leaving=self.post.is_let_go,
             )
-            loaded_model.tell(db, row)
+            loaded_model.save_status(db, row)
         self._written, self._next_at = state, time.monotonic() + WRITE_SECONDS

@@ -34,7 +34,7 @@ class Exporting:
     niceness: int = 5
 
     def name(self, _export: Export) -> str:
-        return exports.WORD
+        return exports.PROCESS_NAME
 
     def folder(self, export: Export) -> ExportDir:
         return RunDir(self.settings.runs / str(export.run_id)).export(export.id or 0)
@@ -51,13 +51,15 @@ class Exporting:
         is_small = concurrent_exports.is_small(db, export, self.hardware)
         if on_device:
             return self.hardware.device == "cuda" or not is_small
-        return is_small and concurrent_exports.fits(db, export, self.hardware, self.free_memory())
+        return is_small and concurrent_exports.fits_in_memory(
+            db, export, self.hardware, self.free_memory()
+        )
 
     def secrets(self, _db: Session, _export: Export) -> dict[str, str]:
         return {}
 
     def follow(self, _db: Session, export: Export, events: list[Event], offset: int) -> None:
-        exports.follow(export, events, offset)
+        exports.apply_events(export, events, offset)
 
     def told(self, _db: Session, _export: Export) -> AbstractContextManager[None]:
         return nullcontext()
@@ -73,7 +75,7 @@ class Choring:
         return chore.kind
 
     def folder(self, chore: Task) -> TaskDir:
-        return tasks.folder(self.settings.chores, chore)
+        return tasks.task_dir(self.settings.chores, chore)
 
     def spec(self, chore: Task) -> TaskSpec:
         return TaskSpec(kind=chore.kind, params=chore.params)
@@ -86,13 +88,17 @@ class Choring:
 
     def secrets(self, db: Session, chore: Task) -> dict[str, str]:
         names = TASK_DEFINITIONS[chore.kind].needs(chore.params)
-        return secrets.given(db, self.settings, names).revealed(names) if names else {}
+        return (
+            secrets.settings_with_required(db, self.settings, names).revealed(names)
+            if names
+            else {}
+        )
 
     def follow(self, _db: Session, chore: Task, events: list[Event], offset: int) -> None:
-        tasks.follow(chore, events, offset, self.folder(chore))
+        tasks.apply_events(chore, events, offset, self.folder(chore))
 
     def told(self, db: Session, chore: Task) -> AbstractContextManager[None]:
-        return task_results.told(db, chore)
+        return task_results.notify_on_end(db, chore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +144,8 @@ class Trades:
         self.exports.adopt()
         self.chores.adopt()
         with self.isolation.step("tidy"), unit_of_work(self.chores.engine) as db:
-            token_stats.tidy(db)
-            tasks.tidy(db, self.chores.settings.chores)
+            token_stats.cleanup(db)
+            tasks.cleanup(db, self.chores.settings.chores)
 
     def follow(self) -> None:
         self.exports.follow()
@@ -152,12 +158,14 @@ class Trades:
                 while has_slot() and shop.take_next(gpu(), on_device=True):
                     pass
         with self.isolation.step("start", "exports beside training"):
-            while self._beside < concurrent_exports.EXPORTS and self.exports.take_next(
+            while self._beside < concurrent_exports.MAX_EXPORTS and self.exports.take_next(
                 on_device=False
             ):
                 pass
         with self.isolation.step("start", "tasks"):
-            while self._light < concurrent_exports.TASKS and self.chores.take_next(on_device=False):
+            while self._light < concurrent_exports.MAX_TASKS and self.chores.take_next(
+                on_device=False
+            ):
                 pass
 
     @property

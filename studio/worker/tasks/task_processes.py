@@ -19,7 +19,7 @@ from studio.protocols.events import Event, Failed
 from studio.protocols.run_dir import WorkDir
 from studio.services.storage import atomic_dirs
 from studio.services.tasks import exit_diagnosis, task_lifecycle
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
 from studio.worker.attempt_monitor import has_news, witnessed
 from studio.worker.fault_isolation import Isolation, caught, is_shortage
@@ -115,7 +115,7 @@ class Workshop(Generic[W]):
         """Take over what an earlier worker left: live processes, and those that are gone."""
         with self.isolation.step("adopt"):
             with read_session(self.engine) as db:
-                left = [_id(one) for one in task_lifecycle.live(db, self.trade.table)]
+                left = [_id(one) for one in task_lifecycle.list_live(db, self.trade.table)]
             for work_id in left:
                 with self.isolation.step("adopt", self._subject(work_id)):
                     self._adopt(work_id)
@@ -127,11 +127,11 @@ class Workshop(Generic[W]):
                 self._watch(one, alive, on_device=self.trade.takes_slot(db, one))
                 return
             try:
-                self._catch_up(db, one, End())
+                self._catch_up(db, one, ProcessExit())
             except (StudioError, OSError) as error:
                 if is_shortage(error):
                     raise
-                self._fail(db, one, exit_diagnosis.unfollowed(error, self.trade.name(one)))
+                self._fail(db, one, exit_diagnosis.monitoring_failure(error, self.trade.name(one)))
 
     def follow(self) -> None:
         """Bring work up to date; end what was deleted, called off, or cannot be followed."""
@@ -141,7 +141,7 @@ class Workshop(Generic[W]):
                 with self.isolation.step("follow", subject):
                     self._follow(work_id, followed)
                 if error := self.isolation.hopeless("follow", subject):
-                    followed.broken = exit_diagnosis.unfollowed(error, self.noun)
+                    followed.broken = exit_diagnosis.monitoring_failure(error, self.noun)
             if followed.broken is not None:
                 with self.isolation.step("end", subject):
                     self._give_up(work_id, followed, followed.broken)
@@ -193,7 +193,7 @@ class Workshop(Generic[W]):
         with unit_of_work(self.engine) as db:
             one = self._next(db, on_device=on_device)
             if one is not None:
-                task_lifecycle.begin(one)
+                task_lifecycle.start(one)
                 self._launch(db, one, gpu, on_device=on_device)
         return one is not None
 
@@ -202,7 +202,7 @@ class Workshop(Generic[W]):
         return self._next(db, on_device=on_device) is not None
 
     def _next(self, db: Session, *, on_device: bool) -> W | None:
-        waiting = task_lifecycle.waiting(db, self.trade.table)
+        waiting = task_lifecycle.list_waiting(db, self.trade.table)
         # What was told to stop and waits again does so until its first process is gone.
         free = (one for one in waiting if _id(one) not in self.followed)
         may_start = self.trade.may_start
@@ -237,13 +237,13 @@ class Workshop(Generic[W]):
     def _prepare(self, one: W) -> WorkDir:
         """Lay out the folder: of an earlier try nothing is left but what is kept."""
         folder = self.trade.folder(one)
-        with atomic_dirs.room(), atomic_dirs.staged(folder.root.parent) as stage:
+        with atomic_dirs.explain_disk_full(), atomic_dirs.staging_dir(folder.root.parent) as stage:
             spec = self.trade.spec(one).model_dump_json(indent=2)
             (stage / folder.job.name).write_text(spec, encoding="utf-8")
             for name in self.keeps:
                 if (folder.root / name).exists():
                     (folder.root / name).replace(stage / name)
-            atomic_dirs.place(stage, folder.root)
+            atomic_dirs.move_into_place(stage, folder.root)
         return folder
 
     def _update(self, work_id: int, followed: Followed, *, alive: bool) -> None:
@@ -251,18 +251,18 @@ class Workshop(Generic[W]):
             one = db.get(self.trade.table, work_id)
             if one is None:
                 return
-            end = None if alive else End(exit_code=followed.process.exit_code)
+            end = None if alive else ProcessExit(exit_code=followed.process.exit_code)
             self._catch_up(db, one, end)
         if not alive:
             del self.followed[work_id]
             log.info("work_ended", extra=self._about(one))
 
-    def _catch_up(self, db: Session, one: W, end: End | None) -> None:
+    def _catch_up(self, db: Session, one: W, end: ProcessExit | None) -> None:
         folder = self.trade.folder(one)
         with self.trade.told(db, one):
             self.trade.follow(db, one, *folder.events.read(one.events_offset))
             if end is not None:
-                task_lifecycle.settle(one, witnessed(folder, end), self.trade.name(one))
+                task_lifecycle.close_exited(one, witnessed(folder, end), self.trade.name(one))
 
     def _end(self, work_id: int, followed: Followed) -> None:
         """End the process of what nobody wants any more, and take away what it wrote since."""
@@ -271,11 +271,11 @@ class Workshop(Generic[W]):
             return
         with unit_of_work(self.engine) as db:
             if one := db.get(self.trade.table, work_id):
-                task_lifecycle.settle(one, End(), self.trade.name(one))
+                task_lifecycle.close_exited(one, ProcessExit(), self.trade.name(one))
             kept = {str(one_id) for one_id in db.exec(select(self.trade.table.id))}
         del self.followed[work_id]
         shutil.rmtree(followed.folder.root, ignore_errors=True)
-        atomic_dirs.sweep(followed.folder.root.parent, kept)
+        atomic_dirs.remove_orphans(followed.folder.root.parent, kept)
 
     def _about(self, one: W) -> dict[str, object]:
         return {"work": self.trade.name(one), "id": one.id, "status": one.status.value}

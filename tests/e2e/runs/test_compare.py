@@ -68,7 +68,7 @@ def living(home: Path, to: Path) -> Iterator[tuple[Studio, Engine]]:
                 metrics_event(step, loss=loss_of(number, step), eval_loss=float(number))
                 for step in range(1, STEPS + 1)
             ]
-            attempts.follow(db, run, [*told, answer(number)], 1)
+            attempts.apply_events(db, run, [*told, answer(number)], 1)
     studio.start()
     try:
         yield studio, engine
@@ -130,7 +130,7 @@ def tell(engine: Engine, number: int, first: int, count: int) -> None:
     with unit_of_work(engine) as db:
         run = runs.get(db, number)
         told = [metrics_event(step, loss=9.0) for step in range(first, first + count)]
-        attempts.follow(db, run, told, run.events_offset)
+        attempts.apply_events(db, run, told, run.events_offset)
 
 
 def test_curves_grow_while_runs_train(compared: Page, watched: tuple[Studio, Engine]) -> None:

@@ -27,7 +27,7 @@ def table_studio(starter_home: Path, tmp_path_factory: pytest.TempPathFactory) -
     with unit_of_work(engine) as db:
         for name, loss in LOSSES.items():
             run = make_finished_run(db, name, precision="fp32" if name == "alpha" else "bf16")
-            attempts.follow(db, run, [metrics_event(11, eval_loss=loss)], 2000)
+            attempts.apply_events(db, run, [metrics_event(11, eval_loss=loss)], 2000)
     engine.dispose()
     studio.start()
     yield studio
@@ -55,7 +55,7 @@ def more(studio: Studio, name: str, count: int) -> Iterator[None]:
         added = [make_finished_run(db, name).id or 0 for _ in range(count)]
     yield
     with unit_of_work(open_engine(studio.home / "studio.db")) as db:
-        trash.throw_away(db, added)
+        trash.move_to_trash(db, added)
 
 
 def expect_names(page: Page, *names: str) -> None:

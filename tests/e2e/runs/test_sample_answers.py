@@ -40,8 +40,8 @@ def answered(starter_home: Path, tmp_path: Path) -> Iterator[tuple[Studio, Engin
     with unit_of_work(engine) as db:
         for number, said in enumerate(SAID, 1):
             told = [sampled(place, answer) for place, answer in enumerate(said)]
-            attempts.follow(db, make_finished_run(db, f"try {number}"), told, 2000)
-        attempts.follow(db, make_running(db), [sampled(0, "Da da.", "before", 0)], 1)
+            attempts.apply_events(db, make_finished_run(db, f"try {number}"), told, 2000)
+        attempts.apply_events(db, make_running(db), [sampled(0, "Da da.", "before", 0)], 1)
     studio.start()
     yield studio, engine
     stop_everything(studio)
@@ -65,7 +65,7 @@ def answers(page: Page) -> Locator:
 def tell(engine: Engine, number: int, *told: Sampled) -> None:
     with unit_of_work(engine) as db:
         run = runs.get(db, number)
-        attempts.follow(db, run, told, run.events_offset)
+        attempts.apply_events(db, run, told, run.events_offset)
 
 
 def test_what_differs_is_rated_by_keyboard_and_becomes_a_metric(reader: Page) -> None:

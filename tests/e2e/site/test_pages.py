@@ -23,7 +23,7 @@ from studio.services.exports import exports
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.studies import studies
 from studio.services.sweeps import sweeps
-from studio.services.sweeps.sweep_preview import Plan
+from studio.services.sweeps.sweep_preview import SweepPlan
 from studio.services.tasks import task_lifecycle
 from tests.fakes.exporter import MEASURED
 from tests.support.factories import make_finished_run, make_running
@@ -118,16 +118,16 @@ def furnished_studio(
     with unit_of_work(engine) as db:
         for precision in ("bf16", "fp32"):
             run = make_finished_run(db, f"a run in {precision}", precision=precision)
-            attempts.follow(db, run, answers(), 1)
+            attempts.apply_events(db, run, answers(), 1)
         comparisons.save(db, "A comparison", "With a text.", "runs=1,2")
         export(db, studio.home / "runs")
         bring(db, studio.home / "datasets")
         failed = make_running(db, "a run that failed")
         attempts.fail(db, failed, FAILED)
         assert runs.get(db, 3).status is RunStatus.FAILED
-        plan = studies.Plan(modes=["fp32", "bf16"], seeds=1)
+        plan = studies.StudyPlan(modes=["fp32", "bf16"], seeds=1)
         study = studies.create(db, experiments.get(db, 1), plan)
-        for run in studies.runs_of(db, study.id or 0):
+        for run in studies.list_runs(db, study.id or 0):
             run_commands.cancel(db, run.id or 0)
         sweep(db)
     engine.dispose()
@@ -152,18 +152,18 @@ def bring(db: Session, folder: Path) -> None:
     ):
         path = folder / ".arrived"
         path.write_text(content, encoding="utf-8")
-        dataset_builds.bring(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
+        dataset_builds.import_file(db, folder, Upload(path=path, filename=name, is_draft=is_draft))
 
 
 def sweep(db: Session) -> None:
     """Add a sweep of two runs, one of which is the best."""
     space: SearchSpace = {"adapter.r": Values(values=[4, 8])}
-    made = sweeps.create(db, experiments.get(db, 1), Plan(space=space, parallel=2))
+    made = sweeps.create(db, experiments.get(db, 1), SweepPlan(space=space, parallel=2))
     sweeps.advance(db, made.id or 0)
-    for run in sweeps.runs_of(db, made.id or 0):
+    for run in sweeps.list_runs(db, made.id or 0):
         states.move(db, run, RunStatus.STARTING)
         loss = Finished(metrics={"eval_loss": 1 / (run.id or 1)})
-        attempts.follow(db, run, [Started(total_steps=1, resolved={}), loss], 1)
+        attempts.apply_events(db, run, [Started(total_steps=1, resolved={}), loss], 1)
     sweeps.advance(db, made.id or 0)
 
 
@@ -172,10 +172,10 @@ def export(db: Session, runs_folder: Path) -> None:
     run = RunDir(runs_folder / "1")
     run.artifacts.mkdir(parents=True)
     ends: tuple[Event, ...] = (Finished(metrics=MEASURED), FAILED)
-    asked = [exports.request(db, 1, dtype, None, runs_folder) for dtype in ("bfloat16", "float32")]
+    asked = [exports.create(db, 1, dtype, None, runs_folder) for dtype in ("bfloat16", "float32")]
     for one, end in zip(asked, ends, strict=True):
-        task_lifecycle.begin(one)
-        exports.follow(one, [end], 1)
+        task_lifecycle.start(one)
+        exports.apply_events(one, [end], 1)
     files = run.export(1).files
     files.mkdir(parents=True)
     (files / "README.md").write_text("# A card\n", encoding="utf-8")

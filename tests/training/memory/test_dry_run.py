@@ -106,5 +106,5 @@ def dry(tmp_path: Path, run: RunDir) -> dict[str, Any]:
 
 def total(run: RunDir, model: Path, told: dict[str, Any]) -> int:
     recipe, known = recipe_of(run), model_facts.read(model)
-    load = memory.load_of(recipe, told)
-    return memory.of_counted(recipe, known, load, told["at_peak"], on_gpu=False).total
+    load = memory.batch_shape(recipe, told)
+    return memory.from_dry_run(recipe, known, load, told["at_peak"], on_gpu=False).total

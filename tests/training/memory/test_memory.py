@@ -18,8 +18,8 @@ from studio.recipe import yaml
 from studio.recipe.adapters import FullFineTune
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS
-from studio.services.estimates.activation_memory import Load, Step
-from studio.services.estimates.memory import of_told
+from studio.services.estimates.activation_memory import BatchShape, TrainingStep
+from studio.services.estimates.memory import estimate_from_resolved
 from studio.training.memory.process_memory import RESIDENT, Gauge
 from studio.training.models import loader
 from studio.training.precision import matmul_precision
@@ -49,7 +49,11 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "bf16_lora16": ("bf16", LORA | {"base_dtype": "bfloat16"}),
     "rounded": ("fp32_bf16_matmul", FULL),
 }
-PADDED, ALONE, PACKED = Load(3, 37, 37), Load(1, 37, 37), Load(1, 37, 37, is_packed=True)
+PADDED, ALONE, PACKED = (
+    BatchShape(3, 37, 37),
+    BatchShape(1, 37, 37),
+    BatchShape(1, 37, 37, is_packed=True),
+)
 CASES = [
     *((family, way, PADDED) for family in FAMILIES for way in WAYS),
     *(
@@ -66,7 +70,7 @@ def recipe(mode: str, adapter: dict[str, Any]) -> Any:  # noqa: ANN401 -- any me
     return RECIPES.validate_python(merge(tiny.RECIPE, changes), strict=False)
 
 
-def kept(family: str, layers: int, asked: Any, load: Load) -> int:  # noqa: ANN401 -- any method's recipe
+def kept(family: str, layers: int, asked: Any, load: BatchShape) -> int:  # noqa: ANN401 -- any method's recipe
     """Count what autograd keeps of a batch, its weights and their copies left aside."""
     told, mode = small(family, layers), PRECISIONS[asked.precision]
     weights = getattr(torch, loader.weights_format("float32", mode, asked.adapter))
@@ -109,7 +113,7 @@ def small(family: str, layers: int) -> PreTrainedConfig:
 
 
 @pytest.mark.parametrize(("family", "way", "load"), CASES)
-def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, load: Load) -> None:
+def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, load: BatchShape) -> None:
     asked = recipe(*WAYS[way])
     told = small(family, 1)
     known = ModelFacts(family=family, declared="float32", shape=model_shape.read(told.to_dict()))
@@ -117,7 +121,7 @@ def test_what_a_layer_keeps_is_what_was_counted(family: str, way: str, load: Loa
 
     one_more = kept(family, 3, asked, load) - kept(family, 2, asked, load)
 
-    assert Step(asked, known, known.shape, load, on_gpu=False).layer == one_more
+    assert TrainingStep(asked, known, known.shape, load, on_gpu=False).layer == one_more
 
 
 MIDDLING = LlamaConfig(
@@ -227,7 +231,7 @@ def talk(number: int) -> dict[str, Any]:
 
 def guess(run: RunDir, model: Path, told: dict[str, Any]) -> int:
     asked = RECIPES.validate_python(yaml.load(run.recipe.read_text()), strict=False)
-    found = of_told(asked, model_facts.read(model), told)
+    found = estimate_from_resolved(asked, model_facts.read(model), told)
     assert found is not None
     return found.total
 

@@ -8,8 +8,8 @@ import pytest
 from studio.protocols.run_dir import RunDir
 from studio.runner.training_run import recipe_of
 from studio.services.estimates import memory
-from studio.services.estimates.activation_memory import Load
-from studio.services.estimates.memory import Estimate
+from studio.services.estimates.activation_memory import BatchShape
+from studio.services.estimates.memory import MemoryBreakdown
 from studio.training.memory import dry_run
 from studio.training.models import loader
 from studio.weights import model_facts
@@ -82,7 +82,9 @@ def write(folder: Path, family: str) -> Path:
     return tiny.write_model(folder / "model", config)
 
 
-def both(model: Path, folder: Path, knobs: dict[str, Any]) -> tuple[Estimate, Estimate]:
+def both(
+    model: Path, folder: Path, knobs: dict[str, Any]
+) -> tuple[MemoryBreakdown, MemoryBreakdown]:
     """Return what the closed form says of a run, and what its dry run does."""
     run = tiny.write_run(folder / "run", model, **knobs, numerics__health=False)
     tiny.write_rows(run.root / "train.jsonl", [talk(i) for i in range(_ROWS)])
@@ -92,11 +94,11 @@ def both(model: Path, folder: Path, knobs: dict[str, Any]) -> tuple[Estimate, Es
 
 def worked_out(
     model: Path, run: RunDir, told: dict[str, Any], parts: dict[str, int]
-) -> tuple[Estimate, Estimate]:
+) -> tuple[MemoryBreakdown, MemoryBreakdown]:
     recipe, known = recipe_of(run), model_facts.read(model)
     batch, length = recipe.optimisation.per_device_train_batch_size, told["longest_example"]
     rows = _ROWS - _HELD_BACK
-    load = Load(batch, length, told["longest_answer"], rows, length, _HELD_BACK)
+    load = BatchShape(batch, length, told["longest_answer"], rows, length, _HELD_BACK)
     closed = memory.estimate(recipe, known, load, on_gpu=False)
     assert closed is not None
-    return closed, memory.of_counted(recipe, known, load, parts, on_gpu=False)
+    return closed, memory.from_dry_run(recipe, known, load, parts, on_gpu=False)

@@ -155,7 +155,7 @@ def test_weights_take_what_the_plan_says(kind: str, mode: str, tmp_path: Path) -
     found = quantised_weights.stored_bytes(made.trainer.model)
 
     recipe = RECIPES.validate_python(made.recipe.model_dump())
-    sizes = number_formats.plan(recipe, model_facts.read(folder)).sizes
+    sizes = number_formats.plan_dtypes(recipe, model_facts.read(folder)).sizes
     assert sizes is not None
     assert found == pytest.approx(sizes.weights + sizes.adapter, rel=0.01)
 

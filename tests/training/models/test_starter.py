@@ -44,7 +44,7 @@ def folder() -> Path:
 def test_progress_is_reported_to_the_last_step(folder: Path) -> None:
     reports = folder.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
     steps = range(starter_model.LOG_EVERY, starter_model.STEPS + 1, starter_model.LOG_EVERY)
-    shown = [f"{home.MAKING} Step {step} of {starter_model.STEPS}" for step in steps]
+    shown = [f"{home.MAKING_STARTER} Step {step} of {starter_model.STEPS}" for step in steps]
 
     assert [report.partition(", about")[0] for report in reports] == shown
     assert all(re.fullmatch(r".*, about \d+ s left", report) for report in reports[1:])

@@ -179,7 +179,7 @@ def test_a_model_in_two_formats_trains_and_is_what_was_planned(
     resolved = tiny.events_of(run, Started)[0].resolved
     assert resolved["plan"]["weights"] == resolved["audit"]["weights"] == "bfloat16 and float32"
     asked = make_recipe(precision=precision, adapter={"kind": "lora"})
-    told = number_formats.plan(asked, model_facts.read(folder))
+    told = number_formats.plan_dtypes(asked, model_facts.read(folder))
     assert told.weights == "bfloat16 and float32"
     assert {one.stage for one in tiny.events_of(run, Sampled)} >= {"before", "after"}
 
@@ -188,7 +188,7 @@ def test_a_model_in_two_formats_trains_and_is_what_was_planned(
 def test_the_bytes_of_a_model_in_two_formats_are_those_it_holds(tmp_path: Path) -> None:
     folder = saved(tmp_path / "model", tiny.llama(), lambda name: "mlp" not in name, "bfloat16")
     model, _formats = loaded(folder)
-    sizes = number_formats.plan(
+    sizes = number_formats.plan_dtypes(
         make_recipe(precision="bf16", adapter={"kind": "lora"}), model_facts.read(folder)
     )
 

@@ -26,7 +26,7 @@ from studio.recipe import yaml
 from studio.recipe.adapters import Lora
 from studio.recipe.precision import PRECISIONS
 from studio.services.precision import recommendation
-from studio.services.precision.incompatibilities import refusals
+from studio.services.precision.incompatibilities import check
 from tests.training import tiny
 from tests.training.models.test_families import SIZE
 
@@ -213,5 +213,5 @@ def told(cell: Cell, model_of: ModelOf, tmp_path: Path) -> list[str]:
     """Return what the studio says against a cell before it starts."""
     written = tiny.write_run(tmp_path / "asked", model_of(cell[-1]), **changes(cell))
     recipe = RECIPES.validate_python(yaml.load(written.recipe.read_text()), strict=False)
-    facts = recommendation.facts(model_of(cell[-1]))
-    return [refusal.message for refusal in refusals(recipe, facts, hardware.detect())]
+    facts = recommendation.read_model_facts(model_of(cell[-1]))
+    return [refusal.message for refusal in check(recipe, facts, hardware.detect())]

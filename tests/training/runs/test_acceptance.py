@@ -21,7 +21,7 @@ from studio.recipe.precision import PRECISIONS, PrecisionName
 from studio.runner import training_run
 from studio.runner.execution import execute
 from studio.services.precision import recommendation
-from studio.services.precision.incompatibilities import refusals
+from studio.services.precision.incompatibilities import check
 from studio.training.stop_handler import Stop
 from tests.training import tiny
 
@@ -208,7 +208,7 @@ def test_a_float64_layer_is_refused_by_name(precision: str, rwkv: Path, tmp_path
     model.rwkv.blocks[1].attention.key.double()
     model.save_pretrained(tmp_path)
 
-    (refused,) = refusals(recipe(precision), recommendation.facts(tmp_path), detect())
+    (refused,) = check(recipe(precision), recommendation.read_model_facts(tmp_path), detect())
 
     assert refused.message.startswith("rwkv.blocks.1.attention.key.weight is stored in float64")
     assert refused.repair == {"precision": "fp32"}
@@ -269,13 +269,15 @@ def test_the_native_format_is_read_from_the_files(dtype: str, taught: Path, tmp_
     model = AutoModelForCausalLM.from_pretrained(taught, dtype=getattr(torch, dtype))
     model.save_pretrained(tmp_path)
 
-    found = recommendation.facts(tmp_path)
+    found = recommendation.read_model_facts(tmp_path)
 
     assert (found.native, found.stored) == (dtype, {dtype: 1.0})
 
 
 def test_a_model_of_bfloat16_is_steered_to_bfloat16(loud: Path) -> None:
-    advised = recommendation.advise(recipe("fp16"), recommendation.facts(loud), AMPERE)
+    advised = recommendation.recommend(
+        recipe("fp16"), recommendation.read_model_facts(loud), AMPERE
+    )
 
     assert advised.mode.name == "bf16"
     assert "weights are bfloat16" in advised.sentence

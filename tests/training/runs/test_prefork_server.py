@@ -255,4 +255,4 @@ def test_a_studio_can_do_without(tmp_path: Path) -> None:
     launcher = Warm(Settings(home=tmp_path, warm_launcher=False))
     launcher.begin()
 
-    assert (launcher.line, board.read(launcher.settings)) == (None, board.Launcher())
+    assert (launcher.line, board.read(launcher.settings)) == (None, board.LauncherStatus())

@@ -11,15 +11,15 @@ from studio.db.states import RunStatus
 from studio.services.metrics import metrics
 from studio.services.operations import prometheus_metrics
 from studio.services.runs import runs
-from studio.services.runs.runs import Filter
+from studio.services.runs.runs import RunFilter
 from tests.support.sql_statements import Statement, record_statements
 
 READS: dict[str, Callable[[Session], object]] = {
-    "searched": lambda db: runs.newest(db, Filter(search="9"), limit=50),
-    "counted": lambda db: runs.count(db, Filter(search="9")),
-    "by status": lambda db: runs.count(db, Filter(search="9", status=RunStatus.FAILED)),
-    "drawn": lambda db: metrics.curves(db, [1, 2], ["loss"]),
-    "census": prometheus_metrics.take,
+    "searched": lambda db: runs.newest(db, RunFilter(search="9"), limit=50),
+    "counted": lambda db: runs.count(db, RunFilter(search="9")),
+    "by status": lambda db: runs.count(db, RunFilter(search="9", status=RunStatus.FAILED)),
+    "drawn": lambda db: metrics.load_curves(db, [1, 2], ["loss"]),
+    "census": prometheus_metrics.collect,
 }
 
 

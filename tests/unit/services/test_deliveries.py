@@ -11,14 +11,14 @@ from studio.db.states import RunCommand, RunStatus
 from studio.db.tables import Run
 from studio.protocols.events import Failed, Paused
 from studio.services.notifications import deliveries
-from studio.services.notifications.deliveries import HOLD, PAUSES, Answer
+from studio.services.notifications.deliveries import ANSWER_TIMEOUT, RETRY_DELAYS, DeliveryResult
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.settings import Settings
 from tests.support.factories import make_finished_run, make_run, make_running
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-FAILED = Answer(is_ok=False, words="It answered 500.")
-TAKEN = Answer(is_ok=True, words="It answered 204.")
+FAILED = DeliveryResult(is_ok=False, words="It answered 500.")
+TAKEN = DeliveryResult(is_ok=True, words="It answered 204.")
 
 
 def written(db: Session, channel: Channel = Channel.WEBHOOK) -> list[Delivery]:
@@ -32,16 +32,16 @@ def events(db: Session) -> list[str]:
 
 def a_test(db: Session, now: datetime = NOW) -> Delivery:
     """Write a message that is tried for as long as one of a run is."""
-    made = deliveries.send_test(db, Channel.WEBHOOK)
+    made = deliveries.enqueue_test(db, Channel.WEBHOOK)
     made.event, made.due_at = "run.failed", now
     db.flush()
     return made
 
 
-def tried(db: Session, delivery: Delivery, answer: Answer, now: datetime) -> Delivery:
-    taken = deliveries.begin(db, delivery.id or 0, now)
+def tried(db: Session, delivery: Delivery, answer: DeliveryResult, now: datetime) -> Delivery:
+    taken = deliveries.begin_attempt(db, delivery.id or 0, now)
     assert taken is not None
-    return deliveries.settle(db, taken[1], answer, now)
+    return deliveries.record_result(db, taken[1], answer, now)
 
 
 def test_a_run_that_succeeds_is_told_by_each_channel(db: Session) -> None:
@@ -98,7 +98,7 @@ def test_a_cancelled_run_is_told(db: Session) -> None:
 
 def test_a_run_that_pauses_by_itself_is_told(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(db, run, [Paused(step=3)], 10)
+    attempts.apply_events(db, run, [Paused(step=3)], 10)
 
     assert (run.status, events(db)) == (RunStatus.PAUSED, ["run.paused"])
 
@@ -107,7 +107,7 @@ def test_a_pause_that_was_asked_for_is_no_news(db: Session) -> None:
     run = make_running(db)
     run_commands.pause(db, run.id or 0)
     assert run.asked is RunCommand.PAUSE
-    attempts.follow(db, run, [Paused(step=3)], 10)
+    attempts.apply_events(db, run, [Paused(step=3)], 10)
 
     assert (run.status, events(db)) == (RunStatus.PAUSED, [])
 
@@ -128,47 +128,50 @@ def test_what_failed_is_tried_again_for_about_a_day(db: Session) -> None:
         delivery = tried(db, delivery, FAILED, now)
         count += 1
 
-    assert (count, delivery.status) == (len(PAUSES) + 1, DeliveryStatus.GIVEN_UP)
+    assert (count, delivery.status) == (len(RETRY_DELAYS) + 1, DeliveryStatus.GIVEN_UP)
     assert timedelta(hours=23) < now - NOW < timedelta(hours=25)
-    assert [one.words for one in deliveries.tries(db, [delivery])[delivery.id or 0]] == [
+    assert [one.words for one in deliveries.list_attempts(db, [delivery])[delivery.id or 0]] == [
         "It answered 500."
     ] * count
 
 
 def test_each_wait_is_as_long_as_the_last_or_longer() -> None:
-    assert sorted(PAUSES) == list(PAUSES)
+    assert sorted(RETRY_DELAYS) == list(RETRY_DELAYS)
 
 
 def test_nothing_is_due_before_its_time(db: Session) -> None:
     delivery = tried(db, a_test(db), FAILED, NOW)
 
     before = delivery.due_at - timedelta(seconds=1)
-    assert (deliveries.due(db, before), deliveries.due(db, delivery.due_at)) == (None, delivery.id)
+    assert (deliveries.next_due(db, before), deliveries.next_due(db, delivery.due_at)) == (
+        None,
+        delivery.id,
+    )
 
 
 def test_what_was_taken_is_not_sent_again(db: Session) -> None:
     delivery = tried(db, a_test(db), TAKEN, NOW)
 
     assert delivery.status == DeliveryStatus.DELIVERED
-    assert deliveries.due(db, NOW + timedelta(days=9)) is None
-    assert deliveries.begin(db, delivery.id or 0, NOW + timedelta(days=9)) is None
+    assert deliveries.next_due(db, NOW + timedelta(days=9)) is None
+    assert deliveries.begin_attempt(db, delivery.id or 0, NOW + timedelta(days=9)) is None
 
 
 def test_two_workers_never_try_at_once(db: Session) -> None:
     delivery = a_test(db)
-    first = deliveries.begin(db, delivery.id or 0, NOW)
+    first = deliveries.begin_attempt(db, delivery.id or 0, NOW)
 
     assert first is not None
-    assert deliveries.begin(db, delivery.id or 0, NOW) is None
+    assert deliveries.begin_attempt(db, delivery.id or 0, NOW) is None
 
 
 def test_a_try_without_an_answer_is_made_again_under_the_same_key(db: Session) -> None:
     delivery = a_test(db)
-    deliveries.begin(db, delivery.id or 0, NOW)
-    again = deliveries.begin(db, delivery.id or 0, NOW + HOLD)
+    deliveries.begin_attempt(db, delivery.id or 0, NOW)
+    again = deliveries.begin_attempt(db, delivery.id or 0, NOW + ANSWER_TIMEOUT)
 
     assert again is not None
-    made = deliveries.tries(db, [delivery])[delivery.id or 0]
+    made = deliveries.list_attempts(db, [delivery])[delivery.id or 0]
     assert (again[0].key, [(one.number, one.ended_at) for one in made]) == (
         delivery.key,
         [(1, None), (2, None)],
@@ -176,13 +179,13 @@ def test_a_try_without_an_answer_is_made_again_under_the_same_key(db: Session) -
 
 
 def test_a_receiver_that_is_gone_is_asked_no_more(db: Session) -> None:
-    gone = Answer(is_ok=False, words="It answered 410 Gone.", is_final=True)
+    gone = DeliveryResult(is_ok=False, words="It answered 410 Gone.", is_final=True)
 
     assert tried(db, a_test(db), gone, NOW).status == DeliveryStatus.GIVEN_UP
 
 
 def test_a_test_is_tried_once(db: Session) -> None:
-    delivery = deliveries.send_test(db, Channel.EMAIL)
+    delivery = deliveries.enqueue_test(db, Channel.EMAIL)
     delivery.due_at = NOW
     db.flush()
 
@@ -191,7 +194,7 @@ def test_a_test_is_tried_once(db: Session) -> None:
 
 def test_what_nobody_set_up_is_dropped(db: Session) -> None:
     make_finished_run(db)
-    deliveries.drop_others(db, [Channel.EMAIL])
+    deliveries.drop_disabled_channels(db, [Channel.EMAIL])
 
     assert [one.channel for one in deliveries.newest(db, limit=9)] == ["email"]
 
@@ -207,7 +210,7 @@ def test_a_deleted_run_is_still_told(db: Session, settings: Settings) -> None:
 
 def test_old_messages_are_forgotten_with_their_tries(db: Session) -> None:
     delivery = tried(db, a_test(db), TAKEN, NOW)
-    delivery.created_at = datetime.now(UTC) - deliveries.KEPT
+    delivery.created_at = datetime.now(UTC) - deliveries.RETENTION
     db.flush()
     make_finished_run(db)
 

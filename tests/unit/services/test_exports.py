@@ -10,7 +10,7 @@ from studio.recipe.exports import ExportKind
 from studio.recipe.float_formats import DType
 from studio.services.exports import export_formats, exports
 from studio.services.tasks import task_lifecycle
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.weights.model_facts import ModelFacts
 from studio.weights.weight_samples import Spread
 from tests.support.factories import make_finished_run
@@ -22,19 +22,19 @@ def export(db: Session) -> Export:
     export = Export(run_id=make_finished_run(db).id or 0, kind="merged", dtype="float16")
     db.add(export)
     db.flush()
-    task_lifecycle.begin(export)
+    task_lifecycle.start(export)
     return export
 
 
 def test_progress_is_kept_until_more_is_told(export: Export) -> None:
     told = [PhaseChanged(name="converting", share=0.5), PhaseChanged(name="measuring after")]
-    exports.follow(export, told, 7)
+    exports.apply_events(export, told, 7)
 
     assert (export.phase, export.share, export.events_offset) == ("measuring after", 0.5, 7)
 
 
 def test_one_that_is_done_is_done_wholly(export: Export) -> None:
-    exports.follow(
+    exports.apply_events(
         export, [PhaseChanged(name="measuring after", share=0.9), Finished(metrics={})], 7
     )
 
@@ -42,22 +42,22 @@ def test_one_that_is_done_is_done_wholly(export: Export) -> None:
 
 
 def test_one_told_to_stop_from_outside_waits_again(export: Export) -> None:
-    exports.follow(export, [Stopped(step=0)], 1)
+    exports.apply_events(export, [Stopped(step=0)], 1)
 
     assert (export.status, export.phase, export.share) == (TaskStatus.QUEUED, "", 0)
 
 
 def test_one_told_to_stop_again_and_again_fails(export: Export) -> None:
-    for _ in range(task_lifecycle.MOST_ATTEMPTS - 1):
-        exports.follow(export, [Stopped(step=0)], 1)
-        task_lifecycle.begin(export)
-    exports.follow(export, [Stopped(step=0)], 1)
+    for _ in range(task_lifecycle.MAX_ATTEMPTS - 1):
+        exports.apply_events(export, [Stopped(step=0)], 1)
+        task_lifecycle.start(export)
+    exports.apply_events(export, [Stopped(step=0)], 1)
 
     assert (export.status, export.error_code) == (TaskStatus.FAILED, "lost_worker")
 
 
 def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> None:
-    task_lifecycle.settle(export, End(exit_code=3), exports.WORD)
+    task_lifecycle.close_exited(export, ProcessExit(exit_code=3), exports.PROCESS_NAME)
 
     assert (export.status, export.error_message) == (
         TaskStatus.FAILED,
@@ -67,7 +67,7 @@ def test_a_process_that_leaves_without_a_word_is_a_failure(export: Export) -> No
 
 def test_what_has_ended_stays_as_it_is(export: Export) -> None:
     export.status = TaskStatus.SUCCEEDED
-    task_lifecycle.settle(export, End(exit_code=None), exports.WORD)
+    task_lifecycle.close_exited(export, ProcessExit(exit_code=None), exports.PROCESS_NAME)
 
     assert export.status is TaskStatus.SUCCEEDED
 
@@ -82,7 +82,7 @@ def test_what_has_ended_stays_as_it_is(export: Export) -> None:
     ],
 )
 def test_a_format_costs_what_its_bits_say(dtype: DType, stored: str, says: str) -> None:
-    assert export_formats.cost(dtype, stored).startswith(says)
+    assert export_formats.describe_cost(dtype, stored).startswith(says)
 
 
 @pytest.mark.parametrize(("kind", "is_refused"), [("full", True), ("adapter", False)])
@@ -92,4 +92,4 @@ def test_only_weights_that_are_written_can_overflow(
 ) -> None:
     facts = ModelFacts(spread=Spread(sampled=9, largest=1e5, over_float16=1))
 
-    assert bool(export_formats.refusal(kind, "float16", facts)) is is_refused
+    assert bool(export_formats.explain_refusal(kind, "float16", facts)) is is_refused

@@ -18,7 +18,7 @@ from tests.support.factories import make_run, make_running
 
 def order(db: Session) -> list[str]:
     db.flush()
-    return [run.name for run in queue.waiting(db)]
+    return [run.name for run in queue.list_waiting(db)]
 
 
 def test_the_oldest_is_claimed_first(db: Session) -> None:
@@ -64,7 +64,7 @@ def test_positions_count_from_the_front(db: Session) -> None:
 
 def test_the_higher_priority_starts_first(db: Session) -> None:
     make_run(db, "a")
-    queue.prioritise(db, make_run(db, "b").id or 0, 5)
+    queue.set_priority(db, make_run(db, "b").id or 0, 5)
 
     assert order(db) == ["b", "a"]
 
@@ -138,8 +138,8 @@ def test_what_does_not_wait_cannot_be_moved(db: Session) -> None:
 
 
 def test_a_silent_worker_is_forgotten(db: Session) -> None:
-    workers.beat(db, Worker(name="w", pid=1, slots=2))
-    assert workers.slots(db) == 2
+    workers.heartbeat(db, Worker(name="w", pid=1, slots=2))
+    assert workers.count_slots(db) == 2
 
-    workers.retire(db, "w")
-    assert workers.slots(db) == 0
+    workers.deregister(db, "w")
+    assert workers.count_slots(db) == 0

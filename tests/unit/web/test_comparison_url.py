@@ -34,7 +34,7 @@ def test_a_part_of_the_axis_is_two_numbers_or_nothing() -> None:
 def test_a_brush_leaves_runs_by_numbers_and_names(db: Session) -> None:
     for precision, loss in (("bf16", 1.0), ("fp32", 2.0), ("fp16", 3.0)):
         run = make_running(db, precision=precision)
-        attempts.follow(db, run, [metrics_event(1, loss=loss)], 1)
+        attempts.apply_events(db, run, [metrics_event(1, loss=loss)], 1)
     made = compare.compare(db, [1, 2, 3])
 
     assert brushed(made, "loss:1..2.5") == {3}

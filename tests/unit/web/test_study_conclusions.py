@@ -6,15 +6,15 @@ import math
 from studio.db.tables import Study
 from studio.services.studies import study_statistics
 from studio.services.studies.incidents import Timeline
-from studio.services.studies.study_reports import Answers, Report
-from studio.services.studies.study_statistics import State, Trial
+from studio.services.studies.study_reports import AnswerComparison, StudyReport
+from studio.services.studies.study_statistics import State, StudyRun
 from studio.web.studies import study_export
 from studio.web.study_conclusions import share, verdict
 
 
-def trial(mode: str, seed: int, *losses: float, state: State = "done") -> Trial:
+def trial(mode: str, seed: int, *losses: float, state: State = "done") -> StudyRun:
     """Make a run validated at each step; the reference is slower and larger than the others."""
-    return Trial(
+    return StudyRun(
         precision=mode,
         seed=seed,
         state=state,
@@ -25,13 +25,13 @@ def trial(mode: str, seed: int, *losses: float, state: State = "done") -> Trial:
     )
 
 
-def report(*trials: Trial, devices: tuple[str, ...] = ()) -> Report:
-    return Report(
+def report(*trials: StudyRun, devices: tuple[str, ...] = ()) -> StudyReport:
+    return StudyReport(
         study=Study(experiment_id=1, name="a|b", modes=["fp32"], seeds=[0]),
         runs=[],
-        findings=study_statistics.findings(trials),
+        findings=study_statistics.compare_precisions(trials),
         curves={},
-        answers=Answers(
+        answers=AnswerComparison(
             seed=0, prompts=4, differing=[], by_mode={"bf16": 1}, right={}, between_seeds=None
         ),
         timeline=Timeline(steps=0, incidents=[]),
@@ -39,7 +39,7 @@ def report(*trials: Trial, devices: tuple[str, ...] = ()) -> Report:
     )
 
 
-def said(*trials: Trial) -> list[str]:
+def said(*trials: StudyRun) -> list[str]:
     return [sentence.replace("\xa0", " ") for sentence in verdict(report(*trials))]
 
 

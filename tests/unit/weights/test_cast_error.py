@@ -7,7 +7,7 @@ import pytest
 
 from studio.recipe.float_formats import DType
 from studio.services.precision import number_formats, precision_warnings
-from studio.services.precision.incompatibilities import refusals
+from studio.services.precision.incompatibilities import check
 from studio.weights import model_facts
 from tests.support.factories import make_recipe
 from tests.unit.services.precision.test_recommendation import H100
@@ -76,17 +76,17 @@ def test_the_form_says_what_a_format_rounds(tmp_path: Path) -> None:
     narrow = make_recipe(precision="bf16", adapter={"kind": "lora", "base_dtype": "bfloat16"})
 
     assert (
-        number_formats.plan(native, found).weights,
-        number_formats.plan(native, found).rounded,
+        number_formats.plan_dtypes(native, found).weights,
+        number_formats.plan_dtypes(native, found).rounded,
     ) == (
         "float32",
         None,
     )
-    assert not any("rounded" in one for one in precision_warnings.of(native, found))
-    rounded = number_formats.plan(narrow, found).rounded
+    assert not any("rounded" in one for one in precision_warnings.list_warnings(native, found))
+    rounded = number_formats.plan_dtypes(narrow, found).rounded
     assert rounded is not None
     assert (rounded.to, rounded.weights, rounded.changed) == ("bfloat16", 8, 1.0)
-    (said,) = (one for one in precision_warnings.of(narrow, found) if "rounded" in one)
+    (said,) = (one for one in precision_warnings.list_warnings(narrow, found) if "rounded" in one)
     assert said == (
         "8 weights stored in float32 are rounded to bfloat16 when they are loaded: in a sample of "
         "8, 100 % change, by 0.2 % on average and 0.2 % at most."
@@ -103,14 +103,18 @@ def test_a_file_in_two_formats_is_loaded_in_both(tmp_path: Path) -> None:
     found = model_facts.read(
         safetensors_folders.write_empty(tmp_path, shapes, vocab_size=64, dtype="bfloat16")
     )
-    told = number_formats.plan(make_recipe(precision="bf16", adapter={"kind": "lora"}), found)
+    told = number_formats.plan_dtypes(
+        make_recipe(precision="bf16", adapter={"kind": "lora"}), found
+    )
 
     assert (told.weights, told.rounded) == ("bfloat16 and float32", None)
     assert told.sizes is not None
     assert told.sizes.weights == 2 * (64 * 8 + 64) + 4 * (64 + 8)
     # Autocast keeps a narrow copy of what is wider, and of the adapter.
     assert told.sizes.copies == 2 * 64 + 2 * (told.trained_parameters or 0)
-    full = number_formats.plan(make_recipe(precision="fp32", adapter={"kind": "full"}), found)
+    full = number_formats.plan_dtypes(
+        make_recipe(precision="fp32", adapter={"kind": "full"}), found
+    )
     assert (full.weights, full.rounded) == ("float32", None)
 
 
@@ -120,7 +124,7 @@ def test_packed_weights_without_a_word_how_to_read_them_are_refused(
 ) -> None:
     shapes = {"a.weight": (code, [8, 8]), "b.weight": ("BF16", [8, 8])}
     found = model_facts.read(safetensors_folders.write_empty(tmp_path, shapes))
-    (refused,) = refusals(make_recipe(precision="bf16"), found, H100)
+    (refused,) = check(make_recipe(precision="bf16"), found, H100)
 
     assert refused.message == (
         "Stored in 8 bits or fewer: a.weight. The config does not say how to read that; choose the "

@@ -49,7 +49,7 @@ def test_a_matrix_of_zeros_is_named_and_a_vector_is_not(tmp_path: Path) -> None:
 
     assert found.broken.blank == ("a.weight",)
     said = "All zeros: a.weight. The file may not be whole; compare its size or hash."
-    assert said in precision_warnings.of(make_recipe(), found)
+    assert said in precision_warnings.list_warnings(make_recipe(), found)
 
 
 def test_of_a_large_model_an_equal_share_of_each_tensor_is_read(tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ def test_of_two_under_a_key_at_once_one_is_undone(engine: Engine) -> None:
     def make() -> None:
         with unit_of_work(engine) as db:
             make_run(db)
-            idempotency_keys.keep(db, IdempotencyKey(key="k", sha256="0", status=201, body=b"{}"))
+            idempotency_keys.store_answer(
+                db, IdempotencyKey(key="k", sha256="0", status=201, body=b"{}")
+            )
 
     with pytest.raises(ConflictError):
         make()

@@ -27,7 +27,7 @@ def experiment(client: TestClient) -> int:
 def test_health_needs_a_worker(client: TestClient, engine: Engine) -> None:
     missing = client.get("/api/v1/health")
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="w", pid=os.getpid(), slots=1))
+        workers.heartbeat(db, Worker(name="w", pid=os.getpid(), slots=1))
     present = client.get("/api/v1/health")
 
     assert (missing.status_code, missing.json()["error"]["message"]) == (
@@ -43,11 +43,11 @@ def test_health_says_what_the_worker_cannot_do(client: TestClient, engine: Engin
     )
     with unit_of_work(engine) as db:
         worker = Worker(name="w", pid=os.getpid(), slots=1, failing=[failing], failures=7)
-        workers.beat(db, worker)
+        workers.heartbeat(db, worker)
     degraded = client.get("/api/v1/health")
     metrics = client.get("/metrics").text
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="w", pid=os.getpid(), slots=1))
+        workers.heartbeat(db, Worker(name="w", pid=os.getpid(), slots=1))
     recovered = client.get("/api/v1/health")
 
     assert (degraded.status_code, degraded.json()["status"]) == (200, "degraded")
@@ -146,7 +146,7 @@ def test_comparing_tells_what_differs(client: TestClient, engine: Engine) -> Non
 def test_the_queue_tells_its_order(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_running(db, "live"), make_run(db, "a"), make_run(db, "b")
-        workers.beat(db, Worker(name="w", pid=1, slots=2))
+        workers.heartbeat(db, Worker(name="w", pid=1, slots=2))
     told = client.get("/api/v1/queue").json()
 
     assert (told["slots"], told["used"]) == (2, 1)

@@ -31,7 +31,7 @@ def home(engine: Engine, settings: Settings) -> Visitors:
 @pytest.fixture(scope="module")
 def hashed() -> str:
     """Hash the password once: it takes a while, as it should."""
-    return passwords.digest(PASSWORD)
+    return passwords.hash_password(PASSWORD)
 
 
 def add(home: Visitors, hashed: str, name: str = "ann", role: Role = Role.MEMBER) -> None:
@@ -100,7 +100,7 @@ def test_a_link_to_a_password_is_of_one_person(home: Visitors) -> None:
     home.stranger().post("/login/password", data={"t": secret, "name": "root"} | CHOSEN)
 
     with read_session(home.engine) as db:
-        kept = {one.name: bool(one.password) for one in accounts.listed(db)}
+        kept = {one.name: bool(one.password) for one in accounts.list_all(db)}
     assert kept == {"ann": True}
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from studio.db.accounts import Role
 from studio.db.session import read_session, unit_of_work
 from studio.services.accounts import accounts
-from studio.services.accounts.oidc import PATIENCE_SECONDS, Pending
+from studio.services.accounts.oidc import PENDING_SECONDS, PendingSignIns
 from studio.settings import Settings
 from tests.fakes.oidc_provider import CLIENT, SECRET, Provider, run_provider
 from tests.support.page_reader import parse_page
@@ -150,9 +150,9 @@ def test_an_answer_works_once_and_in_one_browser(home: Visitors, provider: Provi
 
 def test_who_takes_too_long_begins_anew() -> None:
     now = [0.0]
-    pending = Pending(clock=lambda: now[0])
+    pending = PendingSignIns(clock=lambda: now[0])
     state, browser, _begun = pending.add("/")
-    now[0] = PATIENCE_SECONDS + 1
+    now[0] = PENDING_SECONDS + 1
 
     with pytest.raises(Exception, match="belongs to no visit"):
         pending.take(state, browser)
@@ -225,8 +225,8 @@ def test_nobody_is_let_in_who_was_not_asked(
 def test_a_name_that_is_somebodys_is_not_theirs(home: Visitors, provider: Provider) -> None:
     """Names are chosen at some services: one must not make an administrator of who takes it."""
     with unit_of_work(home.engine) as db:
-        root = accounts.named(db, "root")
-        accounts.choose_password(db, root, PASSWORD)
+        root = accounts.get_by_name(db, "root")
+        accounts.set_password(db, root, PASSWORD)
     provider.person = {"preferred_username": "root"}
 
     answer = come(home.stranger(), provider)

@@ -20,7 +20,7 @@ from studio.db.sweeps import Sweep
 from studio.db.tables import Study
 from studio.db.tasks import Task
 from studio.recipe.search_space import SEARCH_SPACE_ADAPTER
-from studio.services.accounts.owners import NOUNS
+from studio.services.accounts.owners import TABLES_BY_PATH
 from studio.services.operations.home import open_home
 from studio.settings import Settings
 from studio.web.api.routers import ROUTERS as API
@@ -92,7 +92,7 @@ def furnished_house(
         db.add_all([Study(experiment_id=1, name="x"), Task(kind="look", subject="dataset:1")])
         db.add_all([SavedComparison(name="x", query=""), SavedView(name="x", query="")])
         db.flush()
-        for kind in set(NOUNS.values()):
+        for kind in set(TABLES_BY_PATH.values()):
             db.exec(update(kind).values(owner_id=ann))
     yield home
     engine.dispose()

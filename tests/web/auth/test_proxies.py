@@ -56,7 +56,7 @@ def test_new_people_are_let_in_where_that_is_said(engine: Engine, settings: Sett
 
     assert visitor(home, "10.0.0.1").get("/api/v1/runs").status_code == 200
     with read_session(engine) as db:
-        assert {one.name: one.role for one in accounts.listed(db)} == {"ann": Role.VIEWER}
+        assert {one.name: one.role for one in accounts.list_all(db)} == {"ann": Role.VIEWER}
 
 
 def test_without_accounts_no_name_counts(engine: Engine, settings: Settings) -> None:

@@ -127,7 +127,8 @@ def test_the_cookie_is_kept_as_a_hash_only(home: Visitors) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "ago"), [("seen_at", login_sessions.IDLE), ("began_at", login_sessions.ABSOLUTE)]
+    ("field", "ago"),
+    [("seen_at", login_sessions.IDLE_TIMEOUT), ("began_at", login_sessions.ABSOLUTE_TIMEOUT)],
 )
 def test_a_browser_is_shown_out_when_it_is_time(home: Visitors, field: str, ago: timedelta) -> None:
     browser = home.owner()
@@ -140,7 +141,7 @@ def test_a_browser_is_shown_out_when_it_is_time(home: Visitors, field: str, ago:
 def test_who_is_seen_stays(home: Visitors) -> None:
     browser = home.owner()
     with unit_of_work(home.engine) as db:
-        db.exec(select(LoginSession)).one().seen_at = now() - login_sessions.IDLE / 2
+        db.exec(select(LoginSession)).one().seen_at = now() - login_sessions.IDLE_TIMEOUT / 2
     browser.get("/")
 
     with read_session(home.engine) as db:
@@ -187,7 +188,7 @@ def test_the_door_leads_back() -> None:
 
 def test_programs_of_the_same_user_find_a_token(home: Visitors) -> None:
     file = home.settings.api_token
-    api_tokens.keep_local(home.engine, file)
+    api_tokens.ensure_local_token(home.engine, file)
     headers = {"Authorization": f"Bearer {file.read_text().strip()}"}
 
     assert home.stranger().get("/api/v1/runs", headers=headers).status_code == 200
@@ -196,9 +197,9 @@ def test_programs_of_the_same_user_find_a_token(home: Visitors) -> None:
 
 def test_a_good_token_in_the_home_is_kept(home: Visitors) -> None:
     file = home.settings.api_token
-    api_tokens.keep_local(home.engine, file)
+    api_tokens.ensure_local_token(home.engine, file)
     first = file.read_text()
-    api_tokens.keep_local(home.engine, file)
+    api_tokens.ensure_local_token(home.engine, file)
 
     assert file.read_text() == first
 
@@ -206,7 +207,7 @@ def test_a_good_token_in_the_home_is_kept(home: Visitors) -> None:
 def test_a_token_in_the_home_that_is_none_is_made_anew(home: Visitors) -> None:
     file = home.settings.api_token
     file.write_text("sft_1_nothing")
-    api_tokens.keep_local(home.engine, file)
+    api_tokens.ensure_local_token(home.engine, file)
 
     with read_session(home.engine) as db:
         assert api_tokens.find(db, file.read_text().strip()) is not None

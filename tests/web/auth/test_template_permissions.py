@@ -72,7 +72,7 @@ def fill(db: Session, settings: Settings) -> None:
         RunDir(settings.runs / str(done.id)).artifacts.mkdir(parents=True)
         words = {"prompt": "Q?", "reference": "R", "answer": f"A{step}"}
         told: list[Event] = [Sampled(stage="after", step=10, position=0, **words)]
-        attempts.follow(db, done, told, 2000)
+        attempts.apply_events(db, done, told, 2000)
     attempts.fail(db, make_running(db), Failed(code="model_not_found", message="It is gone."))
     make_finished_run(db).deleted_at = now()
     db.add_all([Export(run_id=4, kind="merged", dtype="bfloat16")])

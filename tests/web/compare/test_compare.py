@@ -23,7 +23,7 @@ def two(engine: Engine) -> None:
             answer = Sampled(
                 stage="after", step=9, position=0, prompt="Q?", reference="R", answer=precision
             )
-            attempts.follow(db, run, [metrics_event(9, eval_loss=loss), answer], 10)
+            attempts.apply_events(db, run, [metrics_event(9, eval_loss=loss), answer], 10)
 
 
 def table(page: Node, label: str) -> list[list[str]]:
@@ -195,7 +195,7 @@ def test_an_axis_may_be_any_metric(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for _ in range(2):
             run = make_running(db)
-            attempts.follow(db, run, [metrics_event(1, loss=2.0, grad_norm=7.0)], 1)
+            attempts.apply_events(db, run, [metrics_event(1, loss=2.0, grad_norm=7.0)], 1)
 
     found = client.get("/api/v1/compare/curves?runs=1,2&keys=loss&x=grad_norm").json()
     assert (found["x"], found["curves"]["loss"]["1"]["mean"]) == ([7.0], [2.0])
@@ -213,6 +213,6 @@ def test_a_group_is_one_line(client: TestClient, engine: Engine) -> None:
 
 def test_a_step_that_broke_is_explained(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [metrics_event(3, loss=float("nan"))], 1)
+        attempts.apply_events(db, make_running(db), [metrics_event(3, loss=float("nan"))], 1)
 
     assert "Training loss: nan" in parse_page(client.get("/runs/1/broken?step=3").text).text

@@ -59,7 +59,7 @@ def test_a_dictionary_that_is_written_out_200_times_is_left_to_a_task_that_refus
     assert (answer.status_code, answer.json()["status"]) == (201, "building")
     assert "Reading a data set" in client.get(f"/datasets/{answer.json()['id']}").text
     with read_session(engine) as db:
-        chore = dataset_builds.of(db, answer.json()["id"])
+        chore = dataset_builds.latest_task(db, answer.json()["id"])
     assert chore is not None
     folder = TaskDir(tmp_path / "task")
     folder.files.mkdir(parents=True)

@@ -88,7 +88,7 @@ def test_what_is_asked_for_is_followed(client: TestClient) -> None:
 
 def test_from_there_one_comes_to_the_data_set(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        tasks.ask(db, "fetch", "import:1", {}).result = {"dataset_id": 1}
+        tasks.enqueue(db, "fetch", "import:1", {}).result = {"dataset_id": 1}
     partial = {"HX-Request-Type": "partial"}
 
     assert client.get("/datasets/imports/1/done", headers=partial).headers["hx-redirect"] == (

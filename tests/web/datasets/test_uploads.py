@@ -81,7 +81,7 @@ def test_what_was_never_begun_is_not_there(client: TestClient, upload: str) -> N
 
 def test_only_one_part_is_written_at_a_time(client: TestClient, settings: Settings) -> None:
     path = begin(client)
-    with uploads.writing(settings.uploads, path.rpartition("/")[2], 0):
+    with uploads.open_writer(settings.uploads, path.rpartition("/")[2], 0):
         assert send(client, path, 0, b"x")[0] == 409
 
 

@@ -30,7 +30,7 @@ def filled(client: TestClient, **changes: str) -> dict[str, str]:
 
 def only_run(engine: Engine) -> Run:
     with unit_of_work(engine) as db:
-        (run,) = runs.newest(db, runs.Filter(), limit=2)
+        (run,) = runs.newest(db, runs.RunFilter(), limit=2)
         return run
 
 
@@ -154,7 +154,7 @@ def test_a_refused_form_leaves_nothing_behind(client: TestClient, engine: Engine
     client.post("/new", data=filled(client, name=" "))
 
     with unit_of_work(engine) as db:
-        assert (list(experiments.newest(db, limit=9)), runs.count(db, runs.Filter())) == ([], 0)
+        assert (list(experiments.newest(db, limit=9)), runs.count(db, runs.RunFilter())) == ([], 0)
 
 
 def test_a_name_is_needed(client: TestClient) -> None:

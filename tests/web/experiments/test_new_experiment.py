@@ -170,7 +170,7 @@ def test_a_study_leads_on_to_its_precisions(client: TestClient, engine: Engine) 
         "/reports/precision/new?from=experiment:1"
     )
     with unit_of_work(engine) as db:
-        assert runs.count(db, runs.Filter()) == 0
+        assert runs.count(db, runs.RunFilter()) == 0
 
 
 def test_a_form_drawn_anew_can_be_loaded_again(client: TestClient) -> None:

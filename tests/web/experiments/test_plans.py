@@ -105,7 +105,7 @@ def test_a_plan_starts_nothing(client: TestClient, engine: Engine, model: str) -
     planned(client, base_model=model)
 
     with read_session(engine) as db:
-        assert runs.newest(db, runs.Filter(), limit=1) == []
+        assert runs.newest(db, runs.RunFilter(), limit=1) == []
 
 
 @pytest.mark.parametrize(

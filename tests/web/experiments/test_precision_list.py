@@ -73,7 +73,7 @@ def test_the_plan_stands_beside_the_audit(client: TestClient, engine: Engine) ->
     told = {"weights": "bfloat16", "plan": plan, "audit": audit}
     with unit_of_work(engine) as db:
         run = make_running(db, precision="bf16")
-        attempts.follow(db, run, [Started(total_steps=10, resolved=told)], 10)
+        attempts.apply_events(db, run, [Started(total_steps=10, resolved=told)], 10)
 
     label = "What was asked for and what really ran"
     body = parse_page(client.get("/runs/1").text).one("div", **{"aria-label": label}).one("tbody")

@@ -33,9 +33,9 @@ def experiment(engine: Engine) -> int:
 def study(engine: Engine, experiment: int) -> int:
     """Make a study in which both modes are done with the only seed, one of them in NaN."""
     with unit_of_work(engine) as db:
-        plan = studies.Plan(modes=("fp32", "bf16"), seeds=1)
+        plan = studies.StudyPlan(modes=("fp32", "bf16"), seeds=1)
         made = studies.create(db, experiments.get(db, experiment), plan)
-        reference, mode = studies.runs_of(db, made.id or 0)
+        reference, mode = studies.list_runs(db, made.id or 0)
         train(db, reference, 2.0, "yes")
         train(db, mode, math.nan, "<b>no</b>")
         return made.id or 0
@@ -51,7 +51,7 @@ def train(db: Any, run: Run, last: float, said: str) -> None:  # noqa: ANN401 --
         Finished(metrics={"eval_loss": last}),
     ]
     states.move(db, run, RunStatus.STARTING)
-    attempts.follow(db, run, events, 1)
+    attempts.apply_events(db, run, events, 1)
 
 
 def checked(page: Node) -> list[str]:
@@ -69,7 +69,7 @@ def test_what_runs_here_without_a_caution_is_chosen_and_never_the_reference_alon
         sound = [
             mode.name
             for mode in PRECISIONS.values()
-            if not studies.refusal(db, recipe, mode.name) and not mode.caution(detect())
+            if not studies.explain_refusal(db, recipe, mode.name) and not mode.caution(detect())
         ]
     assert checked(page) == (sound if len(sound) > 1 else ["bf16", "fp32"])
 
@@ -91,7 +91,7 @@ def test_one_click_queues_every_mode_with_three_seeds(
 
     with unit_of_work(engine) as db:
         made = studies.get(db, 1)
-        count = len(studies.runs_of(db, 1))
+        count = len(studies.list_runs(db, 1))
     assert answer.url.path == "/reports/precision/1"
     assert (made.modes[0], made.seeds, count) == ("fp32", [0, 1, 2], len(made.modes) * 3)
 
@@ -124,7 +124,7 @@ def test_a_study_of_a_run_has_the_runs_own_recipe(
     client.post(FORM, data={"from": "run:1", "modes": ["bf16"], "seeds": "1"})
 
     with unit_of_work(engine) as db:
-        made = studies.runs_of(db, 1)
+        made = studies.list_runs(db, 1)
     assert [run.recipe.optimisation.max_steps for run in made] == [9, 9]
 
 

@@ -49,7 +49,7 @@ def end(db: Session, run: Run, loss: float) -> None:
         Finished(metrics={"eval_loss": loss, "train_seconds": 10.0}),
     ]
     states.move(db, run, RunStatus.STARTING)
-    attempts.follow(db, run, events, 1)
+    attempts.apply_events(db, run, events, 1)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def swept(client: TestClient, engine: Engine) -> Node:
     for loss in (3.0, 1.0, 2.0, 4.0):
         with unit_of_work(engine) as db:
             sweeps.advance(db, 1)
-            end(db, sweeps.runs_of(db, 1)[-1], loss)
+            end(db, sweeps.list_runs(db, 1)[-1], loss)
     with unit_of_work(engine) as db:
         sweeps.advance(db, 1)
     return parse_page(client.get("/sweeps/1").text)
@@ -152,7 +152,7 @@ def test_a_form_of_an_experiment_becomes_one_to_vary(client: TestClient, engine:
     answer = client.post("/new/sweep", data=data | {"dataset": "starter", "base_model": "starter"})
 
     with unit_of_work(engine) as db:
-        assert runs.count(db, runs.Filter()) == 0
+        assert runs.count(db, runs.RunFilter()) == 0
     assert (answer.url.path, answer.url.query) == ("/sweeps/new", b"from=experiment:2")
 
 

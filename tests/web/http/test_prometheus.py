@@ -84,7 +84,7 @@ def test_runs_are_told_by_status(client: TestClient, engine: Engine) -> None:
 
 def test_the_queue_is_told(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="one", pid=1, slots=2))
+        workers.heartbeat(db, Worker(name="one", pid=1, slots=2))
         make_running(db)
         make_run(db)
         queue.hold(db, make_run(db).id or 0, held=True)
@@ -101,7 +101,7 @@ def test_how_long_the_oldest_waits_is_told(engine: Engine) -> None:
         make_run(db).created_at = now - timedelta(minutes=5)
         make_run(db)
         db.flush()
-        found = prometheus_metrics.take(db, now)
+        found = prometheus_metrics.collect(db, now)
 
     assert found.oldest_wait_seconds == 300
 
@@ -109,10 +109,10 @@ def test_how_long_the_oldest_waits_is_told(engine: Engine) -> None:
 def test_a_silent_worker_is_told(engine: Engine) -> None:
     now = datetime.now(UTC)
     with unit_of_work(engine) as db:
-        silent = prometheus_metrics.take(db, now).worker_silence_seconds
+        silent = prometheus_metrics.collect(db, now).worker_silence_seconds
         db.add(Worker(name="one", pid=1, slots=1, beat_at=now - timedelta(seconds=40)))
         db.flush()
-        found = prometheus_metrics.take(db, now)
+        found = prometheus_metrics.collect(db, now)
 
     assert (silent, found.worker_silence_seconds, found.slots) == (None, 40, 0)
 
@@ -135,7 +135,7 @@ def test_tokens_and_alarms_are_told(client: TestClient, engine: Engine) -> None:
     alarm = AlarmRaised(code="zero_loss", message="It is zero.", step=3)
     with unit_of_work(engine) as db:
         make_finished_run(db)
-        attempts.follow(db, make_running(db), [alarm, alarm], 1)
+        attempts.apply_events(db, make_running(db), [alarm, alarm], 1)
     told = scrape(client)
 
     assert of(told, "studio_tokens") == 1000

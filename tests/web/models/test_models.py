@@ -122,7 +122,7 @@ def test_a_download_is_queued_at_the_commit_of_now(
     repo = hub.model("tiny/one", {"config.json": b"{}", "model.safetensors": b"x"})
     answer = online.post("/models/download", data={"repo": "tiny/one"}, follow_redirects=False)
     with read_session(engine) as db:
-        (chore,) = downloads.shown(db)
+        (chore,) = downloads.list_downloads(db)
 
     assert (answer.status_code, answer.headers["location"]) == (303, "/models")
     assert chore.params == {
@@ -166,7 +166,7 @@ def test_a_download_that_cannot_be_is_refused_before_it_is_queued(
     hub.model("tiny/gated", {"config.json": b"{}", "model.safetensors": b"x"}).gated = "auto"
     answer = online.post("/models/download", data={"repo": repo})
     with read_session(engine) as db:
-        waiting = downloads.shown(db)
+        waiting = downloads.list_downloads(db)
 
     assert (answer.status_code, said in answer.text, waiting) == (422, True, [])
 
@@ -268,9 +268,9 @@ def test_a_tuned_model_tells_what_it_came_from(
         run = make_finished_run(db, "the first", adapter={"kind": "full"})
         models.add_from_run(db, run, folder(tmp_path))
         second = make_finished_run(db, "the second", base_model=f"run-{run.id}")
-        model = models.named(db, f"run-{run.id}")
+        model = models.find_by_name(db, f"run-{run.id}")
         assert model is not None
-        number, used = model.id, [one.id for one in models.used_by(db, model)]
+        number, used = model.id, [one.id for one in models.list_runs(db, model)]
     page = client.get(f"/models/{number}").text
 
     assert "the first" in page.partition("Lineage")[2]

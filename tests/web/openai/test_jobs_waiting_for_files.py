@@ -29,14 +29,14 @@ def files(client: TestClient) -> dict[str, Any]:
 def read(engine: Engine, settings: Settings, dataset_id: int) -> None:
     """Read a file as its chore would, and take what it came to."""
     with read_session(engine) as db:
-        chore = dataset_builds.of(db, dataset_id)
+        chore = dataset_builds.latest_task(db, dataset_id)
     assert chore is not None
-    folder = tasks.folder(settings.chores, chore)
+    folder = tasks.task_dir(settings.chores, chore)
     folder.files.mkdir(parents=True, exist_ok=True)
     result = build(folder, chore.params, lambda _phase, _share: None)
     with unit_of_work(engine) as db:
         found = tasks.get(db, chore.id or 0)
-        with task_results.told(db, found):
+        with task_results.notify_on_end(db, found):
             found.result = json.loads(json.dumps(result))
             task_lifecycle.close(found, TaskStatus.SUCCEEDED)
 
@@ -100,9 +100,9 @@ def test_a_file_that_cannot_be_read_fails_the_job_in_words(
 ) -> None:
     ask(client, **files)
     with unit_of_work(engine) as db:
-        chore = dataset_builds.of(db, 2)
+        chore = dataset_builds.latest_task(db, 2)
         assert chore is not None
-        with task_results.told(db, chore):
+        with task_results.notify_on_end(db, chore):
             task_lifecycle.fail(
                 chore, Failed(code="invalid", message="No row is left.", hint="Mend it.")
             )

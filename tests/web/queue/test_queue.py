@@ -36,7 +36,7 @@ def test_waiting_runs_stand_in_their_order(client: TestClient, engine: Engine) -
 
 def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
+        workers.heartbeat(db, Worker(name="box", pid=os.getpid(), slots=2))
         make_running(db)
 
     told = shown(client).one("p", class_="bar")
@@ -48,8 +48,10 @@ def test_slots_and_workers_are_told(client: TestClient, engine: Engine) -> None:
 
 def load(engine: Engine, **told: Any) -> None:  # noqa: ANN401 -- any column
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="box", pid=os.getpid(), slots=2))
-        loaded_model.tell(db, LoadedModel(worker="box", model="ft:starter:local:tone:7", **told))
+        workers.heartbeat(db, Worker(name="box", pid=os.getpid(), slots=2))
+        loaded_model.save_status(
+            db, LoadedModel(worker="box", model="ft:starter:local:tone:7", **told)
+        )
 
 
 def test_a_model_that_is_loaded_to_answer_has_a_slot(client: TestClient, engine: Engine) -> None:
@@ -77,7 +79,7 @@ def test_a_model_that_answers_does_not_say_when_it_leaves(
 
 def test_a_model_whose_worker_is_gone_is_not_told(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        loaded_model.tell(db, LoadedModel(worker="gone", model="starter"))
+        loaded_model.save_status(db, LoadedModel(worker="gone", model="starter"))
 
     told = client.get("/api/v1/queue").json()
     assert (told["loaded"], told["used"]) == (None, 0)
@@ -97,7 +99,7 @@ def test_a_model_that_is_loaded_is_had_to_leave(
     assert answer.status_code == 200
     assert (card.all("button"), "It leaves once its answer is whole" in card.text) == ([], True)
     with unit_of_work(engine) as db:
-        assert loaded_model.is_to_leave(db, "box")
+        assert loaded_model.is_unload_requested(db, "box")
 
 
 def test_what_is_not_loaded_cannot_be_stopped(client: TestClient) -> None:

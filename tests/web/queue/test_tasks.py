@@ -17,9 +17,9 @@ from tests.support.page_reader import parse_page
 def chore(engine: Engine) -> int:
     """Ask for a chore that is half done."""
     with unit_of_work(engine) as db:
-        chore = tasks.ask(db, "fetch", "dataset:3", {"source": {}})
-        task_lifecycle.begin(chore)
-        task_lifecycle.follow(chore, [PhaseChanged(name="copying", share=0.5)], 1, "fetch")
+        chore = tasks.enqueue(db, "fetch", "dataset:3", {"source": {}})
+        task_lifecycle.start(chore)
+        task_lifecycle.apply_events(chore, [PhaseChanged(name="copying", share=0.5)], 1, "fetch")
         return chore.id or 0
 
 
@@ -31,8 +31,8 @@ def fail(engine: Engine, chore: int) -> None:
 
 def test_asking_again_returns_the_one_that_waits(engine: Engine, chore: int) -> None:
     with unit_of_work(engine) as db:
-        again = tasks.ask(db, "fetch", "dataset:3", {})
-        other = tasks.ask(db, "fetch", "dataset:4", {})
+        again = tasks.enqueue(db, "fetch", "dataset:3", {})
+        other = tasks.enqueue(db, "fetch", "dataset:4", {})
         assert (again.id, other.id) == (chore, chore + 1)
 
 
@@ -139,9 +139,9 @@ def test_what_has_ended_is_no_longer_in_the_queue(
 
 def test_only_what_goes_on_takes_a_slot(engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        chore = tasks.ask(db, "calibrate", "x", {})
-        waiting = background_overview.listed(db)[0].takes_slot
-        task_lifecycle.begin(chore)
-        running = background_overview.listed(db)[0].takes_slot
+        chore = tasks.enqueue(db, "calibrate", "x", {})
+        waiting = background_overview.list_work(db)[0].takes_slot
+        task_lifecycle.start(chore)
+        running = background_overview.list_work(db)[0].takes_slot
 
     assert (waiting, running) == (False, True)

@@ -102,7 +102,7 @@ def test_lists_filter_by_status(client: TestClient, engine: Engine) -> None:
 def test_a_running_run_tells_its_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [metrics_event(4, loss=float("nan"))], 1)
+        attempts.apply_events(db, run, [metrics_event(4, loss=float("nan"))], 1)
     told = client.get("/api/v1/runs/1").json()
 
     assert (told["progress"], told["step"], told["metrics"]) == (0.4, 4, {"loss": "NaN"})
@@ -124,7 +124,7 @@ def test_curves_are_aligned_and_bad_numbers_marked(client: TestClient, engine: E
     with unit_of_work(engine) as db:
         run = make_running(db)
         told = [metrics_event(1, loss=3.0), metrics_event(2, loss=float("inf"), eval_loss=2.5)]
-        attempts.follow(db, run, told, 1)
+        attempts.apply_events(db, run, told, 1)
     curves = client.get("/api/v1/runs/1/metrics").json()
 
     assert curves["x"] == [1, 2]
@@ -241,7 +241,7 @@ def test_no_stream_for_no_run(client: TestClient) -> None:
 def test_time_alone_is_no_news(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0)], 1)
+        attempts.apply_events(db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0)], 1)
         run_id = run.id or 0
     settings = Settings(home=Path("nowhere"))
     first, told = event_streams.news(

@@ -30,7 +30,7 @@ def answered(engine: Engine) -> None:
         for stage, step in stages
     ]
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_finished_run(db), told, 2000)
+        attempts.apply_events(db, make_finished_run(db), told, 2000)
 
 
 def samples(client: TestClient) -> list[dict[str, Any]]:

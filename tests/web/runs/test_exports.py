@@ -53,8 +53,8 @@ def finish(engine: Engine, settings: Settings, export_id: int = 1) -> ExportDir:
     (folder.files / "model.safetensors").write_bytes(b"w" * 3_000_000)
     with unit_of_work(engine) as db:
         export = exports.get(db, 1, export_id)
-        task_lifecycle.begin(export)
-        exports.follow(export, [Finished(metrics=MEASURED)], 10)
+        task_lifecycle.start(export)
+        exports.apply_events(export, [Finished(metrics=MEASURED)], 10)
     return folder
 
 
@@ -249,8 +249,8 @@ def test_the_page_asks_follows_and_shows_the_figures(
     answer = client.post("/runs/1/exports", data={"model": "merged float16"})
     assert str(answer.url).endswith("/runs/1#exports")
     with unit_of_work(engine) as db:
-        task_lifecycle.begin(exports.get(db, 1, 1))
-        exports.follow(exports.get(db, 1, 1), [PhaseChanged(name="converting", share=0.5)], 1)
+        task_lifecycle.start(exports.get(db, 1, 1))
+        exports.apply_events(exports.get(db, 1, 1), [PhaseChanged(name="converting", share=0.5)], 1)
     assert section(client).all("div", **{"hx-trigger": "every 1s"}) != []
     assert cells(client)[:2] == ["float16 Merged with its base", "● running converting"]
     assert section(client).one("progress").attributes["value"] == "0.5000"

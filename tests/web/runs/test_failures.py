@@ -12,7 +12,7 @@ from studio.failure_codes import FAILURE_CODES
 from studio.protocols.events import Event, Failed, PhaseChanged
 from studio.protocols.run_dir import RunDir
 from studio.services.runs import attempts
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
 from tests.support.factories import make_running, metrics_event
 from tests.support.page_reader import Node, parse_page
@@ -40,8 +40,8 @@ def fail(engine: Engine, settings: Settings, code: str = "out_of_memory") -> Non
             PhaseChanged(name="saving"),
             Failed(code=code, message="Bang."),
         ]
-        attempts.follow(db, run, told, 1)
-        attempts.settle(db, run, End(exit_code=1))
+        attempts.apply_events(db, run, told, 1)
+        attempts.close_exited(db, run, ProcessExit(exit_code=1))
 
 
 def test_a_failure_tells_its_cause_first(panel: Node) -> None:
@@ -157,8 +157,8 @@ def test_a_failed_model_can_be_replaced_in_place(client: TestClient, engine: Eng
 def test_a_run_that_shrank_says_so(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, optimisation=BATCH, recovery={"smaller_batches": True})
-        attempts.follow(db, run, [Failed(code="out_of_memory", message="It did not fit.")], 1)
-        attempts.settle(db, run, End(exit_code=1))
+        attempts.apply_events(db, run, [Failed(code="out_of_memory", message="It did not fit.")], 1)
+        attempts.close_exited(db, run, ProcessExit(exit_code=1))
 
     page = parse_page(client.get("/runs/1").text)
     told = client.get("/api/v1/runs/1").json()

@@ -34,7 +34,7 @@ def repairs(client: TestClient) -> list[str]:
 
 def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [ALARM], 10)
+        attempts.apply_events(db, make_running(db), [ALARM], 10)
 
     alarms = section(client).one("ul", **{"aria-label": "Alarms"}).all("li")
     assert [alarm.one("span").text for alarm in alarms] == ["Step 3, layers.1.mlp"]
@@ -43,7 +43,7 @@ def test_an_alarm_tells_step_and_module(client: TestClient, engine: Engine) -> N
 
 def test_a_signal_tells_its_value_and_what_it_means(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(
+        attempts.apply_events(
             db, make_running(db), [metrics_event(1, loss=2.0, grad_underflow_share=0.25)], 10
         )
 
@@ -100,7 +100,7 @@ def test_an_alarm_of_a_run_that_goes_on_offers_its_repair(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db, precision="fp16"), [ALARM], 10)
+        attempts.apply_events(db, make_running(db, precision="fp16"), [ALARM], 10)
 
     assert [button.text for button in section(client).all("button")] == [
         "Run again in bfloat16 mixed",
@@ -112,7 +112,7 @@ def test_an_alarm_of_a_run_that_goes_on_offers_its_repair(
 def test_a_repair_is_offered_in_one_place(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, precision="fp16")
-        attempts.follow(db, run, [ALARM], 10)
+        attempts.apply_events(db, run, [ALARM], 10)
         attempts.fail(db, run, Failed(code="non_finite", message="No number."))
 
     assert section(client).all("button") == []
@@ -129,12 +129,12 @@ def test_another_failure_offers_none(client: TestClient, engine: Engine) -> None
 def test_steps_left_out_are_counted_against_all(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [metrics_event(10, loss=2.0, skipped_steps=4)], 10)
+        attempts.apply_events(db, run, [metrics_event(10, loss=2.0, skipped_steps=4)], 10)
 
     told = "6 of 10 steps updated the weights"
     assert section(client).one("p").text == told
     with unit_of_work(engine) as db:
         failed = Failed(code="steps_left_out", message="Only 6 of 10 steps updated the weights.")
-        attempts.follow(db, runs.get(db, 1), [failed], 20)
+        attempts.apply_events(db, runs.get(db, 1), [failed], 20)
     assert told in parse_page(client.get("/runs/1").text).one(id="head").text
     assert SLOWER in repairs(client)

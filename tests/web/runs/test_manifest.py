@@ -78,8 +78,8 @@ def test_a_running_run_tells_what_was_measured(client: TestClient, engine: Engin
     }
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [Started(total_steps=9, resolved=resolved)], 1)
-        attempts.follow(db, run, [metrics_event(3, loss=float("nan"))], 2)
+        attempts.apply_events(db, run, [Started(total_steps=9, resolved=resolved)], 1)
+        attempts.apply_events(db, run, [metrics_event(3, loss=float("nan"))], 2)
     found = told(client)
 
     assert found["precision"]["audited"] == resolved["audit"]

@@ -24,13 +24,13 @@ NEW = {"name": "first try", "recipe": {"base_model": "starter", "dataset": "star
 def make_paused(db: Session) -> Run:
     run = make_running(db)
     run_commands.pause(db, run.id or 0)
-    attempts.follow(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1), Paused(step=3)], 1)
+    attempts.apply_events(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1), Paused(step=3)], 1)
     return run
 
 
 def make_failed(db: Session) -> Run:
     run = make_running(db)
-    attempts.follow(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1)], 1)
+    attempts.apply_events(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1)], 1)
     attempts.fail(db, run, Failed(code="non_finite", message="No number."))
     return run
 
@@ -232,7 +232,7 @@ def test_a_held_run_says_so_and_can_be_released(client: TestClient, engine: Engi
 
 def test_the_first_starts_when_a_slot_is_free(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="w", pid=1, slots=1))
+        workers.heartbeat(db, Worker(name="w", pid=1, slots=1))
         make_run(db, "a")
         make_run(db, "b")
 
@@ -241,11 +241,11 @@ def test_the_first_starts_when_a_slot_is_free(client: TestClient, engine: Engine
 
 def test_a_run_waits_as_long_as_its_like_took(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        workers.beat(db, Worker(name="w", pid=1, slots=1))
+        workers.heartbeat(db, Worker(name="w", pid=1, slots=1))
         done = make_finished_run(db, "a")
         done.claimed_at = done.created_at.replace(hour=1, minute=0, second=0)
         done.finished_at = done.created_at.replace(hour=1, minute=10, second=0)
         for _ in range(2):
-            runs.again(db, done.id or 0, {})
+            runs.resubmit(db, done.id or 0, {})
 
     assert [row.all("td")[2].text for row in waiting(client)] == ["now", "in 10 min 0 s"]

@@ -22,8 +22,8 @@ from studio.protocols.events import (
 )
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, run_events, states
-from studio.services.runs.attempts import Owner
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.runs.attempts import AttemptOwner
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from studio.settings import Settings
 from studio.web.api.runs import event_streams
 from tests.support.factories import make_run, make_running
@@ -33,11 +33,11 @@ HERE = Settings(home=Path("nowhere"))
 ALARM = AlarmRaised(code="zero_loss", message="The loss is exactly zero.", hint="Look.", step=4)
 
 
-def taken(db: Session, run: Run) -> Owner:
+def taken(db: Session, run: Run) -> AttemptOwner:
     """Have a worker take the run and begin to train it."""
     assert queue.claim(db, "worker-1", 1) is run
-    attempts.follow(db, run, [Started(total_steps=10, resolved={})], 1)
-    return Owner("worker-1", run.attempt)
+    attempts.apply_events(db, run, [Started(total_steps=10, resolved={})], 1)
+    return AttemptOwner("worker-1", run.attempt)
 
 
 def lived_through(db: Session) -> Run:
@@ -46,21 +46,21 @@ def lived_through(db: Session) -> Run:
     number = run.id or 0
     queue.hold(db, number, held=True)
     queue.hold(db, number, held=False)
-    queue.prioritise(db, number, 5)
+    queue.set_priority(db, number, 5)
     queue.move(db, number, 1)
     taken(db, run)
     run_commands.pause(db, number)
-    attempts.follow(db, run, [Checkpointed(step=2, bytes=9, seconds=1), Paused(step=2)], 2)
-    attempts.settle(db, run, End(exit_code=0))
+    attempts.apply_events(db, run, [Checkpointed(step=2, bytes=9, seconds=1), Paused(step=2)], 2)
+    attempts.close_exited(db, run, ProcessExit(exit_code=0))
     run_commands.resume(db, number)
     taken(db, run)
-    attempts.follow(db, run, [Resumed(step=2, attempt=2), ALARM], 3)
+    attempts.apply_events(db, run, [Resumed(step=2, attempt=2), ALARM], 3)
     attempts.fail(db, run, Failed(code="killed", message="It was killed.", hint="Look."))
-    attempts.settle(db, run, End(exit_code=-9))
+    attempts.close_exited(db, run, ProcessExit(exit_code=-9))
     run_commands.retry(db, number)
     taken(db, run)
-    attempts.follow(db, run, [Finished(metrics={})], 4)
-    attempts.settle(db, run, End(exit_code=0))
+    attempts.apply_events(db, run, [Finished(metrics={})], 4)
+    attempts.close_exited(db, run, ProcessExit(exit_code=0))
     return run
 
 
@@ -120,7 +120,7 @@ def test_a_run_put_back_by_itself_says_why(client: TestClient, engine: Engine) -
     with unit_of_work(engine) as db:
         run = make_run(db)
         taken(db, run)
-        attempts.settle(db, run, End(exit_code=-9))
+        attempts.close_exited(db, run, ProcessExit(exit_code=-9))
 
     assert events(client)[-1]["words"] == (
         "Back in the queue. The training process was killed from outside (SIGKILL)."
@@ -129,7 +129,7 @@ def test_a_run_put_back_by_itself_says_why(client: TestClient, engine: Engine) -
 
 def test_what_a_later_studio_wrote_is_told_as_other(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        states.note(db, make_run(db), "sent_to_the_moon", {"speed": 3})
+        states.record_event(db, make_run(db), "sent_to_the_moon", {"speed": 3})
 
     assert {name: events(client)[-1][name] for name in ("kind", "data", "words")} == {
         "kind": "sent_to_the_moon",
@@ -179,7 +179,7 @@ def test_an_attempt_without_a_last_word_says_how_it_ended(
     with unit_of_work(engine) as db:
         run = make_run(db)
         taken(db, run)
-        attempts.settle(db, run, End(exit_code=-9))
+        attempts.close_exited(db, run, ProcessExit(exit_code=-9))
 
     [row] = parse_page(client.get("/runs/1/history").text).one("tbody").all("tr")
     assert row.all("td")[0].text == "lost: ended by SIGKILL"
@@ -191,7 +191,7 @@ def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engi
         run = make_run(db)
         taken(db, run)
         run_commands.pause(db, run.id or 0)
-        attempts.follow(db, run, [Paused(step=2)], 2)
+        attempts.apply_events(db, run, [Paused(step=2)], 2)
         run_commands.resume(db, run.id or 0)
         taken(db, run)
 
@@ -202,7 +202,7 @@ def test_only_the_attempt_of_a_live_run_goes_on(client: TestClient, engine: Engi
 def test_checkpoints_in_a_row_are_one_line(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         made = [Checkpointed(step=step, bytes=9, seconds=1) for step in (1, 2, 3)]
-        attempts.follow(db, make_running(db), made, 1)
+        attempts.apply_events(db, make_running(db), made, 1)
 
     story = parse_page(client.get("/runs/1/history").text).one("ol", class_="story")
     assert story.all("li")[0].all("span")[1].text == (
@@ -217,7 +217,7 @@ def test_the_stream_tells_what_happens_once(engine: Engine) -> None:
         engine, HERE, event_streams.Viewer(run_id, event_streams.Place())
     )
     with unit_of_work(engine) as db:
-        queue.prioritise(db, run_id, 5)
+        queue.set_priority(db, run_id, 5)
     _viewer, then = event_streams.news(engine, HERE, viewer)
 
     def kinds(told: list[Any]) -> list[str]:
@@ -236,4 +236,4 @@ def test_an_id_of_an_older_page_is_still_understood() -> None:
 
 
 def test_every_word_of_the_states_has_a_type() -> None:
-    assert set(run_events._WORDS) >= {status.value for status in states.MOVES}
+    assert set(run_events._EVENT_SENTENCES) >= {status.value for status in states.TRANSITIONS}

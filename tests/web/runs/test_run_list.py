@@ -37,7 +37,9 @@ def test_runs_are_listed_newest_first(client: TestClient, engine: Engine) -> Non
 def test_a_row_tells_what_matters(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db, "tone", precision="fp32")
-        attempts.follow(db, run, [metrics_event(3, eval_loss=1.25, tokens_per_second=8200.0)], 10)
+        attempts.apply_events(
+            db, run, [metrics_event(3, eval_loss=1.25, tokens_per_second=8200.0)], 10
+        )
 
     row = parse_page(client.get("/").text).one("tr", **{"data-run": "1"})
     cells = [cell.text for cell in row.all("td")]
@@ -48,7 +50,7 @@ def test_a_row_tells_what_matters(client: TestClient, engine: Engine) -> None:
 def test_a_number_that_is_none_is_not_shown_as_zero(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.follow(db, run, [metrics_event(3, eval_loss=float("nan"))], 10)
+        attempts.apply_events(db, run, [metrics_event(3, eval_loss=float("nan"))], 10)
 
     row = parse_page(client.get("/").text).one("tr", **{"data-run": "1"})
     assert [row.all("td")[i].text for i in (6, 8)] == ["NaN", "\N{EN DASH}"]
@@ -56,7 +58,7 @@ def test_a_number_that_is_none_is_not_shown_as_zero(client: TestClient, engine: 
 
 def test_what_runs_has_a_card_with_its_progress(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db, "tone"), [metrics_event(4, loss=2.5)], 10)
+        attempts.apply_events(db, make_running(db, "tone"), [metrics_event(4, loss=2.5)], 10)
         make_finished_run(db, "over")
 
     card = parse_page(client.get("/").text).one("article")

@@ -43,7 +43,7 @@ def test_a_queued_run_tells_its_place(client: TestClient, engine: Engine) -> Non
 
 def test_a_running_run_tells_its_step(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [metrics_event(4, loss=2.5)], 10)
+        attempts.apply_events(db, make_running(db), [metrics_event(4, loss=2.5)], 10)
 
     head = shown(client).one(id="head")
     assert (head.one("progress").attributes["value"], "step 4 of 10" in head.text) == (
@@ -66,7 +66,7 @@ def test_what_is_asked_for_stands_beside_what_ran(client: TestClient, engine: En
     found = {"compute": "float32", "weights": "float32", "seed": 42, "versions": {"torch": "2.13"}}
     with unit_of_work(engine) as db:
         run = make_running(db, precision="bf16")
-        attempts.follow(db, run, [Started(total_steps=10, resolved=found)], 10)
+        attempts.apply_events(db, run, [Started(total_steps=10, resolved=found)], 10)
 
     assert rows(shown(client), "What was asked for and what really ran") == [
         ["Compute", "bfloat16", "float32 (differs)"],
@@ -81,7 +81,7 @@ def test_a_packed_run_tells_what_its_rows_became(client: TestClient, engine: Eng
     with unit_of_work(engine) as db:
         for packing in (True, False):
             run = make_running(db, data={"packing": packing})
-            attempts.follow(db, run, [Started(total_steps=10, resolved=found)], 10)
+            attempts.apply_events(db, run, [Started(total_steps=10, resolved=found)], 10)
 
     told = "rows to learn from share 384 examples."
     assert [told in shown(client, run).one(id="head").text for run in (1, 2)] == [True, False]
@@ -103,7 +103,7 @@ def test_answers_stand_side_by_side(client: TestClient, engine: Engine) -> None:
         for stage, answer in (("before", "blah"), ("after", "<b>A</b>"))
     ]
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), told, 10)
+        attempts.apply_events(db, make_running(db), told, 10)
 
     row = shown(client).one("div", **{"aria-label": "Answers along the steps"}).one("tbody")
     assert [one.text for one in row.all(class_="words")] == ["Q?", "Expected R", "blah", "<b>A</b>"]
@@ -143,7 +143,9 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
     client: TestClient, engine: Engine
 ) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [metrics_event(1, loss=2.0, loss_scale=65536.0)], 10)
+        attempts.apply_events(
+            db, make_running(db), [metrics_event(1, loss=2.0, loss_scale=65536.0)], 10
+        )
 
     charts = shown(client).all("section", class_="chart")
     hidden = [chart.one("h3").text for chart in charts if "hidden" in chart.attributes]
@@ -160,7 +162,7 @@ def test_charts_of_rare_numbers_hide_until_they_are_told(
 
 def test_a_number_nobody_foresaw_gets_a_chart(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [metrics_event(1, margin=2.0)], 10)
+        attempts.apply_events(db, make_running(db), [metrics_event(1, margin=2.0)], 10)
 
     keys = [plot.attributes["data-keys"] for plot in shown(client).all("div", class_="plot")]
     assert keys[-1] == "margin"

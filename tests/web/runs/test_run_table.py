@@ -23,7 +23,7 @@ def three(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for name, loss, mode in (("alpha", 0.5, "fp32"), ("beta", 0.25, "bf16")):
             run = make_finished_run(db, name, precision=mode)
-            attempts.follow(db, run, [metrics_event(11, eval_loss=loss)], 2000)
+            attempts.apply_events(db, run, [metrics_event(11, eval_loss=loss)], 2000)
         make_run(db, "gamma")
 
 
@@ -228,7 +228,7 @@ VIEW = "sort=eval_loss&cols=status,eval_loss,loss.curve,tag&q=status:succeeded"
 @pytest.mark.usefixtures("three")
 def test_exports_are_the_table_shown(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        tags_notes.rewrite(db, 1, name="=al_pha & co", tags=["a|b"])
+        tags_notes.update(db, 1, name="=al_pha & co", tags=["a|b"])
     page = client.get(f"/?{VIEW}")
     assert names(parse_page(page.text)) == ["beta", "=al_pha & co"]
 
@@ -293,7 +293,7 @@ def test_rest_writes_on_runs_and_puts_them_away(client: TestClient) -> None:
 
 def test_rest_lists_all_fields(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        attempts.follow(db, make_running(db), [metrics_event(1, luck=1.0)], 1)
+        attempts.apply_events(db, make_running(db), [metrics_event(1, luck=1.0)], 1)
     told = {one["name"]: one for one in client.get("/api/v1/fields").json()["data"]}
 
     assert told["precision"] == {"name": "precision", "title": "Precision", "kind": "choice"}

@@ -29,7 +29,7 @@ def two(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for number, said in enumerate(SAID, 1):
             told = [sampled(place, answer) for place, answer in enumerate(said)]
-            attempts.follow(db, make_finished_run(db, f"try {number}"), told, 2000)
+            attempts.apply_events(db, make_finished_run(db, f"try {number}"), told, 2000)
 
 
 def shown(client: TestClient, query: str = "") -> Node:
@@ -63,7 +63,7 @@ def test_answers_are_judged_by_what_was_expected_before_they_are_compared(
     with unit_of_work(engine) as db:
         for name, said in (("first", ("Grace.", "R")), ("second", ("R", "R"))):
             told = [sampled(place, answer) for place, answer in enumerate(said)]
-            attempts.follow(db, make_finished_run(db, name), told, 2000)
+            attempts.apply_events(db, make_finished_run(db, name), told, 2000)
     section = shown(client)
 
     assert [
@@ -78,7 +78,7 @@ def test_a_run_tells_how_many_answers_became_right(client: TestClient, engine: E
     with unit_of_work(engine) as db:
         before = [sampled(place, "Grace.", "before", 0) for place in range(3)]
         after = [sampled(place, answer) for place, answer in enumerate(("R", "r", " R "))]
-        attempts.follow(db, make_finished_run(db), [*before, *after], 2000)
+        attempts.apply_events(db, make_finished_run(db), [*before, *after], 2000)
     section = parse_page(client.get("/runs/1").text).one(id="answers")
 
     assert section.one("strong").text == "0 of 3 right → 2 of 3 right"
@@ -89,7 +89,7 @@ def test_answers_that_nothing_is_expected_of_are_not_judged(
 ) -> None:
     with unit_of_work(engine) as db:
         told = [sampled(0, "R").model_copy(update={"reference": ""})]
-        attempts.follow(db, make_finished_run(db), told, 2000)
+        attempts.apply_events(db, make_finished_run(db), told, 2000)
     section = parse_page(client.get("/runs/1").text).one(id="answers")
 
     assert section.all(class_="judged") == []
@@ -210,7 +210,7 @@ def test_rating_leads_to_no_other_site(client: TestClient, engine: Engine) -> No
 def test_a_long_answer_is_shown_in_part(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         for _ in range(2):
-            attempts.follow(db, make_finished_run(db), [sampled(0, "word " * 100)], 2000)
+            attempts.apply_events(db, make_finished_run(db), [sampled(0, "word " * 100)], 2000)
     first = shown(client).one("tbody").all("td")[0]
 
     head, rest = (one.text for one in first.all(class_="words"))
@@ -221,7 +221,7 @@ def test_of_many_runs_few_prompts_are_shown_at_first(client: TestClient, engine:
     with unit_of_work(engine) as db:
         for _ in range(40):
             told = [sampled(place, "A") for place in range(9)]
-            attempts.follow(db, make_finished_run(db), told, 2000)
+            attempts.apply_events(db, make_finished_run(db), told, 2000)
     ids = "/compare?runs=" + ",".join(map(str, range(1, 41)))
     pages = [parse_page(client.get(ids + more).text).one(id="answers") for more in ("", "&whole=1")]
 
@@ -237,7 +237,7 @@ def test_one_run_is_laid_along_its_steps(client: TestClient, engine: Engine) -> 
             sampled(0, "a b d", "during", 9),
             sampled(0, "a b d e"),
         ]
-        attempts.follow(db, make_finished_run(db), told, 2000)
+        attempts.apply_events(db, make_finished_run(db), told, 2000)
     section = parse_page(client.get("/runs/1").text).one(id="answers")
 
     assert [head.text for head in section.one("thead").all("th")][1:] == [

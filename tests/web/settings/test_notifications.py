@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from studio.db.outbox import Channel
 from studio.db.session import unit_of_work
 from studio.services.notifications import deliveries
-from studio.services.notifications.deliveries import Answer
+from studio.services.notifications.deliveries import DeliveryResult
 from studio.settings import Settings
 from studio.web.app import create_app
 from tests.support.factories import make_finished_run
@@ -90,12 +90,12 @@ def test_the_button_shows_the_message_it_wrote(set_up: TestClient) -> None:
 def test_what_came_back_is_listed(client: TestClient, engine: Engine) -> None:
     with unit_of_work(engine) as db:
         make_finished_run(db)
-        deliveries.drop_others(db, [Channel.WEBHOOK])
+        deliveries.drop_disabled_channels(db, [Channel.WEBHOOK])
         [written] = deliveries.newest(db, limit=9)
-        taken = deliveries.begin(db, written.id or 0, written.due_at)
+        taken = deliveries.begin_attempt(db, written.id or 0, written.due_at)
         assert taken is not None
-        answer = Answer(is_ok=True, words="It answered 200 OK.")
-        deliveries.settle(db, taken[1], answer, written.due_at)
+        answer = DeliveryResult(is_ok=True, words="It answered 200 OK.")
+        deliveries.record_result(db, taken[1], answer, written.due_at)
 
     [row] = notices(client).one("tbody").all("tr")
     assert [cell.text for cell in row.all("td")][:4] == [

@@ -14,7 +14,7 @@ from studio.db.session import read_session
 from studio.errors import UnavailableError
 from studio.services.accounts import secrets
 from studio.services.operations import backups
-from studio.services.operations.backups import Choice
+from studio.services.operations.backups import BackupOptions
 from studio.services.operations.home import open_home
 from studio.settings import SECRETS, Settings
 from studio.web.app import create_app
@@ -31,7 +31,7 @@ def put(client: TestClient, name: str = "hub_token", value: str = TOKEN) -> None
 
 def used(engine: Engine, settings: Settings, name: str = "hub_token") -> str:
     with read_session(engine) as db:
-        return secrets.laid_under(db, settings).value(name)
+        return secrets.settings_with_secrets(db, settings).value(name)
 
 
 def test_every_secret_setting_can_be_given_on_the_page(client: TestClient) -> None:
@@ -107,7 +107,7 @@ def test_the_database_alone_does_not_tell_it(
     engine.dispose()
     files = [path for path in settings.home.rglob("*") if path.is_file()]
 
-    backups.make(settings, tmp_path / "backup", Choice(packed=False), lambda _bytes: None)
+    backups.create(settings, tmp_path / "backup", BackupOptions(packed=False), lambda _bytes: None)
 
     kept = [path for path in (tmp_path / "backup").rglob("*") if path.is_file()]
     assert [path.name for path in [*files, *kept] if TOKEN.encode() in path.read_bytes()] == []
@@ -157,7 +157,7 @@ def test_another_key_is_told_and_ends_nothing(
     assert "locked with another key" in trouble
     assert used(engine, other) == ""
     with read_session(engine) as db, pytest.raises(UnavailableError, match="another key"):
-        secrets.given(db, other, ["hub_token"])
+        secrets.settings_with_required(db, other, ["hub_token"])
 
 
 def test_one_that_was_copied_to_another_name_is_none(

@@ -55,7 +55,7 @@ def test_whether_the_data_is_safe_is_told(client: TestClient, settings: Settings
 
     assert [one.text for one in told.all("li")] == [
         f"{'✓' if finding.good else '✗'} {finding.text}"
-        for finding in health_checks.of_home(settings)
+        for finding in health_checks.check_home(settings)
     ]
 
 
@@ -66,7 +66,8 @@ def test_a_studio_without_a_warm_launcher_says_so(client: TestClient) -> None:
 def test_a_launcher_is_told_with_its_memory(client: TestClient, settings: Settings) -> None:
     pid = os.getpid()
     launcher_status.write(
-        settings, launcher_status.Launcher(state="ready", pid=pid, started=process_start_time(pid))
+        settings,
+        launcher_status.LauncherStatus(state="ready", pid=pid, started=process_start_time(pid)),
     )
 
     told = facts(client)["Quick start"]
@@ -77,13 +78,15 @@ def test_a_launcher_that_is_gone_is_not_told_as_ready(
     client: TestClient, settings: Settings
 ) -> None:
     launcher_status.write(
-        settings, launcher_status.Launcher(state="ready", pid=os.getpid(), started=1)
+        settings, launcher_status.LauncherStatus(state="ready", pid=os.getpid(), started=1)
     )
 
     assert facts(client)["Quick start"] == "off"
 
 
 def test_a_launcher_that_cannot_work_says_why(client: TestClient, settings: Settings) -> None:
-    launcher_status.write(settings, launcher_status.Launcher(state="broken", why="It has threads."))
+    launcher_status.write(
+        settings, launcher_status.LauncherStatus(state="broken", why="It has threads.")
+    )
 
     assert facts(client)["Quick start"] == "not usable now. It has threads."

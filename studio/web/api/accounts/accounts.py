@@ -43,7 +43,7 @@ class AccountsOut(Out):
 @router.get("")
 def listing(db: DB) -> AccountsOut:
     """List everybody who may sign in, by name."""
-    return AccountsOut(data=[AccountOut.model_validate(one) for one in accounts.listed(db)])
+    return AccountsOut(data=[AccountOut.model_validate(one) for one in accounts.list_all(db)])
 
 
 @router.post("", status_code=201, openapi_extra=NEVER_KEPT)

@@ -26,7 +26,7 @@ Name = Literal[
 
 
 class NewSecret(Body):
-    value: Annotated[SecretStr, Field(min_length=1, max_length=secrets.LONGEST)]
+    value: Annotated[SecretStr, Field(min_length=1, max_length=secrets.MAX_LENGTH)]
     """What it is; nobody is told again."""
 
 
@@ -50,17 +50,17 @@ class SecretsOut(Out):
 @router.get("/secrets")
 def listing(db: DB, config: Config) -> SecretsOut:
     """List which secrets are set. Their values are never told."""
-    known = secrets.known(db, config)
+    known = secrets.list_secrets(db, config)
     return SecretsOut(data=[SecretOut.model_validate(one) for one in known])
 
 
 @router.put("/secrets/{name}", status_code=204)
 def keep(name: Name, body: NewSecret, db: DB, config: Config, who: Who) -> None:
     """Set a secret, in place of the one before. It is used from now on."""
-    secrets.keep(db, config, name, body.value.get_secret_value(), who.name)
+    secrets.store(db, config, name, body.value.get_secret_value(), who.name)
 
 
 @router.delete("/secrets/{name}", status_code=204)
 def forget(name: Name, db: DB) -> None:
     """Forget a secret that was set here."""
-    secrets.forget(db, name)
+    secrets.delete(db, name)

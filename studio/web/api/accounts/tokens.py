@@ -22,7 +22,7 @@ class NewToken(Body):
     scope: Literal["read", "submit", "manage", "admin"] = "read"
     """What it may do: read; submit (and begin something new); manage (and change and delete what is
     there); admin."""
-    days: Annotated[int, Field(ge=1, le=api_tokens.LONGEST_DAYS)] | None = 90
+    days: Annotated[int, Field(ge=1, le=api_tokens.MAX_DAYS)] | None = 90
     """How long it lasts; null is until it is revoked."""
 
 
@@ -48,15 +48,15 @@ class TokensOut(Out):
 @router.get("/tokens")
 def listing(db: DB, who: Who) -> TokensOut:
     """List your tokens, newest first."""
-    mine = api_tokens.of(db, who.account_id)
+    mine = api_tokens.list_tokens(db, who.account_id)
     return TokensOut(data=[TokenOut.model_validate(one) for one in mine])
 
 
 @router.post("/tokens", status_code=201, openapi_extra=NEVER_KEPT)
 def make(body: NewToken, db: DB, who: Who) -> MadeToken:
     """Make a token. It may do no more than you do."""
-    wish = api_tokens.Wish(body.name, Scope(body.scope), body.days)
-    made, secret = api_tokens.make(db, wish, who.account_id, who.level)
+    wish = api_tokens.TokenRequest(body.name, Scope(body.scope), body.days)
+    made, secret = api_tokens.create(db, wish, who.account_id, who.level)
     return MadeToken(**TokenOut.model_validate(made).model_dump(), token=secret)
 
 

@@ -28,7 +28,7 @@ Keys = Annotated[str, Query(max_length=1000)]
 Group = Annotated[str, Query(pattern=r"^[\w./-]{0,100}$")]
 """`seed` for all but the seed, or a key of the recipe."""
 
-_ROWS = TypeAdapter(dict[int, list[metrics.Row]])
+_ROWS = TypeAdapter(dict[int, list[metrics.MetricRow]])
 _BRIEFS = TypeAdapter(list[RunBrief])
 
 
@@ -133,7 +133,7 @@ def curves(
 ) -> LaidOut:
     """Curves alone, cut into buckets that all runs share, of all or of a part of the axis."""
     along = Along(x=x, group=group, part=cut.part)
-    found = laid(db, compare.chosen(db, runs), keys.split(","), along, cut.buckets)
+    found = laid(db, compare.load_runs(db, runs), keys.split(","), along, cut.buckets)
     return LaidOut.model_validate(
         {
             "x": found.curves.x,
@@ -148,7 +148,7 @@ def curves(
 def _known(request: Request, runs: RunIds) -> list[int]:
     """Refuse before the stream begins: afterwards there is no status to set."""
     with read_session(request.app.state.engine) as db:
-        return [run.id or 0 for run in compare.chosen(db, runs)]
+        return [run.id or 0 for run in compare.load_runs(db, runs)]
 
 
 @router.get("/stream", response_class=EventSourceResponse, dependencies=[Seated])
@@ -181,12 +181,12 @@ async def stream(
 
 def _news(
     engine: Engine, ids: list[int], last: int
-) -> tuple[dict[int, list[metrics.Row]], str, bool]:
+) -> tuple[dict[int, list[metrics.MetricRow]], str, bool]:
     with read_session(engine) as db:
-        found: list[Run] = compare.chosen(db, ids)
+        found: list[Run] = compare.load_runs(db, ids)
         told = _BRIEFS.dump_json(_briefs(db, found), exclude={"__all__": PASSING})
         is_over = all(run.status.is_final for run in found)
-        return metrics.told(db, ids, last), told.decode(), is_over
+        return metrics.load_rows_by_run(db, ids, last), told.decode(), is_over
 
 
 def _briefs(db: Session, found: list[Run]) -> list[RunBrief]:

@@ -16,8 +16,8 @@ from studio.web.http.deps import DB
 
 router = APIRouter(route_class=Call, prefix="/api/v1/comparisons", tags=["compare"])
 
-Text = Annotated[str, Field(max_length=comparisons.MOST_TEXT)]
-Query = Annotated[str, Field(min_length=1, max_length=comparisons.MOST_QUERY)]
+Text = Annotated[str, Field(max_length=comparisons.MAX_TEXT)]
+Query = Annotated[str, Field(min_length=1, max_length=comparisons.MAX_QUERY)]
 
 
 class NewComparison(Body):
@@ -64,7 +64,7 @@ def show(number: Id, db: DB, etag: Marked) -> SavedOut:
 def change(number: Id, changed: ChangedComparison, db: DB, etag: Conditional) -> SavedOut:
     found = comparisons.get(db, number)
     etag.check(found.name, found.text, found.query)
-    found = comparisons.change(db, number, **changed.model_dump(exclude_unset=True))
+    found = comparisons.update(db, number, **changed.model_dump(exclude_unset=True))
     etag.tell(found.name, found.text, found.query)
     return SavedOut.model_validate(found)
 

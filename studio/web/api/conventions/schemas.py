@@ -193,7 +193,7 @@ def run_out(db: Session, run: Run) -> RunOut:
         "recipe": run.recipe,
         "precision": chosen_precision(run),
         "resolved": run.resolved,
-        "phases": run_progress.of(run),
+        "phases": run_progress.measure(run),
         "notes": run.notes,
         "tags": run.tags,
         "archived_at": run.archived_at,
@@ -214,24 +214,24 @@ def chosen_precision(row: Run | Experiment) -> ChosenPrecision:
 
 
 def run_explained(db: Session, run: Run, folder: RunDir) -> FailedRunOut:
-    why = failure_report.of(db, run)
+    why = failure_report.explain(db, run)
     told = run_out(db, run).model_dump()
-    told["waiting"] = waiting_out(queue_eta.of_run(db, run))
+    told["waiting"] = waiting_out(queue_eta.estimate_wait(db, run))
     if why is not None:
         told["error"] |= {
-            "log": failure_report.last_lines(folder),
-            "repairs": [asdict(repair) for repair in failure_report.mends(db, run, why)],
+            "log": failure_report.log_tail(folder),
+            "repairs": [asdict(repair) for repair in failure_report.list_fixes(db, run, why)],
         }
     return FailedRunOut.model_validate(told)
 
 
 def _error(db: Session, run: Run) -> dict[str, Any] | None:
-    why = failure_report.of(db, run)
+    why = failure_report.explain(db, run)
     return asdict(why) | {"code": why.kind.code} if why else None
 
 
 def _brief(db: Session, run: Run) -> dict[str, Any]:
-    made = run_progress.of(run)
+    made = run_progress.measure(run)
     return {
         "id": run.id,
         "name": run.name,

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from studio.errors import ConflictError
 from studio.intake.quality.dataset_checks import KEPT
 from studio.services.datasets import data_quality, datasets, versions
-from studio.services.datasets.data_quality import Wanted
+from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.versions import Part
 from studio.web.api.conventions.api_route import Call
 from studio.web.api.conventions.schemas import Body, Id, Listing
@@ -58,7 +58,7 @@ def look(dataset_id: Id, db: DB, config: Config) -> ChoreOut:
     version = versions.current(db, datasets.get(db, dataset_id))
     if version is None:
         raise ConflictError(f"Data set {dataset_id} has no rows yet.")
-    return chore_out(data_quality.ask(db, config.datasets, version))
+    return chore_out(data_quality.enqueue_scan(db, config.datasets, version))
 
 
 @router.post("/exclude", status_code=201)
@@ -77,8 +77,8 @@ def exclude(
     """
     where = (request.app.state.engine, config.datasets, dataset_id)
     if wanted.finding is None:
-        made = data_quality.leave_rows_out(*where, wanted.rows, limits_of(config))
+        made = data_quality.exclude_rows(*where, wanted.rows, limits_of(config))
     else:
-        asked = Wanted(code=wanted.finding, part=wanted.split)
-        made = data_quality.leave_out(*where, asked, limits_of(config))
-    return built_out(made, response, versions.uses(db, dataset_id))
+        asked = FindingRef(code=wanted.finding, part=wanted.split)
+        made = data_quality.exclude_finding(*where, asked, limits_of(config))
+    return built_out(made, response, versions.count_runs(db, dataset_id))

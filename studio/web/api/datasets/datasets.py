@@ -102,8 +102,8 @@ def add(brought: Brought, db: DB, config: Config) -> Any:  # noqa: ANN401 -- two
     (202); when that has succeeded, its result tells the data set.
     """
     if isinstance(brought, Upload):
-        return _out(db, dataset_builds.bring(db, config.datasets, brought))
-    chore = tasks.out(import_sources.bring(db, config, brought.source, brought.name))
+        return _out(db, dataset_builds.import_file(db, config.datasets, brought))
+    chore = tasks.out(import_sources.enqueue_import(db, config, brought.source, brought.name))
     return Response(chore.model_dump_json(), 202, media_type="application/json")
 
 
@@ -128,7 +128,7 @@ def change(dataset_id: Id, changed: ChangedDataset, db: DB, etag: Conditional) -
     if changed.name is not None:
         datasets.rename(db, dataset_id, changed.name)
     if changed.version is not None:
-        versions.use(db, dataset_id, changed.version)
+        versions.activate(db, dataset_id, changed.version)
     etag.tell(dataset.name, dataset.version)
     return _out(db, dataset)
 
@@ -139,7 +139,7 @@ def delete(dataset_id: Id, db: DB, config: Config) -> None:
 
 
 def _listed(db: Session, rows: Sequence[Dataset]) -> list[DatasetOut]:
-    found = versions.currents(db, rows)
+    found = versions.current_by_dataset(db, rows)
     return [_told(db, one, found.get(one.id or 0)) for one in rows]
 
 
@@ -149,7 +149,7 @@ def _out(db: Session, dataset: Dataset) -> DatasetOut:
 
 def _told(db: Session, dataset: Dataset, version: DatasetVersion | None) -> DatasetOut:
     may_have = dataset_builds.is_large(dataset.bytes, dataset.filename) or version is None
-    chore = dataset_builds.of(db, dataset.id or 0) if may_have else None
+    chore = dataset_builds.latest_task(db, dataset.id or 0) if may_have else None
     rows = {
         "kind": version.kind if version else None,
         "shape": version.mapping["shape"] if version else None,

@@ -62,12 +62,12 @@ def preview(
     """Show a row as training will see it: its tokens, which are learnt, and what is cut."""
     with read_session(request.app.state.engine) as db:
         dataset = datasets.get(db, dataset_id)
-        place = token_preview.exactly(db, dataset, wanted.split, wanted.row, wanted.version)
-        asked = _asked(db, wanted, token_preview.row(config.datasets, place))
+        place = token_preview.exact_row(db, dataset, wanted.split, wanted.row, wanted.version)
+        asked = _asked(db, wanted, token_preview.read_row(config.datasets, place))
     if wanted.packing:
         drawn = wanted.validation_share, wanted.seed
-        asked = token_preview.packed(asked, config.datasets, place, *drawn)
-    return tokenizer_client.tokens(config, asked)
+        asked = token_preview.with_packing_window(asked, config.datasets, place, *drawn)
+    return tokenizer_client.tokenize_row(config, asked)
 
 
 @router.post("")
@@ -78,10 +78,10 @@ def preview_unsaved(
     with read_session(request.app.state.engine) as db:
         datasets.get(db, dataset_id)
         asked = _asked(db, wanted, wanted.row)
-    return tokenizer_client.tokens(config, asked)
+    return tokenizer_client.tokenize_row(config, asked)
 
 
 def _asked(db: Session, wanted: Settings, row: dict[str, Any]) -> TokenizerRequest:
-    return token_preview.question(
+    return token_preview.tokens_request(
         db, wanted.model, row, max_length=wanted.max_length, chat_template=wanted.chat_template
     )

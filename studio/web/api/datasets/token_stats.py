@@ -107,7 +107,7 @@ class Answer(Out):
 @router.get("", responses={202: {"model": Answer, "description": "It is being counted."}})
 def show(response: Response, dataset_id: Id, db: DB, wanted: Annotated[Wanted, Query()]) -> Answer:
     """Tell what was counted. 202 while it is being counted; 404 where nobody has asked for it."""
-    chore = token_stats.of(db, shown.which(db, datasets.get(db, dataset_id), wanted))
+    chore = token_stats.latest_task(db, shown.which(db, datasets.get(db, dataset_id), wanted))
     if chore is None:
         raise NotFoundError(
             "The tokens of this data set were not counted for this model and chat template.",
@@ -120,12 +120,12 @@ def show(response: Response, dataset_id: Id, db: DB, wanted: Annotated[Wanted, Q
 def count(response: Response, dataset_id: Id, db: DB, config: Config, wanted: Wanted) -> Answer:
     """Have the tokens counted by a chore; 200 with the figures where they are counted already."""
     which = shown.which(db, datasets.get(db, dataset_id), wanted)
-    chore = token_stats.ask(db, config, which)
+    chore = token_stats.enqueue(db, config, which)
     return _answer(response, chore, wanted.max_length)
 
 
 def _answer(response: Response, chore: Task, at: int) -> Answer:
-    found = token_stats.told(chore)
+    found = token_stats.parse_result(chore)
     response.status_code = 200 if found else 202
     if found is None:
         return Answer(chore=chore_out(chore))

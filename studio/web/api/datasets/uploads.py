@@ -7,7 +7,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from studio.services.datasets import uploads
-from studio.services.datasets.uploads import Parts
+from studio.services.datasets.uploads import PartialUpload
 from studio.web.api.conventions.api_route import Call
 from studio.web.api.conventions.schemas import Body, Out
 from studio.web.http.deps import Config
@@ -36,7 +36,7 @@ class UploadOut(Out):
 @router.post("", status_code=201)
 def begin(new: NewUpload, config: Config, response: Response) -> UploadOut:
     """Announce a file. What a day has not finished is forgotten."""
-    made = uploads.begin(config.uploads, new.filename, new.size, config.upload_limit_bytes)
+    made = uploads.create(config.uploads, new.filename, new.size, config.upload_limit_bytes)
     response.headers["Location"] = f"/api/v1/uploads/{made.id}"
     return UploadOut.model_validate(made)
 
@@ -68,7 +68,7 @@ def show(upload: str, config: Config) -> UploadOut:
 )
 async def send(request: Request, upload: str, upload_offset: Offset, config: Config) -> Response:
     """Send the next bytes, from `Upload-Offset` on. What came before a cut is kept."""
-    with uploads.writing(config.uploads, upload, upload_offset) as writer:
+    with uploads.open_writer(config.uploads, upload, upload_offset) as writer:
         waiting = bytearray()
         try:
             async for chunk in request.stream():
@@ -84,10 +84,10 @@ async def send(request: Request, upload: str, upload_offset: Offset, config: Con
 
 @router.delete("/{upload}", status_code=204)
 def drop(upload: str, config: Config) -> None:
-    uploads.drop(config.uploads, upload)
+    uploads.delete(config.uploads, upload)
 
 
-def _told(parts: Parts) -> Response:
+def _told(parts: PartialUpload) -> Response:
     headers = {
         "Upload-Offset": str(parts.offset),
         "Upload-Length": str(parts.size),

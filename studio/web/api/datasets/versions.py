@@ -23,8 +23,8 @@ from studio.services.datasets import (
     pending_datasets,
     versions,
 )
-from studio.services.datasets.dataset_builds import Built
-from studio.services.datasets.versions import Part, Which
+from studio.services.datasets.dataset_builds import BuildResult
+from studio.services.datasets.versions import Part, RowQuery
 from studio.web.api.conventions.api_route import Call
 from studio.web.api.conventions.schemas import Body, Id, Listing, Out
 from studio.web.api.datasets.datasets import ProblemOut, findings_of
@@ -179,9 +179,9 @@ def detection(
     dataset, limits = datasets.get(db, dataset_id), limits_of(config)
     if options == FileOptions():
         return DetectionOut.model_validate(
-            pending_datasets.detected(config.datasets, dataset, limits)
+            pending_datasets.load_detection(config.datasets, dataset, limits)
         )
-    source = replace(pending_datasets.source(config.datasets, dataset), options=options)
+    source = replace(pending_datasets.original_source(config.datasets, dataset), options=options)
     return DetectionOut.model_validate(look(source, limits.at_once()).detected)
 
 
@@ -193,11 +193,11 @@ def preview(
     dataset = datasets.get(db, dataset_id)
     mapping, limits = wanted.mapping, limits_of(config)
     if mapping is None and dataset.version is not None:
-        mapping = versions.mapping_of(db, dataset_id)
+        mapping = versions.current_mapping(db, dataset_id)
     if mapping is None:
-        mapping = pending_datasets.detected(config.datasets, dataset, limits).mapping
+        mapping = pending_datasets.load_detection(config.datasets, dataset, limits).mapping
     found = previewed(
-        pending_datasets.source(config.datasets, dataset), mapping, limits, wanted.rows
+        pending_datasets.original_source(config.datasets, dataset), mapping, limits, wanted.rows
     )
     shown = [PreviewedOut.model_validate(one) for one in found]
     return Listing(data=shown, has_more=len(found) == wanted.rows, next_after=None)
@@ -206,8 +206,8 @@ def preview(
 @router.get("/versions")
 def listing(dataset_id: Id, db: DB) -> Listing[VersionOut]:
     """List every reading of the file, newest first."""
-    current, uses = datasets.get(db, dataset_id).version, versions.uses(db, dataset_id)
-    shown = [_out(one, current, uses) for one in versions.of(db, dataset_id)]
+    current, uses = datasets.get(db, dataset_id).version, versions.count_runs(db, dataset_id)
+    shown = [_out(one, current, uses) for one in versions.list_versions(db, dataset_id)]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
@@ -225,21 +225,21 @@ def build(
     The answer is 201 with a new version, 200 with one that has the same rows, or 202 with the chore
     that reads a large file.
     """
-    made = dataset_builds.again(
+    made = dataset_builds.rebuild(
         request.app.state.engine,
         config.datasets,
         dataset_id,
         wanted.mapping,
         limits_of(config),
     )
-    return built_out(made, response, versions.uses(db, dataset_id))
+    return built_out(made, response, versions.count_runs(db, dataset_id))
 
 
 @router.get("/versions/{number}")
 def show(dataset_id: Id, number: Number, db: DB) -> VersionOut:
     version = versions.get(db, dataset_id, number)
     current = datasets.get(db, dataset_id).version
-    return _out(version, current, versions.uses(db, dataset_id))
+    return _out(version, current, versions.count_runs(db, dataset_id))
 
 
 @router.delete("/versions/{number}", status_code=204)
@@ -261,16 +261,18 @@ def rows(
     if number is None:
         return Listing(data=[], has_more=False, next_after=None)
     version = versions.get(db, dataset_id, number)
-    which = Which(part=asked.split, after=asked.after, words=asked.q.strip(), finding=asked.finding)
+    which = RowQuery(
+        part=asked.split, after=asked.after, words=asked.q.strip(), finding=asked.finding
+    )
     if asked.finding:
         data_quality.get(version, asked.finding, asked.split)
-    found = versions.rows(config.datasets, version, which, limit=asked.limit)
-    spots = data_quality.spots(config.datasets, version, which, found)
+    found = versions.load_rows(config.datasets, version, which, limit=asked.limit)
+    spots = data_quality.locate_spans(config.datasets, version, which, found)
     shown = [_row(one, spots.get(one.number)) for one in found.rows]
     return Listing(data=shown, has_more=found.has_more, next_after=found.next_after)
 
 
-def built_out(made: Built, response: Response, uses: dict[int, int]) -> BuiltOut:
+def built_out(made: BuildResult, response: Response, uses: dict[int, int]) -> BuiltOut:
     """Tell what became of a reading that was asked for, by the status, too."""
     response.status_code = 202 if made.chore else 201 if made.is_new else 200
     version = made.version

@@ -103,7 +103,7 @@ def change(
 ) -> ExperimentOut:
     found = experiments.get(db, experiment_id)
     etag.check(found.name, found.notes, found.tags)
-    experiments.change(db, experiment_id, experiments.Changes(**changed.model_dump()))
+    experiments.update(db, experiment_id, experiments.ExperimentChanges(**changed.model_dump()))
     etag.tell(found.name, found.notes, found.tags)
     return _out(found)
 
@@ -123,7 +123,7 @@ def submit(experiment_id: Id, new: NewRuns, db: DB) -> Listing[RunOut]:
         for values in product(*new.sweep.values())
     ]
     for run in made:
-        queue.prioritise(db, run.id or 0, new.priority)
+        queue.set_priority(db, run.id or 0, new.priority)
     return Listing(data=[run_out(db, run) for run in made], has_more=False, next_after=None)
 
 

@@ -12,8 +12,8 @@ from studio.db.tables import Run
 from studio.recipe.precision import PrecisionName
 from studio.services import experiments
 from studio.services.studies import studies, study_reports
-from studio.services.studies.incidents import Kind
-from studio.services.studies.study_statistics import State, Versus
+from studio.services.studies.incidents import IncidentKind
+from studio.services.studies.study_statistics import GapVerdict, State
 from studio.web.api.conventions.api_route import Call
 from studio.web.api.conventions.schemas import After, Body, Id, Limit, Listing, Out, page_of
 from studio.web.api.runs.run_results import SeriesOut
@@ -24,9 +24,9 @@ router = APIRouter(route_class=Call, prefix="/api/v1", tags=["studies"])
 
 
 class NewStudy(Body):
-    modes: Annotated[list[PrecisionName], Field(min_length=2, max_length=studies.MOST_RUNS)]
+    modes: Annotated[list[PrecisionName], Field(min_length=2, max_length=studies.MAX_RUNS)]
     """Precisions to compare; fp32, the reference, must be among them."""
-    seeds: Annotated[int, Field(ge=1, le=studies.MOST_RUNS)] = studies.SEEDS
+    seeds: Annotated[int, Field(ge=1, le=studies.MAX_RUNS)] = studies.DEFAULT_SEEDS
     """How many seeds each precision is run with, counted from zero."""
     max_steps: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
     """How long each run is; null leaves that to the recipe."""
@@ -59,7 +59,7 @@ class FindingOut(Out):
     loss: EstimateOut | None
     gap: EstimateOut | None
     noise: EstimateOut | None
-    versus: Versus
+    versus: GapVerdict
     """Where the gap lies against the seed noise."""
     lost: float | None
     """Share of the reference's improvement."""
@@ -109,7 +109,7 @@ class IncidentOut(Out):
     precision: str
     seed: int
     run_id: int
-    kind: Kind
+    kind: IncidentKind
     first: int
     last: int
     count: int
@@ -142,7 +142,7 @@ class ReportOut(StudyOut):
 @router.post("/experiments/{experiment_id}/studies", status_code=201)
 def create(experiment_id: Id, new: NewStudy, db: DB) -> StudyOut:
     """Queue every precision with every seed, as runs of the experiment."""
-    plan = studies.Plan(**new.model_dump())
+    plan = studies.StudyPlan(**new.model_dump())
     return StudyOut.model_validate(studies.create(db, experiments.get(db, experiment_id), plan))
 
 
@@ -164,7 +164,7 @@ def delete(study_id: Id, db: DB) -> None:
 
 
 def report_out(db: Session, study_id: int) -> ReportOut:
-    report = study_reports.of(db, study_id)
+    report = study_reports.build_report(db, study_id)
     return ReportOut.model_validate(
         {
             **StudyOut.model_validate(report.study).model_dump(),

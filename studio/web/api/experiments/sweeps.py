@@ -13,7 +13,7 @@ from studio.methods import AnyRecipe
 from studio.recipe.search_space import Scalar, SearchSpace
 from studio.services import experiments
 from studio.services.sweeps import sweep_preview, sweeps, trials
-from studio.services.sweeps.sweep_preview import Direction, Plan, Strategy
+from studio.services.sweeps.sweep_preview import Direction, Strategy, SweepPlan
 from studio.services.sweeps.trials import State, Trial
 from studio.web.api.conventions.api_route import Call
 from studio.web.api.conventions.schemas import After, Body, Id, Known, Limit, Listing, Out, page_of
@@ -30,7 +30,7 @@ class NewSweep(Body):
     """By the dotted name of each knob that varies: `{"values": […]}`, or `{"low": …, "high": …}`
     with `log` or `step`."""
     strategy: Strategy = "grid"
-    count: Annotated[int, Field(ge=1, le=sweep_preview.MOST_RUNS)] | None = None
+    count: Annotated[int, Field(ge=1, le=sweep_preview.MAX_RUNS)] | None = None
     """How many runs; a grid has as many as there are combinations."""
     metric: Annotated[str, Field(max_length=100, pattern=METRIC)] = "eval_loss"
     direction: Direction = "minimise"
@@ -38,7 +38,7 @@ class NewSweep(Body):
     """What is drawn follows from it."""
     is_pruning: bool = False
     """Whether a run that is worse than the median of the others is stopped early; TPE only."""
-    parallel: Annotated[int, Field(ge=1, le=sweep_preview.MOST_AT_ONCE)] = 1
+    parallel: Annotated[int, Field(ge=1, le=sweep_preview.MAX_PARALLEL)] = 1
     """How many of its runs may wait or train at once."""
 
 
@@ -113,7 +113,7 @@ def create(new: NewSweep, seen: Reads, db: DB) -> SweepOut:
     """Begin a sweep; the worker queues its runs. Settings that cannot run here are left out."""
     plan, recipe = _plan(new), experiments.get(seen, new.experiment_id).recipe
     # Looking at hundreds of settings takes a while: the database is held only from here on.
-    prospect = sweep_preview.of(seen, recipe, plan)
+    prospect = sweep_preview.preview(seen, recipe, plan)
     experiment = experiments.get(db, new.experiment_id)
     return SweepOut.model_validate(sweeps.create(db, experiment, plan, recipe, prospect))
 
@@ -122,7 +122,7 @@ def create(new: NewSweep, seen: Reads, db: DB) -> SweepOut:
 def prospect(new: NewSweep, db: Reads) -> ProspectOut:
     """Say how many runs a sweep would have, how long they take and what cannot run."""
     experiment = experiments.get(db, new.experiment_id)
-    return ProspectOut.model_validate(sweep_preview.of(db, experiment.recipe, _plan(new)))
+    return ProspectOut.model_validate(sweep_preview.preview(db, experiment.recipe, _plan(new)))
 
 
 @router.get("")
@@ -159,14 +159,14 @@ def delete(sweep_id: Id, db: DB) -> None:
     sweeps.delete(db, sweep_id)
 
 
-def _plan(new: NewSweep) -> Plan:
+def _plan(new: NewSweep) -> SweepPlan:
     values = {name: getattr(new, name) for name in NewSweep.model_fields}
     del values["experiment_id"]
-    return Plan(**values)
+    return SweepPlan(**values)
 
 
 def _whole(db: Session, sweep: Sweep) -> WholeSweepOut:
-    made = trials.of(db, sweep)
+    made = trials.list_trials(db, sweep)
     best = trials.best(sweep, made)
     about = SweepOut.model_validate(sweep).model_dump()
     about["recipe"], about["space"] = sweep.recipe, sweep.space

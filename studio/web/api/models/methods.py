@@ -80,8 +80,8 @@ def method(name: str) -> MethodOut:
 @router.get("/precisions")
 def precisions(db: DB, model: ModelName = "", method: str = DEFAULT) -> Listing[PrecisionOut]:
     """Tell of each mode; with a model, also what the mode makes of it."""
-    facts = recommendation.facts_of(db, model) if model else ModelFacts()
-    hardware, known = workers.machine(db), _known(method)
+    facts = recommendation.load_model_facts(db, model) if model else ModelFacts()
+    hardware, known = workers.training_hardware(db), _known(method)
     modes = [_mode(_example(known, model, mode), facts, hardware) for mode in PRECISIONS.values()]
     if not model:
         modes = [mode.model_copy(update={"warnings": []}) for mode in modes]
@@ -113,9 +113,9 @@ def _example(one: Method, model: str, mode: Precision) -> AnyRecipe:
 
 def _mode(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware) -> PrecisionOut:
     mode = PRECISIONS[recipe.precision]
-    advised = recommendation.advise(recipe, facts, hardware)
+    advised = recommendation.recommend(recipe, facts, hardware)
     reasons = [mode.refusal(hardware)]
-    reasons += [one.message for one in incompatibilities.refusals(recipe, facts, hardware)]
+    reasons += [one.message for one in incompatibilities.check(recipe, facts, hardware)]
     reason = next(filter(None, reasons), "")
     told = {
         "available": not reason,

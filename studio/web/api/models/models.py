@@ -113,11 +113,11 @@ def add(new: NewModel, request: Request, config: Keyed) -> Any:  # noqa: ANN401 
     engine = request.app.state.engine
     if isinstance(new.source, FolderSource):
         with unit_of_work(engine) as db:
-            return out(models.bring(db, new.source.path, new.name or ""))
+            return out(models.add_folder(db, new.source.path, new.name or ""))
     # The hub may be slow: nobody else has to wait for the database meanwhile.
-    found = downloads.look(config, new.source.id, new.source.revision)
+    found = downloads.inspect_repo(config, new.source.id, new.source.revision)
     with unit_of_work(engine) as db:
-        chore = downloads.ask(db, found, new.name or "")
+        chore = downloads.enqueue(db, found, new.name or "")
     answer = tasks.out(chore).model_dump_json()
     return Response(answer, 202, media_type="application/json")
 
@@ -127,17 +127,17 @@ def search(
     request: Request, config: Keyed, q: Annotated[str, Query(min_length=2, max_length=200)]
 ) -> Hits:
     """Look for models that write text on the hub, the most fetched first."""
-    found = downloads.search(config, q)
+    found = downloads.search_hub(config, q)
     with read_session(request.app.state.engine) as db:
-        return Hits(data=[_found(one) for one in downloads.offers(db, found)])
+        return Hits(data=[_found(one) for one in downloads.describe_models(db, found)])
 
 
 @router.post("/{model_id}/consent")
 def allow(model_id: Id, agreement: Agreement, db: DB) -> ModelOut:
     """Allow the code that a model brings to run, in one revision. It is fetched if need be."""
     model = models.get(db, model_id)
-    remote_code_trust.give(db, model, agreement.revision)
-    downloads.ask_code(db, model)
+    remote_code_trust.grant(db, model, agreement.revision)
+    downloads.enqueue_code(db, model)
     return out(model)
 
 
@@ -169,7 +169,7 @@ def out(model: Model) -> ModelOut:
 
 def _named(db: DB, name: str) -> Model:
     """Return a model by its number, or by what recipes call it: names of the hub have a slash."""
-    named = models.named(db, name)
+    named = models.find_by_name(db, name)
     if named is None and name.isdecimal() and len(name) < _DIGITS:
         return models.get(db, int(name))
     if named is None:
@@ -178,7 +178,7 @@ def _named(db: DB, name: str) -> Model:
 
 
 def _code(model: Model) -> CodeOut | None:
-    wanted, _why = remote_code_trust.seen(model)
+    wanted, _why = remote_code_trust.try_inspect_code(model)
     if wanted is None or not wanted.wanted:
         return None
     return CodeOut(
@@ -189,7 +189,7 @@ def _code(model: Model) -> CodeOut | None:
     )
 
 
-def _found(offer: downloads.Offer) -> FoundOut:
+def _found(offer: downloads.DownloadOffer) -> FoundOut:
     found = offer.found
     return FoundOut(
         id=found.id,

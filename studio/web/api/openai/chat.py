@@ -17,7 +17,7 @@ from studio.errors import StudioError, UnavailableError
 from studio.protocols.inference_service import GenerationEnd, GenerationRequest
 from studio.protocols.tokenizer_service import TokenizerRequest as Row
 from studio.services.models import inference_client, tokenizer_client
-from studio.services.models.inference_client import Line
+from studio.services.models.inference_client import ResponseStream
 from studio.services.openai import model_names
 from studio.web.api.openai.chat_schemas import Chat, Completion, Reply, Wish
 from studio.web.http import openai_errors
@@ -42,7 +42,9 @@ async def complete(sent: Completion, request: Request) -> Response:
 
 async def _answered(request: Request, wish: Wish, reply: Reply) -> Response:
     asked = await _asked(request, wish)
-    line = await _while_there(request, inference_client.ask(request.app.state.settings, asked))
+    line = await _while_there(
+        request, inference_client.open_stream(request.app.state.settings, asked)
+    )
     if wish.is_streamed:
         parts = _streamed(line, reply, len(asked.ids), wish)
         return StreamingResponse(parts, media_type="text/event-stream")
@@ -54,14 +56,14 @@ async def _asked(request: Request, wish: Wish) -> GenerationRequest:
     """Look up the model, and have the desk write the prompt: a template is a stranger's program."""
     state, settings = request.app.state, request.app.state.settings
 
-    def found() -> model_names.Voice:
+    def found() -> model_names.ServedModel:
         with read_session(state.engine) as db:
-            return model_names.voice(db, settings.runs, wish.model)
+            return model_names.resolve_served_model(db, settings.runs, wish.model)
 
     async with state.seats.readers:
         voice = await run_in_threadpool(found)
     row = Row(kind="prompt", model=voice.folder, row=wish.row)
-    prompt = await run_in_threadpool(tokenizer_client.prompt, settings, row)
+    prompt = await run_in_threadpool(tokenizer_client.render_prompt, settings, row)
     return wish.asked.model_copy(
         update={
             "model": voice.model,
@@ -77,7 +79,7 @@ async def _asked(request: Request, wish: Wish) -> GenerationRequest:
     )
 
 
-async def _whole(line: Line) -> tuple[str, GenerationEnd]:
+async def _whole(line: ResponseStream) -> tuple[str, GenerationEnd]:
     try:
         said = [one async for one in line.said()]
     finally:
@@ -87,7 +89,9 @@ async def _whole(line: Line) -> tuple[str, GenerationEnd]:
     return "".join(map(str, parts)), end
 
 
-async def _streamed(line: Line, reply: Reply, prompt: int, wish: Wish) -> AsyncIterator[str]:
+async def _streamed(
+    line: ResponseStream, reply: Reply, prompt: int, wish: Wish
+) -> AsyncIterator[str]:
     """Yield an answer as events. What fails now can only be told as one of them."""
     usage = {"usage": None} if wish.wants_usage else {}
     try:

@@ -92,7 +92,7 @@ Retries = Annotated[int, Header(alias="x-stainless-retry-count", ge=0)]
 @router.post("", openapi_extra=_FORM_SHAPE)
 def create(upload: Sent, db: DB, config: Config, retries: Retries = 0) -> FileOut:
     """Bring a file with `purpose="fine-tune"`: a data set, in any format that data sets come in."""
-    dataset = file_objects.bring(db, config.datasets, upload, is_again=retries > 0)
+    dataset = file_objects.create(db, config.datasets, upload, is_again=retries > 0)
     return _told(db, dataset)
 
 
@@ -107,7 +107,7 @@ def newest(
     """List the data sets, newest first; with `purpose=fine-tune-results` the tables of results."""
     if purpose == RESULTS:
         limit = min(limit, MOST_RESULTS)
-        rows: list[Any] = list(file_objects.finished(db))
+        rows: list[Any] = list(file_objects.list_runs_with_results(db))
         ids = [f"file-results-{run.id}" for run in rows]
     else:
         rows = list(datasets.newest(db, limit=100_000)) if purpose in {None, PURPOSE} else []
@@ -124,25 +124,25 @@ def newest(
 
 @router.get("/{file_id}")
 def show(file_id: str, db: DB) -> FileOut:
-    run = file_objects.run_of(db, file_id)
+    run = file_objects.get_results_run(db, file_id)
     return _shown(db, run or file_objects.get(db, file_id))
 
 
 @router.get("/{file_id}/content", response_class=Response)
 def content(file_id: str, db: DB, config: Config) -> Response:
     """Hand out a file as it was brought, or a table of results as CSV."""
-    run = file_objects.run_of(db, file_id)
+    run = file_objects.get_results_run(db, file_id)
     if run is not None:
-        return Response(file_objects.results(db, run), media_type="text/csv")
+        return Response(file_objects.results_csv(db, run), media_type="text/csv")
     dataset = file_objects.get(db, file_id)
-    path = file_objects.content(db, config.datasets, dataset)
+    path = file_objects.content_path(db, config.datasets, dataset)
     return FileResponse(path, media_type="application/octet-stream", filename=dataset.filename)
 
 
 @router.delete("/{file_id}")
 def delete(file_id: str, db: DB, config: Config) -> Deleted:
     """Delete a data set. Runs that were trained on it stay."""
-    if file_objects.run_of(db, file_id) is not None:
+    if file_objects.get_results_run(db, file_id) is not None:
         raise InvalidError("The results of a run go with the run.", param="id")
     dataset_id = file_objects.get(db, file_id).id or 0
     owners.require(db, "datasets", [dataset_id])
@@ -172,7 +172,7 @@ def _told(db: Session, dataset: Dataset) -> FileOut:
 def _results(db: Session, run: Run) -> FileOut:
     return FileOut(
         id=f"file-results-{run.id}",
-        bytes=len(file_objects.results(db, run)),
+        bytes=len(file_objects.results_csv(db, run)),
         created_at=seconds(run.finished_at or run.created_at),
         filename=f"results-{run.id}.csv",
         purpose=RESULTS,

@@ -14,7 +14,7 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.services.estimates import run_progress
 from studio.services.openai import fine_tuning_jobs, model_names
-from studio.services.openai.job_events import Befell, Saved
+from studio.services.openai.job_events import JobCheckpoint, JobEvent
 from studio.services.queue import queue
 from studio.services.runs import failure_report
 from studio.web.api.conventions.schemas import ChosenPrecision, chosen_precision
@@ -109,7 +109,7 @@ class JobOut(Out):
     estimated_finish: int | None
     model: str
     fine_tuned_model: str | None
-    organization_id: str = model_names.OWNER
+    organization_id: str = model_names.ORGANISATION
     status: str
     hyperparameters: ResolvedOut
     method: MethodOut
@@ -171,8 +171,8 @@ def hyperparameters_of(new: NewJob) -> Hyperparameters:
 
 
 def job_out(db: Session, run: Run) -> JobOut:
-    job = fine_tuning_jobs.about(db, run)
-    rate = fine_tuning_jobs.recommended_rate(db, run.recipe)
+    job = fine_tuning_jobs.get_job(db, run)
+    rate = fine_tuning_jobs.recommended_learning_rate(db, run.recipe)
     resolved = _resolved(run, rate)
     has_succeeded = run.status is RunStatus.SUCCEEDED
     return JobOut(
@@ -181,7 +181,7 @@ def job_out(db: Session, run: Run) -> JobOut:
         finished_at=seconds(run.finished_at) if run.finished_at else None,
         estimated_finish=_estimated(run),
         model=run.recipe.base_model,
-        fine_tuned_model=model_names.name_of(run, job.suffix) if has_succeeded else None,
+        fine_tuned_model=model_names.tuned_model_name(run, job.suffix) if has_succeeded else None,
         status=_status(run, job),
         hyperparameters=resolved,
         method=MethodOut(supervised=SupervisedOut(hyperparameters=resolved)),
@@ -207,7 +207,7 @@ def job_out(db: Session, run: Run) -> JobOut:
     )
 
 
-def event_out(befell: Befell) -> EventOut:
+def event_out(befell: JobEvent) -> EventOut:
     return EventOut(
         id=befell.id,
         created_at=seconds(befell.at),
@@ -218,12 +218,12 @@ def event_out(befell: Befell) -> EventOut:
     )
 
 
-def checkpoint_out(db: Session, run: Run, saved: Saved) -> CheckpointOut:
-    suffix, step = model_names.suffix_of(db, run), None if saved.is_last else saved.step
+def checkpoint_out(db: Session, run: Run, saved: JobCheckpoint) -> CheckpointOut:
+    suffix, step = model_names.job_suffix(db, run), None if saved.is_last else saved.step
     return CheckpointOut(
         id=saved.id,
         created_at=seconds(saved.at),
-        fine_tuned_model_checkpoint=model_names.name_of(run, suffix, step),
+        fine_tuned_model_checkpoint=model_names.tuned_model_name(run, suffix, step),
         fine_tuning_job_id=f"ftjob-{run.id}",
         step_number=saved.step,
         metrics=saved.metrics,
@@ -262,12 +262,12 @@ def _resolved(run: Run, recommended: float) -> ResolvedOut:
 
 
 def _estimated(run: Run) -> int | None:
-    left = run_progress.of(run).eta_seconds
+    left = run_progress.measure(run).eta_seconds
     return None if left is None else seconds(datetime.now(UTC) + timedelta(seconds=left))
 
 
 def _error(db: Session, run: Run, job: OpenAIJob) -> ErrorOut | None:
-    why = failure_report.of(db, run)
+    why = failure_report.explain(db, run)
     if why is None:
         return None
     message = f"{why.message} {why.hint}".strip()

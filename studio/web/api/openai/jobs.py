@@ -10,7 +10,7 @@ from sqlmodel import Session
 from studio.db.idempotency_keys import IdempotencyKey
 from studio.services.accounts import idempotency_keys, owners
 from studio.services.openai import fine_tuning_jobs, job_events
-from studio.services.openai.fine_tuning_jobs import Wish
+from studio.services.openai.fine_tuning_jobs import JobRequest
 from studio.services.runs import run_commands, runs
 from studio.web.api.openai.job_schemas import (
     CheckpointOut,
@@ -52,19 +52,19 @@ def create(
     sent = new.model_dump_json().encode()
     account_id = of_request(request).account_id
     key = (
-        idempotency_keys.name(idempotency_key, account_id)
+        idempotency_keys.scoped_key(idempotency_key, account_id)
         if idempotency_key
         else _key(request, sent)
     )
     if not idempotency_key and not retries:
-        idempotency_keys.forget(db, key)
+        idempotency_keys.discard(db, key)
     sha256 = hashlib.sha256(sent).hexdigest()
-    known = idempotency_keys.recall(db, key, sha256)
+    known = idempotency_keys.find_answer(db, key, sha256)
     if known is not None:
         return job_out(db, runs.get(db, int(known.body)))
     run = fine_tuning_jobs.create(db, config.datasets, _wish(new), limits_of(config))
     told = str(run.id).encode()
-    idempotency_keys.keep(
+    idempotency_keys.store_answer(
         db, IdempotencyKey(key=key, sha256=sha256, status=HTTPStatus.OK, body=told)
     )
     return job_out(db, run)
@@ -81,7 +81,7 @@ def newest(
         for name, value in request.query_params.multi_items()
         if name.startswith(_PAIR)
     }
-    rows = fine_tuning_jobs.newest(db, limit=limit + 1, before=before, pairs=pairs)
+    rows = fine_tuning_jobs.list_jobs(db, limit=limit + 1, before=before, pairs=pairs)
     shown = [job_out(db, run) for run in rows[:limit]]
     return page_of(shown, [f"ftjob-{run.id}" for run in rows], limit)
 
@@ -111,7 +111,7 @@ def resume(job_id: str, db: DB) -> JobOut:
 def events(job_id: str, db: DB, after: str = "", limit: Limit = 20) -> Listing[EventOut]:
     """Tell what befell a job and what it measured, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
-    rows = job_events.newest(db, run, limit=limit + 1, after=after)
+    rows = job_events.list_events(db, run, limit=limit + 1, after=after)
     return page_of([event_out(one) for one in rows[:limit]], [one.id for one in rows], limit)
 
 
@@ -121,7 +121,7 @@ def checkpoints(
 ) -> Listing[CheckpointOut]:
     """List the checkpoints that are kept and the model a job ended with, newest first."""
     run = fine_tuning_jobs.get(db, job_id)
-    rows = job_events.checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
+    rows = job_events.list_checkpoints(db, run, folder_of(db, config, run.id or 0).checkpoints)
     ids = [one.id for one in rows]
     start = ids.index(after) + 1 if after in ids else 0
     rows, ids = rows[start : start + limit + 1], ids[start : start + limit + 1]
@@ -141,10 +141,10 @@ def _key(request: Request, sent: bytes) -> str:
     return f"openai:{hashlib.sha256(who + b'|' + sent).hexdigest()}"
 
 
-def _wish(new: NewJob) -> Wish:
+def _wish(new: NewJob) -> JobRequest:
     chosen = hyperparameters_of(new)
     changes: dict[str, Any] = new.x_studio or {}
-    return Wish(
+    return JobRequest(
         model=new.model,
         training_file=new.training_file,
         validation_file=new.validation_file,

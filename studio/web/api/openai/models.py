@@ -5,7 +5,7 @@ from typing import Literal
 from fastapi import APIRouter
 
 from studio.services.openai import model_names
-from studio.services.openai.model_names import Known
+from studio.services.openai.model_names import ModelInfo
 from studio.web.api.openai.schemas import Deleted, Listing, Out, page_of, seconds
 from studio.web.http.deps import DB, Config
 
@@ -22,7 +22,7 @@ class ModelOut(Out):
 @router.get("")
 def newest(db: DB) -> Listing[ModelOut]:
     """List the models: those that were tuned first, then their bases, each newest first."""
-    shown = [_told(one) for one in model_names.listing(db)]
+    shown = [_told(one) for one in model_names.list_models(db)]
     return page_of(shown, [one.id for one in shown], len(shown))
 
 
@@ -39,5 +39,7 @@ def delete(name: str, db: DB, config: Config) -> Deleted:
     return Deleted(id=name, object="model")
 
 
-def _told(known: Known) -> ModelOut:
-    return ModelOut(id=known.name, created=seconds(known.created_at), owned_by=model_names.OWNER)
+def _told(known: ModelInfo) -> ModelOut:
+    return ModelOut(
+        id=known.name, created=seconds(known.created_at), owned_by=model_names.ORGANISATION
+    )

@@ -9,9 +9,9 @@ from sqlmodel import Session
 from studio.db.session import read_session
 from studio.methods import AnyRecipe
 from studio.services.estimates import calibrations, dry_runs, estimates, fit_suggestions
-from studio.services.estimates.estimates import Needed
-from studio.services.estimates.fit_suggestions import Way
-from studio.services.estimates.memory_fit import Host
+from studio.services.estimates.estimates import MemoryEstimate
+from studio.services.estimates.fit_suggestions import RecipeChange
+from studio.services.estimates.memory_fit import HostMemory
 from studio.services.precision import recommendation
 from studio.services.runs import runs
 from studio.web.api.conventions.api_route import Call
@@ -112,15 +112,15 @@ class Estimate(Out):
 def show(asked: Asked, request: Request) -> Estimate:
     """Say what a recipe would need. Starts nothing and writes nothing."""
     with read_session(request.app.state.engine) as db:
-        return of(db, recommendation.resolve(db, asked.recipe).recipe)
+        return of(db, recommendation.resolve_precision(db, asked.recipe).recipe)
 
 
 @router.post("/calibration", status_code=202)
 def calibrate(asked: Asked, db: DB, config: Config) -> ChoreOut:
     """Train a few steps of a recipe, for its estimates to go by; nothing is kept of the model."""
-    recipe = recommendation.resolve(db, asked.recipe).recipe
+    recipe = recommendation.resolve_precision(db, asked.recipe).recipe
     runs.check(db, recipe)
-    return chore_out(calibrations.ask(db, recipe, config))
+    return chore_out(calibrations.enqueue(db, recipe, config))
 
 
 @router.post("/measurement", status_code=202)
@@ -130,9 +130,9 @@ def measure(asked: Asked, db: DB, config: Config) -> ChoreOut:
     Once it has been done, estimates of steps like it count every tensor; asking again returns the
     same.
     """
-    recipe = recommendation.resolve(db, asked.recipe).recipe
+    recipe = recommendation.resolve_precision(db, asked.recipe).recipe
     runs.check(db, recipe)
-    return chore_out(dry_runs.ask(db, recipe, config))
+    return chore_out(dry_runs.enqueue(db, recipe, config))
 
 
 def of(db: Session, recipe: AnyRecipe) -> Estimate:
@@ -142,9 +142,9 @@ def of(db: Session, recipe: AnyRecipe) -> Estimate:
         InvalidError: there is no such model or data set.
 
     """
-    known = estimates.known(db)
-    made = estimates.of(db, recipe, known)
-    ways = fit_suggestions.of(db, recipe, known)
+    known = estimates.load_inputs(db)
+    made = estimates.estimate_recipe(db, recipe, known)
+    ways = fit_suggestions.suggest(db, recipe, known)
     return Estimate(
         memory=_memory(made.memory),
         measured_bytes=made.measured,
@@ -154,7 +154,7 @@ def of(db: Session, recipe: AnyRecipe) -> Estimate:
     )
 
 
-def _memory(needed: Needed | None) -> MemoryOut | None:
+def _memory(needed: MemoryEstimate | None) -> MemoryOut | None:
     if needed is None:
         return None
     return MemoryOut(
@@ -175,9 +175,9 @@ def _memory(needed: Needed | None) -> MemoryOut | None:
     )
 
 
-def _way(way: Way | None) -> WayOut | None:
+def _way(way: RecipeChange | None) -> WayOut | None:
     return WayOut(title=way.title, change=dict(way.change)) if way else None
 
 
-def _host(host: Host) -> HostOut:
+def _host(host: HostMemory) -> HostOut:
     return HostOut(**asdict(host), total=host.total, verdict=host.verdict)

@@ -32,9 +32,9 @@ RECENT = 50
 """As many runs as a page of the list shows. A live run is told of however old it is."""
 
 HEARTBEAT = ServerSentEvent(event="hb", raw_data="{}")
-_ROWS = TypeAdapter(list[metrics.Row])
+_ROWS = TypeAdapter(list[metrics.MetricRow])
 _BRIEFS = TypeAdapter(list[RunBrief])
-_BEFELL = TypeAdapter(list[run_events.Happened])
+_BEFELL = TypeAdapter(list[run_events.AnyEvent])
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ def place_of(text: str) -> Place:
 def recent(engine: Engine, followed: frozenset[int]) -> list[RunBrief]:
     """Read the newest runs, those that are live, and those that were: how they ended is news."""
     with read_session(engine) as db:
-        newest = runs.newest(db, runs.Filter(), limit=RECENT)
+        newest = runs.newest(db, runs.RunFilter(), limit=RECENT)
         known = {run.id for run in newest}
-        older = [run for run in runs.following(db, followed) if run.id not in known]
+        older = [run for run in runs.list_with_live(db, followed) if run.id not in known]
         return [run_brief(db, run) for run in (*newest, *older)]
 
 
@@ -140,11 +140,11 @@ def news(
     with read_session(engine) as db:
         run = runs.get(db, viewer.run_id)
         brief = run_brief(db, run)
-        answers = len(compare.samples(db, [viewer.run_id]))
-        rows = metrics.after(db, viewer.run_id, viewer.place.metric)
-        befell = runs.happenings(db, viewer.run_id, after=viewer.place.happening)
+        answers = len(compare.list_samples(db, [viewer.run_id]))
+        rows = metrics.load_rows_after(db, viewer.run_id, viewer.place.metric)
+        befell = runs.list_events(db, viewer.run_id, after=viewer.place.happening)
     log = RunDir(settings.runs / str(viewer.run_id)).log
-    part = artifacts.log_part(log, viewer.place.log, LINES)
+    part = artifacts.read_log(log, viewer.place.log, LINES)
     # The line may be cut between any two events, so each id tells only what came before it.
     told = replace(viewer.place, metric=rows[-1].last_id) if rows else viewer.place
     read = replace(told, log=part.next_offset)
@@ -155,7 +155,7 @@ def news(
         (
             "event",
             place,
-            _BEFELL.dump_json([*map(run_events.told, befell)]).decode() if befell else "",
+            _BEFELL.dump_json([*map(run_events.to_event, befell)]).decode() if befell else "",
         ),
         ("sample", place, f"{answers}" if answers != viewer.answers else ""),
         ("status", place, brief.model_dump_json() if _facts(brief) != viewer.status else ""),

@@ -67,13 +67,13 @@ class ExportOut(Out):
 @router.post("", status_code=201)
 def request(run_id: Id, new: NewExport, db: DB, config: Config) -> ExportOut:
     """Queue an export. A small one is made beside training, others when no run needs the slot."""
-    return _out(db, exports.request(db, run_id, new.dtype, new.kind, config.runs), config)
+    return _out(db, exports.create(db, run_id, new.dtype, new.kind, config.runs), config)
 
 
 @router.get("")
 def newest(run_id: Id, db: DB, config: Config) -> Listing[ExportOut]:
     runs.get(db, run_id)
-    shown = [_out(db, one, config) for one in exports.of_run(db, run_id)]
+    shown = [_out(db, one, config) for one in exports.list_for_run(db, run_id)]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
@@ -91,20 +91,20 @@ def delete(run_id: Id, export_id: Id, db: DB, config: Config) -> None:
 @router.post("/{export_id}/model", status_code=201)
 def offer(run_id: Id, export_id: Id, db: DB, config: Config) -> ModelOut:
     """List the export among the models that runs can start from."""
-    return models.out(exports.offer(db, run_id, export_id, config.runs))
+    return models.out(exports.register_model(db, run_id, export_id, config.runs))
 
 
 @router.get("/{export_id}/log", response_class=PlainTextResponse)
 def log(run_id: Id, export_id: Id, db: DB, config: Config) -> str:
     """Read the last lines of what the export's process has printed."""
     folder = _folder(exports.get(db, run_id, export_id), config)
-    return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)
+    return "\n".join(artifacts.read_log(folder.log, None, LINES).lines)
 
 
 @router.get("/{export_id}/files/{name:path}")
 def file(run_id: Id, export_id: Id, name: str, db: DB, config: Config) -> FileResponse:
     folder = _folder(exports.get(db, run_id, export_id), config)
-    path = artifacts.find(folder.files, name)
+    path = artifacts.find_file(folder.files, name)
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
 
@@ -125,7 +125,7 @@ def whole(run_id: Id, export_id: Id, db: DB, config: Config) -> StreamingRespons
 
 
 def _out(db: DB, export: Export, config: Config) -> ExportOut:
-    listed = artifacts.listing(_folder(export, config).files)
+    listed = artifacts.list_files(_folder(export, config).files)
     error = {
         "code": export.error_code,
         "message": export.error_message,
@@ -135,7 +135,7 @@ def _out(db: DB, export: Export, config: Config) -> ExportOut:
         "progress": export.share,
         "files": [ArtifactOut(name=one.name, bytes=one.bytes) for one in listed],
         "error": error if export.error_code else None,
-        "waiting": waiting_out(wait_reasons.of_work(db, export)),
+        "waiting": waiting_out(wait_reasons.explain_work_wait(db, export)),
     }
     return ExportOut.model_validate(told)
 

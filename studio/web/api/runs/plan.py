@@ -105,15 +105,15 @@ class Answer(Estimate):
 def show(asked: Planned, request: Request) -> Answer:
     """Say what a recipe would do. Starts nothing and writes nothing."""
     with read_session(request.app.state.engine) as db:
-        facts = recommendation.facts_of(db, asked.recipe.base_model)
-        advised = recommendation.advise_for(db, asked.recipe, facts)
-        recipe = recommendation.resolve(db, asked.recipe).recipe
-        refused = start_checks.of(db, recipe, facts)
-        noted = data_quality.noted(db, recipe)
-        lost = list(token_stats.cautions(db, recipe))
+        facts = recommendation.load_model_facts(db, asked.recipe.base_model)
+        advised = recommendation.recommend_for_machine(db, asked.recipe, facts)
+        recipe = recommendation.resolve_precision(db, asked.recipe).recipe
+        refused = start_checks.check(db, recipe, facts)
+        noted = data_quality.build_notice(db, recipe)
+        lost = list(token_stats.list_warnings(db, recipe))
         needed = estimate.of(db, recipe)
     return Answer(
-        plan=PlanOut.model_validate(number_formats.plan(recipe, facts)),
+        plan=PlanOut.model_validate(number_formats.plan_dtypes(recipe, facts)),
         **needed.model_dump(),
         refusals=[RefusalOut.model_validate(one) for one in refused],
         warnings=[*lost, *advised.warnings, *([f"{noted.sentence}."] if noted else [])],

@@ -63,29 +63,29 @@ def _wait(db: DB, wait: queue_eta.RunWait) -> WaitOut:
 
 @router.get("")
 def show(db: DB) -> QueueOut:
-    live, told = runs.live(db), loaded_model.now(db)
+    live, told = runs.list_live(db), loaded_model.current(db)
     return QueueOut(
-        slots=workers.slots(db),
-        used=background_overview.slots_used(db),
+        slots=workers.count_slots(db),
+        used=background_overview.count_used_slots(db),
         live=[run_brief(db, run) for run in live],
         loaded=None if told is None else _loaded(told),
-        waiting=[_wait(db, one) for one in queue_eta.waits(db)],
+        waiting=[_wait(db, one) for one in queue_eta.estimate_waits(db)],
     )
 
 
 @router.delete("/loaded")
 def stop(db: DB) -> LoadedOut:
     """Have the model that is loaded to answer leave, once the answer at hand is whole."""
-    return _loaded(loaded_model.stop(db))
+    return _loaded(loaded_model.request_unload(db))
 
 
 def _loaded(row: LoadedModel) -> LoadedOut:
-    left = loaded_model.left(row)
+    left = loaded_model.time_left(row)
     return LoadedOut(
         model=row.model,
         computed_in=row.computed_in,
         since=row.since,
         leaves_in_seconds=None if left is None else left.total_seconds(),
         is_leaving=row.is_leaving,
-        slots=loaded_model.SLOTS,
+        slots=loaded_model.SLOTS_USED,
     )

@@ -35,7 +35,7 @@ def _cutting(
     low: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
     high: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
 ) -> Cutting:
-    first, last = metrics.WHOLE
+    first, last = metrics.FULL_RANGE
     return Cutting(buckets, (first if low is None else low, last if high is None else high))
 
 
@@ -92,8 +92,8 @@ def curves(
 ) -> CurvesOut:
     """Curves of a run; with `from` and `to` a part of the axis, in as many buckets."""
     runs.get(db, run_id)
-    wanted = keys.split(",") if keys else metrics.keys(db, [run_id])
-    found = metrics.curves(db, [run_id], wanted, x=x, buckets=cut.buckets, part=cut.part)
+    wanted = keys.split(",") if keys else metrics.list_keys(db, [run_id])
+    found = metrics.load_curves(db, [run_id], wanted, x=x, buckets=cut.buckets, part=cut.part)
     series = {
         key: SeriesOut.model_validate(one, from_attributes=True)
         for (_run, key), one in found.series.items()
@@ -104,7 +104,7 @@ def curves(
 @router.get("/{run_id}/log")
 def log(run_id: Id, db: DB, config: Config, after: After = None, limit: Limit = 500) -> LogOut:
     """Lines of the log after a byte offset; without one, the last lines."""
-    part = artifacts.log_part(folder(db, config, run_id).log, after, limit)
+    part = artifacts.read_log(folder(db, config, run_id).log, after, limit)
     return LogOut(lines=part.lines, next_offset=part.next_offset)
 
 
@@ -116,7 +116,7 @@ def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
         CheckpointOut(
             name=one.name, step=one.step, bytes=one.bytes, is_next=one.step == run.checkpoint_step
         )
-        for one in artifacts.checkpoints(folder(db, config, run_id).checkpoints)
+        for one in artifacts.list_checkpoints(folder(db, config, run_id).checkpoints)
     ]
     return Listing(data=shown, has_more=False, next_after=None)
 
@@ -124,20 +124,20 @@ def checkpoints(run_id: Id, db: DB, config: Config) -> Listing[CheckpointOut]:
 @router.get("/{run_id}/manifest", responses={200: {"model": Manifest}})
 def manifest(run_id: Id, db: DB, config: Config) -> Response:
     """All it takes to repeat the run, and to trust it; what is known so far while it goes on."""
-    told = manifests.of(db, runs.get(db, run_id), folder(db, config, run_id))
+    told = manifests.read_json(db, runs.get(db, run_id), folder(db, config, run_id))
     return Response(told, media_type="application/json")
 
 
 @router.get("/{run_id}/artifacts")
 def listing(run_id: Id, db: DB, config: Config) -> Listing[ArtifactOut]:
-    found = artifacts.listing(folder(db, config, run_id).artifacts)
+    found = artifacts.list_files(folder(db, config, run_id).artifacts)
     shown = [ArtifactOut(name=one.name, bytes=one.bytes) for one in found]
     return Listing(data=shown, has_more=False, next_after=None)
 
 
 @router.get("/{run_id}/artifacts/{name:path}")
 def artifact(run_id: Id, name: str, db: DB, config: Config) -> FileResponse:
-    path = artifacts.find(folder(db, config, run_id).artifacts, name)
+    path = artifacts.find_file(folder(db, config, run_id).artifacts, name)
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
 
 

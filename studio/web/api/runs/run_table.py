@@ -26,7 +26,7 @@ class FieldOut(Out):
 class Bulk(Body):
     """Something done to many runs, all or none."""
 
-    runs: Annotated[list[Known], Field(min_length=1, max_length=bulk_actions.MOST)]
+    runs: Annotated[list[Known], Field(min_length=1, max_length=bulk_actions.MAX_RUNS)]
     act: Literal["archive", "unarchive", "trash", "restore", "remove", "tag", "untag"]
     tag: str = ""
 
@@ -52,8 +52,10 @@ class ViewOut(Out):
 @router.get("/fields")
 def listing(db: DB) -> Listing[FieldOut]:
     """List all that runs can be searched, sorted and shown by."""
-    told = metric_summaries.keys(db)
-    found = [one for name in query_fields.names(told) if (one := query_fields.find(name, told))]
+    told = metric_summaries.list_keys(db)
+    found = [
+        one for name in query_fields.list_names(told) if (one := query_fields.find(name, told))
+    ]
     return Listing(
         data=[FieldOut.model_validate(one) for one in found], has_more=False, next_after=None
     )
@@ -61,12 +63,14 @@ def listing(db: DB) -> Listing[FieldOut]:
 
 @router.post("/bulk")
 def act(asked: Bulk, db: DB, config: Config) -> BulkOut:
-    return BulkOut(changed=bulk_actions.act(db, asked.act, asked.runs, asked.tag, config.runs))
+    return BulkOut(
+        changed=bulk_actions.apply_action(db, asked.act, asked.runs, asked.tag, config.runs)
+    )
 
 
 @router.get("/views")
 def saved(db: DB) -> Listing[ViewOut]:
-    found = [ViewOut.model_validate(one) for one in saved_views.listed(db)]
+    found = [ViewOut.model_validate(one) for one in saved_views.list_all(db)]
     return Listing(data=found, has_more=False, next_after=None)
 
 

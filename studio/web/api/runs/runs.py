@@ -12,9 +12,9 @@ from studio.methods import AnyRecipe
 from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, run_events, runs, tags_notes, trash
-from studio.services.runs.run_events import Happened
+from studio.services.runs.run_events import AnyEvent
 from studio.services.search import query_parser, run_table
-from studio.services.search.run_table import View
+from studio.services.search.run_table import TableView
 from studio.web.api.conventions.api_route import Call
 from studio.web.api.conventions.preconditions import Conditional, Marked
 from studio.web.api.conventions.schemas import (
@@ -51,7 +51,7 @@ class Asked(BaseModel):
 
     q: Annotated[str, Field(max_length=1000)] = ""
     """A query as the search box takes it: `status:failed eval_loss<0.5 -tag:draft`."""
-    sort: Annotated[str, Field(max_length=200)] = run_table.NEWEST
+    sort: Annotated[str, Field(max_length=200)] = run_table.NEWEST_FIRST
     """A field's name, as `eval_loss.best`; with a minus before it, the greatest comes first."""
     after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The last run of the page before, as its `next_after` says."""
@@ -70,8 +70,8 @@ class Asked(BaseModel):
     def query(self) -> str:
         """All of it as one query."""
         named = {name: str(getattr(self, name) or "") for name in _FILTERS}
-        parts = [f"{name}:{query_parser.quoted(value)}" for name, value in named.items() if value]
-        words = [query_parser.quoted(self.search)] if self.search else []
+        parts = [f"{name}:{query_parser.quote(value)}" for name, value in named.items() if value]
+        words = [query_parser.quote(self.search)] if self.search else []
         return " ".join(filter(None, (self.q, *parts, *words)))
 
 
@@ -94,7 +94,7 @@ class ChangedRun(Body):
     is_held: bool | None = None
     """Whether it waits until you let it go."""
     notes: Annotated[str, Field(max_length=tags_notes.NOTES_LIMIT)] | None = None
-    tags: Annotated[list[Name], Field(max_length=tags_notes.MOST_TAGS)] | None = None
+    tags: Annotated[list[Name], Field(max_length=tags_notes.MAX_TAGS)] | None = None
     is_archived: bool | None = None
     """Whether lists leave it out."""
     is_trashed: bool | None = None
@@ -127,7 +127,7 @@ class AttemptOut(Out):
     exit_code: int | None
 
 
-class HappenedOut(Listing[Happened]):
+class HappenedOut(Listing[AnyEvent]):
     """What befell a run, oldest first."""
 
 
@@ -142,8 +142,8 @@ def submit(new: NewRun, db: DB) -> RunOut:
 @router.get("")
 def newest(db: DB, asked: Annotated[Asked, Query()]) -> Listing[RunOut]:
     """List the runs that a query finds; those in archive and trash only where it names them."""
-    view = View(query=asked.query, sort=asked.sort)
-    rows = run_table.found(db, view, limit=asked.limit + 1, after=asked.after)
+    view = TableView(query=asked.query, sort=asked.sort)
+    rows = run_table.find_runs(db, view, limit=asked.limit + 1, after=asked.after)
     return page_of(rows, asked.limit, [run_out(db, row) for row in rows])
 
 
@@ -158,9 +158,9 @@ def show(run_id: Id, db: DB, config: Config, etag: Marked) -> FailedRunOut:
 @router.patch("/{run_id}")
 def change(run_id: Id, changed: ChangedRun, db: DB, etag: Conditional) -> RunOut:
     etag.check(*_changeable(runs.get(db, run_id)))
-    tags_notes.rewrite(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
+    tags_notes.update(db, run_id, **changed.model_dump(include={"name", "notes", "tags"}))
     if changed.priority is not None:
-        queue.prioritise(db, run_id, changed.priority)
+        queue.set_priority(db, run_id, changed.priority)
     if changed.place is not None:
         queue.move(db, run_id, changed.place)
     if changed.is_held is not None:
@@ -168,7 +168,7 @@ def change(run_id: Id, changed: ChangedRun, db: DB, etag: Conditional) -> RunOut
     if changed.is_archived is not None:
         (trash.archive if changed.is_archived else trash.unarchive)(db, [run_id])
     if changed.is_trashed is not None:
-        (trash.throw_away if changed.is_trashed else trash.take_back)(db, [run_id])
+        (trash.move_to_trash if changed.is_trashed else trash.restore)(db, [run_id])
     run = runs.get(db, run_id)
     etag.tell(*_changeable(run))
     return run_out(db, run)
@@ -183,7 +183,7 @@ def delete(run_id: Id, db: DB, config: Config) -> None:
 @router.post("/{run_id}/again", status_code=201)
 def again(run_id: Id, changed: ChangedRecipe, db: DB) -> RunOut:
     """Queue the recipe of a run once more, with some of its values changed."""
-    return run_out(db, runs.again(db, run_id, changed.overrides, strict=None))
+    return run_out(db, runs.resubmit(db, run_id, changed.overrides, strict=None))
 
 
 @router.post("/{run_id}/cancel")
@@ -194,7 +194,7 @@ def cancel(run_id: Id, db: DB) -> RunOut:
 @router.post("/{run_id}/keep")
 def keep(run_id: Id, db: DB) -> RunOut:
     """Stop the run, and keep what it has learnt as its result."""
-    return run_out(db, run_commands.keep(db, run_id))
+    return run_out(db, run_commands.stop_and_keep(db, run_id))
 
 
 @router.post("/{run_id}/pause")
@@ -226,7 +226,7 @@ def move(run_id: Id, moved: Moved, db: DB) -> RunOut:
 def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
     """Tell of each attempt at the run, oldest first."""
     runs.get(db, run_id)
-    found = [AttemptOut.model_validate(one) for one in attempts.of(db, run_id)]
+    found = [AttemptOut.model_validate(one) for one in attempts.list_attempts(db, run_id)]
     return Listing(data=found, has_more=False, next_after=None)
 
 
@@ -234,8 +234,8 @@ def tries(run_id: Id, db: DB) -> Listing[AttemptOut]:
 def events(run_id: Id, db: DB, after: After = 0, limit: Limit = 200) -> HappenedOut:
     """Tell what befell the run, oldest first. Pass over kinds that you do not know."""
     runs.get(db, run_id)
-    rows = runs.happenings(db, run_id, after=after or 0, limit=limit + 1)
-    page = page_of(rows, limit, [run_events.told(row) for row in rows])
+    rows = runs.list_events(db, run_id, after=after or 0, limit=limit + 1)
+    page = page_of(rows, limit, [run_events.to_event(row) for row in rows])
     return HappenedOut(data=page.data, has_more=page.has_more, next_after=page.next_after)
 
 

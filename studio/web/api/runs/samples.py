@@ -39,7 +39,7 @@ class SampleOut(Out):
 
 
 class NewRating(Body):
-    score: int = Field(ge=sample_ratings.WORST, le=sample_ratings.BEST)
+    score: int = Field(ge=sample_ratings.MIN_SCORE, le=sample_ratings.MAX_SCORE)
     """From 1, of no use, to 5, as good as it can be."""
 
 
@@ -47,22 +47,22 @@ class NewRating(Body):
 def listing(run_id: Id, db: DB) -> Listing[SampleOut]:
     """Tell what the run answered, by prompt, in the order in which it was written."""
     runs.get(db, run_id)
-    scores = sample_ratings.of(db, [run_id])
-    found = [_out(one, scores.get(one.id or 0)) for one in compare.samples(db, [run_id])]
+    scores = sample_ratings.load_scores(db, [run_id])
+    found = [_out(one, scores.get(one.id or 0)) for one in compare.list_samples(db, [run_id])]
     return Listing(data=found, has_more=False, next_after=None)
 
 
 @router.put("/{run_id}/samples/{position}/rating")
 def rate(run_id: Id, position: Position, new: NewRating, db: DB) -> SampleOut:
     """Rate what the run answered after training. The mean over its answers is a metric of it."""
-    sample = sample_ratings.final(db, run_id, position)
+    sample = sample_ratings.get_final_sample(db, run_id, position)
     sample_ratings.rate(db, sample, new.score)
     return _out(sample, new.score)
 
 
 @router.delete("/{run_id}/samples/{position}/rating", status_code=204)
 def forget(run_id: Id, position: int, db: DB) -> None:
-    sample_ratings.rate(db, sample_ratings.final(db, run_id, position), None)
+    sample_ratings.rate(db, sample_ratings.get_final_sample(db, run_id, position), None)
 
 
 def _out(sample: Sample, score: int | None) -> SampleOut:

@@ -56,7 +56,7 @@ class NewTest(Body):
 @router.get("/notifications")
 def ways(config: Keyed) -> Listing[WayOut]:
     """Tell by which ways people are told, as the operator has set them up."""
-    found = [WayOut.model_validate(way) for way in channels.ways(config)]
+    found = [WayOut.model_validate(way) for way in channels.list_channels(config)]
     return Listing(data=found, has_more=False, next_after=None)
 
 
@@ -65,14 +65,14 @@ def newest(
     db: DB, after: After = None, limit: Annotated[int, Query(ge=1, le=500)] = 50
 ) -> Listing[DeliveryOut]:
     rows = deliveries.newest(db, limit=limit + 1, before=after)
-    made = deliveries.tries(db, rows)
+    made = deliveries.list_attempts(db, rows)
     return page_of(rows, limit, [_out(row, made[row.id or 0]) for row in rows])
 
 
 @router.get("/deliveries/{delivery_id}")
 def show(delivery_id: Id, db: DB) -> DeliveryOut:
     found = deliveries.get(db, delivery_id)
-    return _out(found, deliveries.tries(db, [found])[delivery_id])
+    return _out(found, deliveries.list_attempts(db, [found])[delivery_id])
 
 
 @router.post("/deliveries/test", status_code=202)

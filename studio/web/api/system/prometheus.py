@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse
 
 from studio.services.operations import prometheus_metrics
-from studio.services.operations.prometheus_metrics import Census
+from studio.services.operations.prometheus_metrics import StudioMetrics
 from studio.web.http.deps import DB, Config
 from studio.web.http.prometheus_format import CONTENT_TYPE, Family, buckets, by, gauge, text
 
@@ -18,7 +18,7 @@ router = APIRouter(include_in_schema=False)
 @router.get("/metrics")
 def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
     families = [
-        *_counted(prometheus_metrics.take(db)),
+        *_counted(prometheus_metrics.collect(db)),
         *request.app.state.traffic.families(),
         gauge("studio_database_bytes", "Size of the database.", _size(config.database)),
         gauge(
@@ -30,7 +30,7 @@ def metrics(request: Request, db: DB, config: Config) -> PlainTextResponse:
     return PlainTextResponse(text(families), media_type=CONTENT_TYPE)
 
 
-def _counted(found: Census) -> Iterator[Family]:
+def _counted(found: StudioMetrics) -> Iterator[Family]:
     by_status = {status.value: count for status, count in found.runs.items()}
     yield by("studio_runs", "gauge", "Runs by status.", "status", by_status)
     waiting = by_status["queued"] - found.held
@@ -53,7 +53,10 @@ def _counted(found: Census) -> Iterator[Family]:
         found.worker_failures,
     )
     took = buckets(
-        prometheus_metrics.DURATIONS, found.durations, found.duration_count, found.duration_seconds
+        prometheus_metrics.DURATION_BUCKETS,
+        found.durations,
+        found.duration_count,
+        found.duration_seconds,
     )
     about = "From the claim to the end of runs that are kept; deleting a run takes it out."
     yield Family("studio_run_duration_seconds", "histogram", about, [*took])

@@ -50,12 +50,12 @@ class HardwareOut(Out):
 @router.get("/health")
 def health(db: DB) -> Health:
     """Answer 503 with the reason when no worker is there to train."""
-    if not workers.heard_of(db):
-        if death := worker_process.death(db):
+    if not workers.list_alive(db):
+        if death := worker_process.last_exit(db):
             hint = f"The studio starts another; attempt {death.deaths}."
             raise UnavailableError(death.reason, hint=hint)
         raise UnavailableError("No worker is running.", hint="Start one: studio worker")
-    reasons = workers.failing(db)
+    reasons = workers.list_failures(db)
     status = "degraded" if reasons else "ok"
     return Health(status=status, reasons=reasons, version=studio.__version__)
 
@@ -63,7 +63,7 @@ def health(db: DB) -> Health:
 @router.get("/hardware")
 def hardware(db: DB) -> HardwareOut:
     """Describe the machine that trains: the worker's, or this one while none is connected."""
-    found: Any = workers.machine(db)
+    found: Any = workers.training_hardware(db)
     fields = HardwareOut.model_fields.keys() - {"packages", "precisions"}
     told = {name: getattr(found, name) for name in fields}
     refusals = {mode.name: mode.refusal(found) for mode in PRECISIONS.values()}

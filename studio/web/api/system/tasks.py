@@ -51,7 +51,9 @@ class ChoreOut(Out):
 @router.get("/{chore_id}")
 def show(chore_id: Id, db: DB) -> ChoreOut:
     chore = tasks.get(db, chore_id)
-    return out(chore).model_copy(update={"waiting": waiting_out(wait_reasons.of_work(db, chore))})
+    return out(chore).model_copy(
+        update={"waiting": waiting_out(wait_reasons.explain_work_wait(db, chore))}
+    )
 
 
 @router.delete("/{chore_id}")
@@ -64,15 +66,15 @@ def cancel(chore_id: Id, db: DB) -> ChoreOut:
 def again(chore_id: Id, db: DB) -> ChoreOut:
     """Try once more what has failed. What it had fetched already is not fetched again."""
     chore = tasks.get(db, chore_id)
-    tasks.again(chore)
+    tasks.retry(chore)
     return out(chore)
 
 
 @router.get("/{chore_id}/log", response_class=PlainTextResponse)
 def log(chore_id: Id, db: DB, config: Config) -> str:
     """Read the last lines of what the chore's process has printed."""
-    folder = tasks.folder(config.chores, tasks.get(db, chore_id))
-    return "\n".join(artifacts.log_part(folder.log, None, LINES).lines)
+    folder = tasks.task_dir(config.chores, tasks.get(db, chore_id))
+    return "\n".join(artifacts.read_log(folder.log, None, LINES).lines)
 
 
 def out(chore: Task) -> ChoreOut:

@@ -11,9 +11,9 @@ from studio.db.tables import Run
 from studio.errors import InvalidError
 from studio.protocols.events import Event
 from studio.services.compare import compare
-from studio.services.compare.comparable_metrics import Reading
-from studio.services.compare.compare import Cell
-from studio.services.compare.run_labels import run_labels
+from studio.services.compare.comparable_metrics import MetricPair
+from studio.services.compare.compare import MetricCell
+from studio.services.compare.run_labels import label_runs
 from studio.services.runs import attempts, states
 from tests.support.factories import make_finished_run, make_running, metrics_event
 
@@ -29,16 +29,18 @@ def test_only_differing_keys_differ(db: Session) -> None:
 def test_deltas_are_against_the_baseline(db: Session) -> None:
     runs = [make_running(db), make_running(db, precision="fp32")]
     for run, loss in zip(runs, (2.0, 1.5), strict=True):
-        attempts.follow(db, run, [metrics_event(1, loss=loss, tokens_per_second=loss * 100)], 1)
+        attempts.apply_events(
+            db, run, [metrics_event(1, loss=loss, tokens_per_second=loss * 100)], 1
+        )
     made = compare.compare(db, [run.id or 0 for run in runs])
 
     assert made.metrics["loss"] == [
-        Cell(value=2.0),
-        Cell(
+        MetricCell(value=2.0),
+        MetricCell(
             value=1.5,
             delta=-0.5,
             noise="unknown",
-            reading=Reading(value=1.5, baseline=2.0, step=1, steps=10),
+            reading=MetricPair(value=1.5, baseline=2.0, step=1, steps=10),
         ),
     ]
     assert made.metrics["tokens_per_second"][1].delta == -50
@@ -55,13 +57,13 @@ def train(db: Session, losses: Sequence[float], *, is_done: bool = True, **chang
     """Make a run that tells a loss at each step and a validation at every fifth."""
     run = make_running(db, **changes)
     told = [event for step, loss in enumerate(losses, 1) for event in events_at(step, loss)]
-    attempts.follow(db, run, told, 1)
+    attempts.apply_events(db, run, told, 1)
     if is_done:
         states.move(db, run, RunStatus.SUCCEEDED)
     return run
 
 
-def cell(db: Session, metric: str, *runs: Run) -> Cell:
+def cell(db: Session, metric: str, *runs: Run) -> MetricCell:
     """Return what the last of some runs shows beside the first."""
     return compare.compare(db, [run.id or 0 for run in runs]).metrics[metric][-1]
 
@@ -73,7 +75,7 @@ def test_a_run_on_its_way_is_compared_at_the_step_it_has_reached(db: Session) ->
     validation, loss = (cell(db, name, done, live) for name in ("eval_loss", "loss"))
 
     assert (validation.value, validation.delta, validation.verdict) == (2.55, 0, "")
-    assert validation.reading == Reading(value=2.55, baseline=2.55, step=10)
+    assert validation.reading == MetricPair(value=2.55, baseline=2.55, step=10)
     assert loss.reading is not None
     assert (loss.delta, loss.reading.step, loss.reading.steps) == (0, 13, 10)
 
@@ -139,7 +141,7 @@ def test_runs_of_one_name_are_called_by_what_differs(db: Session) -> None:
 def test_runs_of_one_name_and_recipe_keep_their_name(db: Session) -> None:
     runs = [make_finished_run(db, "quick-1"), make_finished_run(db, "quick-1")]
 
-    assert set(run_labels(runs).values()) == {"quick-1"}
+    assert set(label_runs(runs).values()) == {"quick-1"}
 
 
 def test_another_baseline_can_be_named(db: Session) -> None:

@@ -23,7 +23,7 @@ def test_what_cannot_be_found_again_is_refused(db: Session, name: str, query: st
 
 def test_only_what_is_given_changes(db: Session) -> None:
     number = comparisons.save(db, "a", "b", "runs=1").id or 0
-    changed = comparisons.change(db, number, text="c")
+    changed = comparisons.update(db, number, text="c")
 
     assert (changed.name, changed.text, changed.query) == ("a", "c", "runs=1")
 

@@ -5,14 +5,14 @@ from sqlmodel import Session
 
 from studio.db.states import RunStatus
 from studio.services.compare import compare, seed_noise
-from studio.services.compare.seed_noise import Repeats
+from studio.services.compare.seed_noise import RepeatStats
 from studio.services.runs import attempts, runs, states
 from tests.support.factories import make_running, metrics_event
 
 
 def done(db: Session, loss: float, seed: int, precision: str = "bf16") -> int:
     run = make_running(db, precision=precision, optimisation={"seed": seed})
-    attempts.follow(db, run, [metrics_event(1, eval_loss=loss)], 1)
+    attempts.apply_events(db, run, [metrics_event(1, eval_loss=loss)], 1)
     states.move(db, run, RunStatus.SUCCEEDED)
     return run.id or 0
 
@@ -35,15 +35,15 @@ def test_repeats_are_told_with_mean_spread_and_number(db: Session) -> None:
     ids = [done(db, 1.0, 1), done(db, 2.0, 2), done(db, 3.0, 3)]
     made = compare.compare(db, ids)
 
-    assert made.noise.repeats(1, "eval_loss") == Repeats(mean=2.0, spread=1.0, n=3)
+    assert made.noise.repeats(1, "eval_loss") == RepeatStats(mean=2.0, spread=1.0, n=3)
 
 
 def test_repeats_of_the_same_experiment_count_though_they_are_not_compared(db: Session) -> None:
     first, other = done(db, 1.0, 1), done(db, 2.0, 1, "fp32")
-    again = runs.again(db, first, {"optimisation": {"seed": 7}})
+    again = runs.resubmit(db, first, {"optimisation": {"seed": 7}})
     for status in (RunStatus.STARTING, RunStatus.RUNNING):
         states.move(db, again, status)
-    attempts.follow(db, again, [metrics_event(1, eval_loss=1.1)], 1)
+    attempts.apply_events(db, again, [metrics_event(1, eval_loss=1.1)], 1)
     states.move(db, again, RunStatus.SUCCEEDED)
 
     assert judged(db, [first, other]) == ["", "beyond"]
@@ -52,13 +52,13 @@ def test_repeats_of_the_same_experiment_count_though_they_are_not_compared(db: S
 def test_runs_that_did_not_succeed_are_no_repeats(db: Session) -> None:
     first = done(db, 1.0, 1)
     failed = make_running(db, optimisation={"seed": 2})
-    attempts.follow(db, failed, [metrics_event(1, eval_loss=9.0)], 1)
+    attempts.apply_events(db, failed, [metrics_event(1, eval_loss=9.0)], 1)
 
-    assert seed_noise.of(db, [runs.get(db, first), failed]).count(first) == 1
+    assert seed_noise.measure_noise(db, [runs.get(db, first), failed]).count(first) == 1
 
 
 @pytest.mark.parametrize("delta", [None, float("nan")])
 def test_what_is_no_number_is_not_judged(db: Session, delta: float | None) -> None:
     run = runs.get(db, done(db, 1.0, 1))
 
-    assert seed_noise.of(db, [run]).judge(1, 1, "eval_loss", delta) == ""
+    assert seed_noise.measure_noise(db, [run]).judge(1, 1, "eval_loss", delta) == ""

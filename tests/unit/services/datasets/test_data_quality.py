@@ -16,9 +16,9 @@ from studio.intake.files.limits import Limits
 from studio.intake.mapping import Mapping
 from studio.runner.tasks.scan_dataset import look
 from studio.services.datasets import data_quality, dataset_builds, versions
-from studio.services.datasets.data_quality import Wanted
+from studio.services.datasets.data_quality import FindingRef
 from studio.services.datasets.pending_datasets import Upload
-from studio.services.datasets.versions import Which
+from studio.services.datasets.versions import RowQuery
 from studio.services.queue import task_results
 from studio.services.runs import runs
 from studio.services.tasks import task_lifecycle, tasks
@@ -45,7 +45,8 @@ def bring(engine: Engine, folder: Path) -> Bring:
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         with unit_of_work(engine) as db:
             return (
-                dataset_builds.bring(db, folder, Upload(path=path, filename="pets.jsonl")).id or 0
+                dataset_builds.import_file(db, folder, Upload(path=path, filename="pets.jsonl")).id
+                or 0
             )
 
     return brought
@@ -63,9 +64,9 @@ def codes(version: DatasetVersion | None) -> list[str]:
 
 def leave_out(
     engine: Engine, folder: Path, dataset_id: int, code: str, version: int | None = None
-) -> dataset_builds.Built:
-    return data_quality.leave_out(
-        engine, folder, dataset_id, Wanted(code=code, version=version), Limits()
+) -> dataset_builds.BuildResult:
+    return data_quality.exclude_finding(
+        engine, folder, dataset_id, FindingRef(code=code, version=version), Limits()
     )
 
 
@@ -153,11 +154,11 @@ def test_the_rows_of_a_finding_are_shown_a_page_at_a_time(
     engine: Engine, folder: Path, bring: Bring
 ) -> None:
     version = version_of(engine, bring([*GOOD, *GOOD[:5]]))
-    which = Which(finding="duplicates", after=21)
-    page = versions.rows(folder, version, which, limit=2)
+    which = RowQuery(finding="duplicates", after=21)
+    page = versions.load_rows(folder, version, which, limit=2)
 
     assert ([one.number for one in page.rows], page.next_after) == ([22, 23], 23)
-    seen = data_quality.spots(folder, version, which, page)
+    seen = data_quality.locate_spans(folder, version, which, page)
     assert {number: one.why for number, one in seen.items()} == {
         22: "The same as row 2.",
         23: "The same as row 3.",
@@ -183,7 +184,7 @@ def test_what_only_warns_keeps_nobody_from_starting(engine: Engine, bring: Bring
     with unit_of_work(engine) as db:
         recipe = make_recipe(dataset="pets")
         runs.check(db, recipe)
-        noted = data_quality.noted(db, recipe)
+        noted = data_quality.build_notice(db, recipe)
 
     assert noted is not None
     assert noted.sentence == "1 thing to look at in this data set"
@@ -198,17 +199,17 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
         old.findings = None
     (settings.datasets / str(dataset_id) / "1" / "findings.json").unlink()
     with unit_of_work(engine) as db:
-        chore = data_quality.ask(db, settings.datasets, versions.get(db, dataset_id, 1))
+        chore = data_quality.enqueue_scan(db, settings.datasets, versions.get(db, dataset_id, 1))
 
     told: list[float | None] = []
     result = look(
-        tasks.folder(settings.chores, chore),
+        tasks.task_dir(settings.chores, chore),
         chore.params,
         lambda _phase, share: told.append(share),
     )
     with unit_of_work(engine) as db:
         found = tasks.get(db, chore.id or 0)
-        with task_results.told(db, found):
+        with task_results.notify_on_end(db, found):
             found.result = json.loads(json.dumps(result))
             task_lifecycle.close(found, TaskStatus.SUCCEEDED)
 
@@ -227,4 +228,4 @@ def test_rows_of_an_older_studio_are_looked_through_by_a_chore(
 )
 def test_what_can_be_left_out(split: str, finding: dict[str, Any], *, can: bool) -> None:
     reading_of = {"shape": "text", "roles": {"text": ["text"]}, "split": {"kind": split}}
-    assert data_quality.can_leave_out(Mapping.model_validate(reading_of), finding) is can
+    assert data_quality.can_exclude(Mapping.model_validate(reading_of), finding) is can

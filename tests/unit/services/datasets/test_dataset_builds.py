@@ -32,7 +32,7 @@ def large(engine: Engine, settings: Settings) -> int:
     rows = "".join(json.dumps({"prompt": f"{i}?", "completion": f"{i}."}) + "\n" for i in range(9))
     path.write_bytes(rows.encode() + BLANK)
     with unit_of_work(engine) as db:
-        made = dataset_builds.bring(
+        made = dataset_builds.import_file(
             db, settings.datasets, Upload(path=path, filename="large.jsonl")
         )
         return made.id or 0
@@ -40,7 +40,7 @@ def large(engine: Engine, settings: Settings) -> int:
 
 def asked(engine: Engine, dataset_id: int) -> Task:
     with read_session(engine) as db:
-        chore = dataset_builds.of(db, dataset_id)
+        chore = dataset_builds.latest_task(db, dataset_id)
     assert chore is not None
     return chore
 
@@ -49,12 +49,12 @@ def finish(engine: Engine, settings: Settings, dataset_id: int) -> list[float | 
     """Do a chore as its process would, and take what it came to. Return what it told."""
     shares: list[float | None] = []
     chore = asked(engine, dataset_id)
-    folder = tasks.folder(settings.chores, chore)
+    folder = tasks.task_dir(settings.chores, chore)
     folder.files.mkdir(parents=True)
     result = build(folder, chore.params, lambda _phase, share: shares.append(share))
     with unit_of_work(engine) as db:
         found = tasks.get(db, chore.id or 0)
-        with task_results.told(db, found):
+        with task_results.notify_on_end(db, found):
             found.result = json.loads(json.dumps(result))
             task_lifecycle.close(found, TaskStatus.SUCCEEDED)
     return shares
@@ -70,7 +70,7 @@ def test_a_large_file_is_read_by_a_chore(engine: Engine, settings: Settings, lar
     assert (before.status, before.version) == (DatasetStatus.BUILDING, None)
     assert (after.status, after.version) == (DatasetStatus.READY, 1)
     assert (version.train_rows, version.kind, shares[-1]) == (9, "conversation", 1)
-    train, _validation = versions.files(settings.datasets, version)
+    train, _validation = versions.row_files(settings.datasets, version)
     assert len(train.read_bytes().splitlines()) == 9
 
 
@@ -81,7 +81,7 @@ def test_one_reading_of_a_large_file_goes_on_at_a_time(
     mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
 
     with pytest.raises(ConflictError) as refused:
-        dataset_builds.again(engine, settings.datasets, large, mapping, Limits())
+        dataset_builds.rebuild(engine, settings.datasets, large, mapping, Limits())
 
     assert refused.value.message == "large is being read already."
 
@@ -90,7 +90,7 @@ def test_a_large_file_whose_reading_fails_has_failed(engine: Engine, large: int)
     chore = asked(engine, large)
     with unit_of_work(engine) as db:
         found = tasks.get(db, chore.id or 0)
-        with task_results.told(db, found):
+        with task_results.notify_on_end(db, found):
             task_lifecycle.fail(
                 found, Failed(code="invalid", message="No row can be used.", hint="")
             )
@@ -105,7 +105,7 @@ def test_a_data_set_that_has_rows_keeps_them_when_another_reading_fails(
     finish(engine, settings, large)
     roles = {"prompt": ["prompt"], "completion": ["completion"]}
     mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
-    dataset_builds.again(engine, settings.datasets, large, mapping, Limits())
+    dataset_builds.rebuild(engine, settings.datasets, large, mapping, Limits())
     with unit_of_work(engine) as db:
         task_results.cancel(db, asked(engine, large).id or 0)
 
@@ -121,7 +121,7 @@ def test_a_mapping_that_cannot_be_followed_is_refused_before_a_large_file_is_rea
     mapping = Mapping(shape="text", roles={"text": ["gone"]})
 
     with pytest.raises(InvalidError) as refused:
-        dataset_builds.again(engine, settings.datasets, large, mapping, Limits())
+        dataset_builds.rebuild(engine, settings.datasets, large, mapping, Limits())
 
     assert refused.value.param == "roles.text"
 
@@ -149,7 +149,7 @@ def bring_slow(engine: Engine, settings: Settings, content: bytes = ROWS, **more
     path.write_bytes(content)
     upload = Upload(path=path, filename="slow.jsonl", limits=NO_TIME, **more)
     with unit_of_work(engine) as db:
-        return dataset_builds.bring(db, settings.datasets, upload).id or 0
+        return dataset_builds.import_file(db, settings.datasets, upload).id or 0
 
 
 def test_a_file_that_takes_long_is_read_by_a_task(engine: Engine, settings: Settings) -> None:
@@ -196,8 +196,8 @@ def test_another_reading_that_takes_long_is_done_by_a_task(
     roles = {"prompt": ["prompt"], "completion": ["completion"]}
     mapping = Mapping(shape="prompt_completion", roles=roles, exclude=[1])
 
-    made = dataset_builds.again(engine, settings.datasets, slow, mapping, NO_TIME)
-    shutil.rmtree(tasks.folder(settings.chores, asked(engine, slow)).root, ignore_errors=True)
+    made = dataset_builds.rebuild(engine, settings.datasets, slow, mapping, NO_TIME)
+    shutil.rmtree(tasks.task_dir(settings.chores, asked(engine, slow)).root, ignore_errors=True)
     finish(engine, settings, slow)
 
     assert (made.version, made.chore is not None) == (None, True)
@@ -223,7 +223,7 @@ def test_a_validation_file_that_is_large_is_read_by_a_task(
     held.write_bytes(ROWS + BLANK)
     upload = Upload(path=path, filename="a.jsonl", validation=held, validation_filename="b.jsonl")
     with unit_of_work(engine) as db:
-        made = dataset_builds.bring(db, settings.datasets, upload)
+        made = dataset_builds.import_file(db, settings.datasets, upload)
 
     assert made.status is DatasetStatus.BUILDING
     finish(engine, settings, made.id or 0)

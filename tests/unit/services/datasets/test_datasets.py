@@ -15,7 +15,7 @@ from studio.errors import ConflictError, InvalidError, NotFoundError
 from studio.intake.rows import paging
 from studio.services.datasets import dataset_builds, datasets, starter_dataset, versions
 from studio.services.datasets.pending_datasets import Upload
-from studio.services.datasets.versions import Which
+from studio.services.datasets.versions import RowQuery
 from studio.services.runs import run_commands
 from studio.settings import Settings
 from tests.support.factories import make_run, make_running
@@ -48,10 +48,10 @@ def current(db: Session, dataset: Dataset) -> DatasetVersion:
 
 
 def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: Path) -> None:
-    dataset = dataset_builds.bring(db, folder, upload(folder))
+    dataset = dataset_builds.import_file(db, folder, upload(folder))
 
     version = current(db, dataset)
-    train, validation = versions.files(folder, version)
+    train, validation = versions.row_files(folder, version)
     assert json.loads(train.read_text()) == {
         "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     }
@@ -66,7 +66,7 @@ def test_an_upload_is_kept_as_it_came_and_as_conversations(db: Session, folder: 
 def test_the_hash_of_a_file_is_taken_from_whoever_saw_it_arrive(db: Session, folder: Path) -> None:
     brought = replace(upload(folder), sha256="f" * 64, is_draft=True)
 
-    assert dataset_builds.bring(db, folder, brought).sha256 == "f" * 64
+    assert dataset_builds.import_file(db, folder, brought).sha256 == "f" * 64
 
 
 def test_a_validation_file_has_rows_of_its_own(db: Session, folder: Path) -> None:
@@ -79,10 +79,10 @@ def test_a_validation_file_has_rows_of_its_own(db: Session, folder: Path) -> Non
         validation_filename="held_out.csv",
     )
 
-    dataset = dataset_builds.bring(db, folder, with_validation)
+    dataset = dataset_builds.import_file(db, folder, with_validation)
 
     version = current(db, dataset)
-    page = versions.rows(folder, version, Which(part="validation"))
+    page = versions.load_rows(folder, version, RowQuery(part="validation"))
     assert [one.row["messages"][0]["content"] for one in page.rows] == ["c"]
     assert [(one["split"], one["code"], one["rows"]) for one in version.problems] == [
         ("validation", "missing_answer", [3])
@@ -100,7 +100,7 @@ def test_a_bad_validation_file_is_told_beside_its_own_field(db: Session, folder:
     )
 
     with pytest.raises(InvalidError) as refused:
-        dataset_builds.bring(db, folder, with_validation)
+        dataset_builds.import_file(db, folder, with_validation)
 
     assert (refused.value.message, refused.value.param) == (
         "The file is empty.",
@@ -109,7 +109,7 @@ def test_a_bad_validation_file_is_told_beside_its_own_field(db: Session, folder:
 
 
 def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
-    dataset = dataset_builds.bring(db, folder, upload(folder, ROW + '{"prompt": "a"}\n'))
+    dataset = dataset_builds.import_file(db, folder, upload(folder, ROW + '{"prompt": "a"}\n'))
 
     assert current(db, dataset).problems == [
         {
@@ -126,7 +126,7 @@ def test_problems_are_kept_with_the_data_set(db: Session, folder: Path) -> None:
 
 def test_a_taken_name_is_refused_and_nothing_is_left(db: Session, folder: Path) -> None:
     with pytest.raises(ConflictError) as refused:
-        dataset_builds.bring(db, folder, upload(folder, name="starter"))
+        dataset_builds.import_file(db, folder, upload(folder, name="starter"))
 
     assert (refused.value.param, refused.value.hint) == (
         "name",
@@ -137,7 +137,7 @@ def test_a_taken_name_is_refused_and_nothing_is_left(db: Session, folder: Path) 
 
 def test_a_refused_file_leaves_nothing(db: Session, folder: Path) -> None:
     with pytest.raises(InvalidError):
-        dataset_builds.bring(db, folder, upload(folder, '{"a": 1}\n'))
+        dataset_builds.import_file(db, folder, upload(folder, '{"a": 1}\n'))
 
     assert kept(folder) == []
     assert [dataset.name for dataset in datasets.newest(db)] == ["starter"]
@@ -153,7 +153,7 @@ def test_a_refused_file_leaves_nothing(db: Session, folder: Path) -> None:
     ],
 )
 def test_a_file_name_is_only_shown(db: Session, folder: Path, filename: str, name: str) -> None:
-    dataset = dataset_builds.bring(db, folder, upload(folder, filename=filename))
+    dataset = dataset_builds.import_file(db, folder, upload(folder, filename=filename))
 
     assert dataset.name == name
     assert kept(folder) == [str(dataset.id)]
@@ -173,7 +173,7 @@ def test_a_recipe_finds_its_data_set_by_name_or_id(db: Session, name: str) -> No
 
 
 def test_a_name_goes_before_an_id(db: Session, folder: Path) -> None:
-    dataset = dataset_builds.bring(db, folder, upload(folder, name="1"))
+    dataset = dataset_builds.import_file(db, folder, upload(folder, name="1"))
 
     assert datasets.require(db, "1").id == dataset.id
 
@@ -196,8 +196,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(db: Session, name: str, hi
 def test_rows_come_a_page_at_a_time(db: Session, folder: Path) -> None:
     starter = versions.get(db, 1, 1)
 
-    first = versions.rows(folder, starter, limit=30)
-    last = versions.rows(folder, starter, Which(after=30), limit=30)
+    first = versions.load_rows(folder, starter, limit=30)
+    last = versions.load_rows(folder, starter, RowQuery(after=30), limit=30)
 
     assert ([row.number for row in first.rows], first.next_after) == (list(range(1, 31)), 30)
     assert ([row.number for row in last.rows], last.next_after) == (list(range(31, 41)), None)
@@ -205,16 +205,16 @@ def test_rows_come_a_page_at_a_time(db: Session, folder: Path) -> None:
 
 def test_a_page_of_long_rows_ends_early(db: Session, folder: Path) -> None:
     long = json.dumps({"prompt": "a", "completion": "b" * (paging.PAGE_BYTES // 2)}) + "\n"
-    dataset = dataset_builds.bring(db, folder, upload(folder, long * 3))
+    dataset = dataset_builds.import_file(db, folder, upload(folder, long * 3))
 
-    page = versions.rows(folder, current(db, dataset))
+    page = versions.load_rows(folder, current(db, dataset))
 
     assert ([row.number for row in page.rows], page.next_after) == ([1], 1)
 
 
 def test_a_deleted_data_set_takes_its_files_along(engine: Engine, folder: Path) -> None:
     with unit_of_work(engine) as db:
-        dataset = dataset_builds.bring(db, folder, upload(folder))
+        dataset = dataset_builds.import_file(db, folder, upload(folder))
     with unit_of_work(engine) as db:
         datasets.delete(db, folder, dataset.id or 0)
 
@@ -252,7 +252,7 @@ def test_a_run_that_waits_finds_its_rows_under_another_name(db: Session) -> None
 
     datasets.rename(db, 1, "other")
 
-    assert versions.of_run(db, run) is versions.get(db, 1, 1)
+    assert versions.find_for_run(db, run) is versions.get(db, 1, 1)
 
 
 def test_a_renamed_data_set_is_found_by_its_new_name(db: Session) -> None:
@@ -265,13 +265,13 @@ def test_the_starter_is_made_once(db: Session, folder: Path) -> None:
     db.delete(datasets.get(db, 1))
     db.flush()
 
-    made = starter_dataset.add(db, folder)
+    made = starter_dataset.get_or_create(db, folder)
 
-    assert starter_dataset.add(db, folder) is made
+    assert starter_dataset.get_or_create(db, folder) is made
     version = current(db, made)
     assert (made.name, version.mapping["shape"]) == ("starter", "messages")
     assert version.train_rows > version.validation_rows > 0
-    page = versions.rows(folder, version, Which(part="validation"), limit=1)
+    page = versions.load_rows(folder, version, RowQuery(part="validation"), limit=1)
     assert page.rows[0].row["messages"][-1]["role"] == "assistant"
 
 
@@ -281,13 +281,13 @@ def test_tidying_takes_what_a_killed_upload_left(db: Session, folder: Path) -> N
     (folder / "1" / ".new-abc").mkdir()
     (folder / "1" / "2").mkdir()
 
-    datasets.tidy(db, folder)
+    datasets.cleanup(db, folder)
 
     assert (kept(folder), [path.name for path in (folder / "1").iterdir()]) == ([], ["1"])
 
 
 def test_the_newest_come_first(db: Session, folder: Path) -> None:
-    dataset_builds.bring(db, folder, upload(folder))
+    dataset_builds.import_file(db, folder, upload(folder))
     rows = datasets.newest(db)
 
     assert [dataset.name for dataset in rows] == ["pets", "starter"]

@@ -34,12 +34,12 @@ def config(settings: Settings, opened: Path) -> Settings:
 
 def refused(db: Session, config: Settings, source: Source) -> StudioError:
     with pytest.raises(StudioError) as error:
-        import_sources.bring(db, config, source)
+        import_sources.enqueue_import(db, config, source)
     return error.value
 
 
 def test_only_what_stays_inside_is_listed(config: Settings, opened: Path) -> None:
-    found = import_sources.browse(config, str(opened))
+    found = import_sources.list_folder(config, str(opened))
 
     assert [(one.name, one.size) for one in found] == [
         ("deeper", None),
@@ -61,7 +61,7 @@ def test_what_leads_out_is_told_as_what_is_not_there(
 
 
 def test_one_goes_up_no_further_than_one_may(config: Settings, opened: Path) -> None:
-    ways = [import_sources.above(config, str(path)) for path in (opened / "deeper", opened)]
+    ways = [import_sources.parent_folder(config, str(path)) for path in (opened / "deeper", opened)]
 
     assert ways == [str(opened), ""]
 
@@ -93,9 +93,9 @@ def test_what_an_address_holds_besides_is_not_shown() -> None:
 
 
 def test_asking_twice_fetches_once(db: Session, settings: Settings) -> None:
-    first = import_sources.bring(db, settings, UrlSource(url="https://example.org/rows"))
-    second = import_sources.bring(db, settings, UrlSource(url="https://example.org/rows"))
-    other = import_sources.bring(db, settings, UrlSource(url="https://example.org/others"))
+    first = import_sources.enqueue_import(db, settings, UrlSource(url="https://example.org/rows"))
+    second = import_sources.enqueue_import(db, settings, UrlSource(url="https://example.org/rows"))
+    other = import_sources.enqueue_import(db, settings, UrlSource(url="https://example.org/others"))
 
     assert (second.id, other.id) == (first.id, (first.id or 0) + 1)
 
@@ -104,7 +104,7 @@ def test_a_missing_package_is_told_with_how_to_install_it(
     db: Session, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
-    offer = next(one for one in import_sources.offers(settings) if one.kind == "s3")
+    offer = next(one for one in import_sources.list_sources(settings) if one.kind == "s3")
     error = refused(db, settings, S3Source(url="s3://bucket/rows.csv"))
 
     assert (error.hint, "mantissa-studio[s3]" in offer.missing) == (offer.missing, True)

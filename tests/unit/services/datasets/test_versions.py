@@ -17,7 +17,7 @@ from studio.protocols.run_dir import JobSpec, RunDir
 from studio.services import experiments
 from studio.services.datasets import dataset_builds, datasets, pending_datasets, versions
 from studio.services.datasets.pending_datasets import Upload
-from studio.services.datasets.versions import Which
+from studio.services.datasets.versions import RowQuery
 from studio.services.runs import run_commands, runs
 from studio.settings import Settings
 from studio.worker.processes import run_dir_setup
@@ -44,7 +44,7 @@ def upload(folder: Path, **more: Any) -> Upload:  # noqa: ANN401 -- any field of
 def pets(engine: Engine, folder: Path) -> int:
     """Bring a data set of twenty rows, with one version. Return its id."""
     with unit_of_work(engine) as db:
-        return dataset_builds.bring(db, folder, upload(folder)).id or 0
+        return dataset_builds.import_file(db, folder, upload(folder)).id or 0
 
 
 def mapping(**changes: Any) -> Mapping:  # noqa: ANN401 -- any field of a mapping
@@ -52,8 +52,13 @@ def mapping(**changes: Any) -> Mapping:  # noqa: ANN401 -- any field of a mappin
     return Mapping.model_validate({"shape": "prompt_completion", "roles": roles} | changes)
 
 
-def again(engine: Engine, folder: Path, dataset_id: int, **changes: Any) -> dataset_builds.Built:  # noqa: ANN401 -- any field of a mapping
-    return dataset_builds.again(engine, folder, dataset_id, mapping(**changes), Limits())
+def again(
+    engine: Engine,
+    folder: Path,
+    dataset_id: int,
+    **changes: Any,  # noqa: ANN401 -- any field of a mapping
+) -> dataset_builds.BuildResult:
+    return dataset_builds.rebuild(engine, folder, dataset_id, mapping(**changes), Limits())
 
 
 def current(db: Session, dataset_id: int) -> int | None:
@@ -68,8 +73,8 @@ def test_another_reading_makes_the_next_version_and_it_is_in_use(
     assert made.version is not None
     with read_session(engine) as db:
         assert (made.is_new, current(db, pets)) == (True, 2)
-        assert [one.number for one in versions.of(db, pets)] == [2, 1]
-        first = versions.rows(folder, made.version, limit=1).rows[0].row
+        assert [one.number for one in versions.list_versions(db, pets)] == [2, 1]
+        first = versions.load_rows(folder, made.version, limit=1).rows[0].row
     assert first["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
@@ -83,7 +88,7 @@ def test_rows_that_are_the_same_are_the_same_version(
     with read_session(engine) as db:
         assert made.version is not None
         assert (made.is_new, made.version.number, current(db, pets)) == (False, 1, 1)
-        assert len(versions.of(db, pets)) == 2
+        assert len(versions.list_versions(db, pets)) == 2
     assert sorted(path.name for path in (folder / str(pets)).iterdir()) == [
         "1",
         "2",
@@ -125,7 +130,7 @@ def test_a_run_whose_rows_were_deleted_is_not_given_others(
         run_commands.cancel(db, run.id or 0)
         datasets.delete(db, settings.datasets, pets)
     with unit_of_work(engine) as db:
-        dataset_builds.bring(db, settings.datasets, upload(settings.datasets))
+        dataset_builds.import_file(db, settings.datasets, upload(settings.datasets))
     with unit_of_work(engine) as db, pytest.raises(InvalidError) as refused:
         run_dir_setup.lay_out(db, runs.get(db, run.id or 0), RunDir(settings.runs / "1"), settings)
 
@@ -164,7 +169,7 @@ def test_the_version_in_use_is_not_deleted(engine: Engine, folder: Path, pets: i
 def test_an_older_version_is_used_again(engine: Engine, folder: Path, pets: int) -> None:
     again(engine, folder, pets, exclude=[1])
     with unit_of_work(engine) as db:
-        versions.use(db, pets, 1)
+        versions.activate(db, pets, 1)
 
     with read_session(engine) as db:
         assert versions.require(db, "pets").number == 1
@@ -172,7 +177,7 @@ def test_an_older_version_is_used_again(engine: Engine, folder: Path, pets: int)
 
 def test_a_draft_is_kept_and_cannot_be_trained_on(engine: Engine, folder: Path) -> None:
     with unit_of_work(engine) as db:
-        draft = pending_datasets.add(db, folder, upload(folder))
+        draft = pending_datasets.create(db, folder, upload(folder))
         with pytest.raises(InvalidError) as refused:
             datasets.require(db, "pets")
 
@@ -184,7 +189,7 @@ def test_a_draft_is_kept_and_cannot_be_trained_on(engine: Engine, folder: Path) 
 
 
 def test_a_draft_without_a_chosen_name_takes_a_free_one(db: Session, folder: Path) -> None:
-    names = [pending_datasets.add(db, folder, upload(folder)).name for _ in range(3)]
+    names = [pending_datasets.create(db, folder, upload(folder)).name for _ in range(3)]
 
     assert names == ["pets", "pets 2", "pets 3"]
 
@@ -193,7 +198,7 @@ def test_a_draft_whose_columns_nobody_knows_is_kept(db: Session, folder: Path) -
     path = folder / ".arrived"
     path.write_text('{"a": 1, "b": 2}\n', encoding="utf-8")
 
-    draft = pending_datasets.add(db, folder, Upload(path=path, filename="odd.jsonl"))
+    draft = pending_datasets.create(db, folder, Upload(path=path, filename="odd.jsonl"))
 
     assert (draft.status, draft.detected) == (DatasetStatus.DRAFT, {})
 
@@ -212,7 +217,7 @@ def test_the_file_that_was_brought_to_measure_by_is_read_again(
     extra.write_text('{"question": "Why?", "answer": "So."}\n', encoding="utf-8")
     with unit_of_work(engine) as db:
         brought = upload(folder, validation=extra, validation_filename="held.jsonl")
-        made = dataset_builds.bring(db, folder, brought)
+        made = dataset_builds.import_file(db, folder, brought)
         first = versions.require(db, "pets")
     later = again(engine, folder, made.id or 0, split={"kind": "dataset"}, exclude=[1])
 
@@ -223,8 +228,8 @@ def test_the_file_that_was_brought_to_measure_by_is_read_again(
 def test_rows_are_found_by_words_and_by_number(engine: Engine, folder: Path, pets: int) -> None:
     with read_session(engine) as db:
         version = versions.get(db, pets, 1)
-    found = versions.rows(folder, version, Which(words="IS 1?"))
-    named = versions.rows(folder, version, Which(numbers=frozenset({3, 7, 99})))
+    found = versions.load_rows(folder, version, RowQuery(words="IS 1?"))
+    named = versions.load_rows(folder, version, RowQuery(numbers=frozenset({3, 7, 99})))
 
     assert [(one.number, one.source) for one in found.rows] == [(2, 2)]
     assert ([one.number for one in named.rows], named.has_more) == ([3, 7], False)

@@ -10,9 +10,9 @@ from tests.support.factories import make_recipe
 
 
 def test_the_steps_may_load_the_code_that_was_allowed(db: Session, settings: Settings) -> None:
-    model = models.named(db, "starter")
+    model = models.find_by_name(db, "starter")
     assert model is not None
     model.consent = {"sha256": "c0de"}
-    chore = calibrations.ask(db, make_recipe(), settings)
+    chore = calibrations.enqueue(db, make_recipe(), settings)
 
     assert JobSpec.model_validate_json(chore.params["job"]).code == "c0de"

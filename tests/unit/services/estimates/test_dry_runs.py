@@ -46,7 +46,7 @@ def recipe(**changes: Any) -> AnyRecipe:  # noqa: ANN401 -- any field of a recip
 
 
 def count(db: Session, settings: Settings, asked: AnyRecipe) -> Task:
-    chore = dry_runs.ask(db, asked, settings)
+    chore = dry_runs.enqueue(db, asked, settings)
     chore.status, chore.result = TaskStatus.SUCCEEDED, RESULT
     return chore
 
@@ -61,7 +61,7 @@ def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
         recipe(optimisation={"per_device_train_batch_size": 3}),
         recipe(evaluation={"per_device_eval_batch_size": 3}),
     ]
-    names = [dry_runs.subject(db, one) for one in [recipe(), same, *others]]
+    names = [dry_runs.task_subject(db, one) for one in [recipe(), same, *others]]
 
     assert names[0] == names[1]
     assert len(set(names)) == 1 + len(others)
@@ -70,15 +70,15 @@ def test_a_step_is_named_by_what_decides_its_memory(db: Session) -> None:
 def test_a_second_look_starts_nothing(db: Session, settings: Settings) -> None:
     done = count(db, settings, recipe())
 
-    assert dry_runs.ask(db, recipe(), settings).id == done.id
+    assert dry_runs.enqueue(db, recipe(), settings).id == done.id
 
 
 def test_what_was_counted_takes_the_place_of_the_closed_form(
     db: Session, settings: Settings
 ) -> None:
-    before = estimates.of(db, recipe()).memory
+    before = estimates.estimate_recipe(db, recipe()).memory
     count(db, settings, recipe())
-    found = estimates.of(db, recipe()).memory
+    found = estimates.estimate_recipe(db, recipe()).memory
 
     assert before is None
     assert found is not None
@@ -88,12 +88,14 @@ def test_what_was_counted_takes_the_place_of_the_closed_form(
 
 def test_a_dry_run_shows_how_far_the_closed_form_misses(db: Session, settings: Settings) -> None:
     safetensors_folders.write(settings.models / "starter", {"a": ("F32", [0.1] * 4)}, **DECODER)
-    facts = recommendation.facts_of(db, "starter")
+    facts = recommendation.load_model_facts(db, "starter")
     count(db, settings, recipe())
-    by = estimates.known(db)
-    closed = estimates.needed(recipe(), facts, by)
-    exact = estimates.best(db, recipe(), facts, by)
-    again = estimates.needed(recipe(), facts, by, estimates.missed(db, recipe(), facts, by))
+    by = estimates.load_inputs(db)
+    closed = estimates.formula_estimate(recipe(), facts, by)
+    exact = estimates.best_memory_estimate(db, recipe(), facts, by)
+    again = estimates.formula_estimate(
+        recipe(), facts, by, estimates.formula_correction(db, recipe(), facts, by)
+    )
 
     assert closed is not None
     assert exact is not None
@@ -113,4 +115,4 @@ def test_what_no_dry_run_can_follow_is_said(
     db: Session, settings: Settings, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidError, match=said):
-        dry_runs.ask(db, recipe(**changes), settings)
+        dry_runs.enqueue(db, recipe(**changes), settings)

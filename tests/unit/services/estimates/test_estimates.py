@@ -11,9 +11,9 @@ from studio.methods import AnyRecipe
 from studio.recipe.constraints import find_conflict
 from studio.recipe.precision import PRECISIONS
 from studio.services.estimates import estimates, memory, memory_assumptions, reference_runs
-from studio.services.estimates.activation_memory import Load
-from studio.services.estimates.estimates import Known, Needed
-from studio.services.estimates.reference_runs import Precedent, Reading
+from studio.services.estimates.activation_memory import BatchShape
+from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
+from studio.services.estimates.reference_runs import DataReading, ReferenceRun
 from studio.weights.model_facts import ModelFacts
 from studio.weights.model_shape import Shape
 from tests.support.factories import make_recipe
@@ -54,11 +54,11 @@ PACKED = (
 RECIPE = make_recipe(precision="fp32", adapter={"kind": "full"}, data={"max_length": 200})
 
 
-def seen(recipe: AnyRecipe, ratio: float) -> Precedent:
+def seen(recipe: AnyRecipe, ratio: float) -> ReferenceRun:
     """Return a run that measured so many times what is estimated today."""
-    guess = memory.of_told(recipe, FACTS, TOLD)
+    guess = memory.estimate_from_resolved(recipe, FACTS, TOLD)
     assert guess is not None
-    return Precedent(
+    return ReferenceRun(
         recipe=recipe,
         told=TOLD,
         steps=10,
@@ -69,12 +69,12 @@ def seen(recipe: AnyRecipe, ratio: float) -> Precedent:
     )
 
 
-def known(*seen_before: Precedent) -> Known:
-    return Known(seen_before, lambda _name: FACTS)
+def known(*seen_before: ReferenceRun) -> EstimateInputs:
+    return EstimateInputs(seen_before, lambda _name: FACTS)
 
 
-def need(by: Known, recipe: AnyRecipe = RECIPE) -> Needed:
-    found = estimates.needed(recipe, FACTS, by)
+def need(by: EstimateInputs, recipe: AnyRecipe = RECIPE) -> MemoryEstimate:
+    found = estimates.formula_estimate(recipe, FACTS, by)
     assert found is not None
     return found
 
@@ -91,7 +91,7 @@ def test_every_way_to_train_is_worked_out_without_a_dry_run(on_gpu: bool) -> Non
         name
         for recipe, name in ways
         if find_conflict(recipe) is None
-        if memory.estimate(recipe, FACTS, Load(2, 100, 50), on_gpu=on_gpu) is None
+        if memory.estimate(recipe, FACTS, BatchShape(2, 100, 50), on_gpu=on_gpu) is None
     ]
 
     assert unknown == []
@@ -119,7 +119,7 @@ def test_an_estimate_says_what_it_assumes(
 ) -> None:
     recipe, _name = way(precision, base)
 
-    assert tuple(memory_assumptions.of(recipe, FACTS, on_gpu=on_gpu)) == expected
+    assert tuple(memory_assumptions.list_assumptions(recipe, FACTS, on_gpu=on_gpu)) == expected
 
 
 def test_two_runs_teach_nothing() -> None:
@@ -177,7 +177,7 @@ def test_a_run_is_held_to_what_was_estimated_when_it_was_submitted() -> None:
         estimate={"memory": {"total": 150}},
     )
 
-    assert estimates.miss(run).memory == pytest.approx(-0.25)
+    assert estimates.measure_error(run).memory == pytest.approx(-0.25)
 
 
 def test_a_peak_with_libraries_in_it_is_held_against_nothing() -> None:
@@ -191,21 +191,21 @@ def test_a_peak_with_libraries_in_it_is_held_against_nothing() -> None:
         estimate={"memory": {"total": 150}},
     )
 
-    assert estimates.miss(run).memory is None
+    assert estimates.measure_error(run).memory is None
 
 
 def test_packed_rows_are_counted_by_the_examples_they_fill() -> None:
     packed = make_recipe(data={"max_length": 200, "packing": True})
     apart = make_recipe(data={"max_length": 200})
     told = TOLD | {"train_examples": 3, "longest_example": 190}
-    of_rows, of_packs = Reading(recipe=apart, told=TOLD), Reading(recipe=packed, told=told)
+    of_rows, of_packs = DataReading(recipe=apart, told=TOLD), DataReading(recipe=packed, told=told)
 
     # Rows that were read are as good as packed into full examples; packs tell nothing of rows.
-    found = [reference_runs.lengths([one], packed) for one in (of_rows, of_packs)]
+    found = [reference_runs.find_lengths([one], packed) for one in (of_rows, of_packs)]
     assert [(one.longest, one.examples, one.rows) for one in found if one] == [
         (200, 3, 10),
         (190, 3, 10),
     ]
-    assert reference_runs.lengths([of_packs], apart) is None
+    assert reference_runs.find_lengths([of_packs], apart) is None
     shorter = make_recipe(data={"max_length": 100, "packing": True})
-    assert reference_runs.lengths([of_packs], shorter) is None
+    assert reference_runs.find_lengths([of_packs], shorter) is None

@@ -14,7 +14,7 @@ def batch(recipe: AnyRecipe) -> int:
 
 
 def test_a_smaller_batch_learns_the_same() -> None:
-    way = fit_suggestions.smallest(make_recipe(), lambda changed: batch(changed) <= 3)
+    way = fit_suggestions.smallest_change(make_recipe(), lambda changed: batch(changed) <= 3)
 
     assert way is not None
     assert way.title == "Use batches of 2, 4 to an update"
@@ -32,15 +32,15 @@ def test_a_smaller_batch_learns_the_same() -> None:
         (lambda one: one.precision == "bf16_pure", "Use bfloat16 throughout"),
     ],
 )
-def test_what_changes_least_comes_first(fits: fit_suggestions.Fits, title: str) -> None:
-    way = fit_suggestions.smallest(make_recipe(precision="fp32", adapter=FULL), fits)
+def test_what_changes_least_comes_first(fits: fit_suggestions.FitsCheck, title: str) -> None:
+    way = fit_suggestions.smallest_change(make_recipe(precision="fp32", adapter=FULL), fits)
 
     assert way is not None
     assert way.title == title
 
 
 def test_where_one_change_is_not_enough_several_are_made() -> None:
-    way = fit_suggestions.smallest(
+    way = fit_suggestions.smallest_change(
         make_recipe(adapter=FULL),
         lambda one: batch(one) == 1 and one.optimisation.activation_checkpointing,
     )
@@ -50,11 +50,11 @@ def test_where_one_change_is_not_enough_several_are_made() -> None:
 
 
 def test_nothing_is_offered_where_nothing_helps() -> None:
-    assert fit_suggestions.smallest(make_recipe(), lambda _changed: False) is None
+    assert fit_suggestions.smallest_change(make_recipe(), lambda _changed: False) is None
 
 
 def test_the_largest_batch_is_a_power_of_two_that_fits() -> None:
-    way = fit_suggestions.largest(make_recipe(), lambda changed: batch(changed) <= 37, 4000)
+    way = fit_suggestions.largest_batch(make_recipe(), lambda changed: batch(changed) <= 37, 4000)
 
     assert way is not None
     assert way.title == "Use batches of 32, the largest that fit"
@@ -62,15 +62,18 @@ def test_the_largest_batch_is_a_power_of_two_that_fits() -> None:
 
 
 def test_an_epoch_keeps_enough_updates() -> None:
-    way = fit_suggestions.largest(make_recipe(), lambda _changed: True, 1000)
+    way = fit_suggestions.largest_batch(make_recipe(), lambda _changed: True, 1000)
 
     assert way is not None
     assert way.title == "Use batches of 16, they fit as well"
 
 
 def test_of_few_rows_no_larger_batches_are_made() -> None:
-    assert fit_suggestions.largest(make_recipe(), lambda _changed: True, 20) is None
+    assert fit_suggestions.largest_batch(make_recipe(), lambda _changed: True, 20) is None
 
 
 def test_the_largest_batch_is_not_offered_to_those_who_have_it() -> None:
-    assert fit_suggestions.largest(make_recipe(), lambda changed: batch(changed) <= 8, 1000) is None
+    assert (
+        fit_suggestions.largest_batch(make_recipe(), lambda changed: batch(changed) <= 8, 1000)
+        is None
+    )

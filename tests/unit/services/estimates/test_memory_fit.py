@@ -7,9 +7,9 @@ import pytest
 
 from studio.hardware import Gpu, Hardware
 from studio.services.estimates import estimates, memory_fit
-from studio.services.estimates.activation_memory import Load
-from studio.services.estimates.estimates import Known, Needed
-from studio.services.estimates.memory_fit import BESIDE_CUDA, Host, Verdict
+from studio.services.estimates.activation_memory import BatchShape
+from studio.services.estimates.estimates import EstimateInputs, MemoryEstimate
+from studio.services.estimates.memory_fit import CUDA_HOST_BYTES, HostMemory, Verdict
 from studio.web.rendering.render import _jinja
 from studio.weights.model_facts import ModelFacts
 from tests.support.factories import make_recipe
@@ -34,14 +34,14 @@ SEVEN = ModelFacts(
     linear_features=1_000_000,
     linear_parameters=6_500_000_000,
 )
-LOAD = Load(2, 512, 256, rows=1000, row_tokens=100.0)
+LOAD = BatchShape(2, 512, 256, rows=1000, row_tokens=100.0)
 LORA, FULL = {"kind": "lora", "r": 16}, {"kind": "full"}
 
 
-def held(precision: str, adapter: Mapping[str, object], memory_bytes: int = 64 * GIB) -> Host:
+def held(precision: str, adapter: Mapping[str, object], memory_bytes: int = 64 * GIB) -> HostMemory:
     recipe = make_recipe(precision=precision, adapter=adapter)
     machine = replace(MACHINE, memory_bytes=memory_bytes)
-    found = memory_fit.host(recipe, SEVEN, LOAD, machine)
+    found = memory_fit.estimate_host(recipe, SEVEN, LOAD, machine)
     assert found is not None
     return found
 
@@ -76,13 +76,13 @@ def test_a_host_is_judged_by_its_own_memory(gibibytes: int, verdict: Verdict) ->
 def test_a_host_that_is_the_device_is_not_judged_twice() -> None:
     alone = replace(MACHINE, gpus=())
 
-    assert memory_fit.host(make_recipe(adapter=FULL), SEVEN, LOAD, alone) is None
+    assert memory_fit.estimate_host(make_recipe(adapter=FULL), SEVEN, LOAD, alone) is None
 
 
 def test_a_model_whose_weights_are_not_here_tells_nothing_of_the_host() -> None:
     unknown = replace(SEVEN, parameters=0)
 
-    assert memory_fit.host(make_recipe(adapter=FULL), unknown, LOAD, MACHINE) is None
+    assert memory_fit.estimate_host(make_recipe(adapter=FULL), unknown, LOAD, MACHINE) is None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_model_whose_weights_are_not_here_tells_nothing_of_the_host() -> None:
 )
 def test_the_worse_of_both_decides(device: float, host: float, verdict: Verdict) -> None:
     found = needed()
-    own = Host(loading=10 * GIB, saving=GIB, examples=0, beside=BESIDE_CUDA, room=1)
+    own = HostMemory(loading=10 * GIB, saving=GIB, examples=0, beside=CUDA_HOST_BYTES, room=1)
     both = replace(
         found,
         room=round((found.total + found.beside) / device),
@@ -108,9 +108,9 @@ def test_the_worse_of_both_decides(device: float, host: float, verdict: Verdict)
     assert both.verdict == verdict
 
 
-def needed() -> Needed:
+def needed() -> MemoryEstimate:
 
-    found = estimates.needed(RECIPE, FACTS, Known((), lambda _name: FACTS))
+    found = estimates.formula_estimate(RECIPE, FACTS, EstimateInputs((), lambda _name: FACTS))
     assert found is not None
     return found
 
@@ -123,7 +123,7 @@ def needed() -> Needed:
     ],
 )
 def test_what_does_not_fit_is_told_first(room: int, says: str) -> None:
-    host = Host(loading=10 * GIB, saving=GIB, examples=0, beside=BESIDE_CUDA, room=room)
+    host = HostMemory(loading=10 * GIB, saving=GIB, examples=0, beside=CUDA_HOST_BYTES, room=room)
     found = replace(needed(), room=60_000_000_000, host=host)
 
     told = _jinja().get_template("experiments/_submission_summary.html").module.holding(found)  # type: ignore[attr-defined] # a macro

@@ -12,19 +12,19 @@ from studio.hardware import detect
 from studio.methods import AnyRecipe
 from studio.protocols.events import Finished, MetricsLogged, Started
 from studio.services.estimates import reference_runs, run_duration
-from studio.services.estimates.eval_overhead import Asides
-from studio.services.estimates.reference_runs import Lengths, Precedent
+from studio.services.estimates.eval_overhead import Overhead
+from studio.services.estimates.reference_runs import ReferenceRun, TokenLengths
 from studio.services.runs import attempts
 from tests.support.factories import make_recipe, make_running
 
 DATA = DatasetVersion(
     dataset_id=1, number=1, kind="conversation", sha256="0", train_rows=105, validation_rows=5
 )
-LENGTHS = Lengths(longest=50, answer=20, rows=100, row_tokens=40, examples=100)
+LENGTHS = TokenLengths(longest=50, answer=20, rows=100, row_tokens=40, examples=100)
 
 
-def seen(step_seconds: float, tokens: int = 3200, beside: float | None = 10.0) -> Precedent:
-    return Precedent(
+def seen(step_seconds: float, tokens: int = 3200, beside: float | None = 10.0) -> ReferenceRun:
+    return ReferenceRun(
         recipe=make_recipe(),
         told={},
         steps=10,
@@ -49,7 +49,9 @@ def test_steps_are_counted_as_transformers_counts_them(knobs: dict[str, float], 
 
 
 def test_without_a_run_of_its_kind_the_seconds_are_unknown() -> None:
-    told = run_duration.of(make_recipe(optimisation={"max_steps": 10}), DATA, LENGTHS, [])
+    told = run_duration.estimate_time(
+        make_recipe(optimisation={"max_steps": 10}), DATA, LENGTHS, []
+    )
 
     assert (told.steps, told.tokens, told.seconds) == (10, 3200, None)
 
@@ -57,7 +59,7 @@ def test_without_a_run_of_its_kind_the_seconds_are_unknown() -> None:
 def test_seconds_grow_with_the_tokens_of_a_step() -> None:
     twice = make_recipe(optimisation={"max_steps": 10, "per_device_train_batch_size": 16})
 
-    told = run_duration.of(twice, DATA, LENGTHS, [seen(2.0)])
+    told = run_duration.estimate_time(twice, DATA, LENGTHS, [seen(2.0)])
 
     assert told.seconds == pytest.approx(10 * 2.0 * 2 + 10)
 
@@ -65,7 +67,7 @@ def test_seconds_grow_with_the_tokens_of_a_step() -> None:
 def test_what_was_seen_lies_within_the_interval() -> None:
     asked = make_recipe(optimisation={"max_steps": 10})
 
-    told = run_duration.of(asked, DATA, LENGTHS, [seen(1.0), seen(2.0), seen(4.0)])
+    told = run_duration.estimate_time(asked, DATA, LENGTHS, [seen(1.0), seen(2.0), seen(4.0)])
 
     assert told.least_seconds is not None
     assert told.most_seconds is not None
@@ -90,7 +92,7 @@ def looking(every: float, prompts: int) -> AnyRecipe:
     ],
 )
 def test_validations_and_answers_are_counted(every: float, prompts: int, seconds: float) -> None:
-    spent = Asides(row=0.1, token=0.5, rest=1)
+    spent = Overhead(row=0.1, token=0.5, rest=1)
 
     assert spent.of(looking(every, prompts), rows=10, steps=10) == pytest.approx(seconds)
 
@@ -106,9 +108,9 @@ def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
         for key, step, seconds in told
     ]
     ends = Finished(metrics={"train_seconds": 9.0})
-    attempts.follow(db, run, [Started(total_steps=9, resolved=about), *numbers, ends], 1)
+    attempts.apply_events(db, run, [Started(total_steps=9, resolved=about), *numbers, ends], 1)
     run.claimed_at, run.finished_at = run.created_at, run.created_at + timedelta(seconds=60)
-    (seen,) = reference_runs.newest(db)
+    (seen,) = reference_runs.load_recent(db)
 
     answers = 6 * 3  # as long before training and after it
     assert seen.beside_seconds == 51
@@ -117,9 +119,9 @@ def test_a_run_tells_what_its_validations_and_answers_took(db: Session) -> None:
 
 
 def test_more_validations_make_a_run_longer() -> None:
-    spent = replace(seen(1.0), asides=Asides(row=0.1, token=0, rest=4.0))
+    spent = replace(seen(1.0), asides=Overhead(row=0.1, token=0, rest=4.0))
 
-    told = run_duration.of(looking(5, 0), DATA, LENGTHS, [spent])
+    told = run_duration.estimate_time(looking(5, 0), DATA, LENGTHS, [spent])
 
     assert told.seconds == pytest.approx(
         told.steps * 1.0 + 4 + 5 * 0.1 * (1 + math.ceil(told.steps / 5))
@@ -130,8 +132,8 @@ def test_steps_of_packed_rows_go_by_the_examples_they_fill() -> None:
     packed = make_recipe(data={"packing": True}, optimisation={"num_train_epochs": 1.0})
     shared = replace(LENGTHS, examples=20)
 
-    told = run_duration.of(packed, DATA, shared, [])
-    unread = run_duration.of(packed, DATA, None, [])
+    told = run_duration.estimate_time(packed, DATA, shared, [])
+    unread = run_duration.estimate_time(packed, DATA, None, [])
 
     # Of eight examples each, with 200 tokens of five rows.
     assert (told.steps, told.tokens, told.is_most) == (3, 3 * 8 * 200, False)

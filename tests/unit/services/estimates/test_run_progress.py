@@ -35,7 +35,7 @@ def said() -> list[Event]:
 
 
 def test_what_a_run_did_before_its_first_step_is_told_in_order(db: Session) -> None:
-    assert run_progress.beginning(begun(db), said()) == [
+    assert run_progress.startup_phases(begun(db), said()) == [
         ("Waiting in the queue", 1),
         ("Starting its process", 1),
         ("Loading", 2),
@@ -49,7 +49,7 @@ def test_nothing_is_told_before_the_first_step(db: Session) -> None:
     run = begun(db)
     run.first_step_at = None
 
-    assert run_progress.beginning(run, said()) == []
+    assert run_progress.startup_phases(run, said()) == []
 
 
 def test_the_time_left_converges_with_validations_on_the_way(db: Session) -> None:
@@ -62,7 +62,7 @@ def test_the_time_left_converges_with_validations_on_the_way(db: Session) -> Non
         passed = step + 5 * ((step - 1) // 10)
         run.first_step_at = datetime.now(UTC) - timedelta(seconds=passed - 1)
         run.step = step
-        told = run_progress.of(run).eta_seconds
+        told = run_progress.measure(run).eta_seconds
         assert told is not None
         return told, ends - passed
 

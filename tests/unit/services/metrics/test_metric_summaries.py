@@ -12,9 +12,9 @@ from studio.db.summaries import MetricSummary
 from studio.db.tables import Run
 from studio.protocols.events import Finished, Resumed, Started
 from studio.services.metrics import metric_summaries
-from studio.services.metrics.metric_summaries import POINTS, WEIGHT
+from studio.services.metrics.metric_summaries import MAX_POINTS, SMOOTHING_WEIGHT
 from studio.services.runs import attempts, run_commands, runs
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from tests.support.factories import make_finished_run, make_running, metrics_event
 
 STARTED = Started(total_steps=10, resolved={})
@@ -22,18 +22,18 @@ STARTED = Started(total_steps=10, resolved={})
 
 def tell(db: Session, run: Run, first: int, *values: float) -> None:
     told = [metrics_event(first + i, loss=value) for i, value in enumerate(values)]
-    attempts.follow(db, run, told, 1)
+    attempts.apply_events(db, run, told, 1)
 
 
 def summary(db: Session, run: Run, key: str = "loss") -> MetricSummary:
-    return metric_summaries.of(db, [run.id or 0])[run.id or 0][key]
+    return metric_summaries.load_by_run(db, [run.id or 0])[run.id or 0][key]
 
 
 def ema(values: list[float]) -> float:
     mean = mass = 0.0
     for value in values:
-        mean = mean * WEIGHT + (1 - WEIGHT) * value
-        mass = mass * WEIGHT + (1 - WEIGHT)
+        mean = mean * SMOOTHING_WEIGHT + (1 - SMOOTHING_WEIGHT) * value
+        mass = mass * SMOOTHING_WEIGHT + (1 - SMOOTHING_WEIGHT)
     return mean / mass
 
 
@@ -61,7 +61,7 @@ def test_a_small_curve_has_the_means_of_equal_parts(db: Session) -> None:
     curve = summary(db, run).curve
     stride = 8
     parts = [values[i : i + stride] for i in range(0, len(values), stride)]
-    assert len(curve) <= POINTS
+    assert len(curve) <= MAX_POINTS
     assert curve == pytest.approx([math.fsum(part) / len(part) for part in parts])
 
 
@@ -77,7 +77,7 @@ def test_numbers_that_are_none_are_counted_and_named(db: Session) -> None:
 def test_what_a_run_tells_in_the_end_is_summed_up(db: Session) -> None:
     run = make_running(db)
     tell(db, run, 1, 2.0)
-    attempts.follow(db, run, [Finished(metrics={"peak_memory_bytes": 7.0, "loss": 2.0})], 2)
+    attempts.apply_events(db, run, [Finished(metrics={"peak_memory_bytes": 7.0, "loss": 2.0})], 2)
 
     peak = summary(db, run, "peak_memory_bytes")
     assert (peak.last, peak.least, peak.mean10, summary(db, run).count) == (7.0, 7.0, 7.0, 1)
@@ -87,7 +87,9 @@ def test_a_run_that_goes_on_is_summed_up_from_its_checkpoint(db: Session) -> Non
     run = make_running(db)
     tell(db, run, 1, 9.0, 5.0, 1.0)
     run.attempt = 2
-    attempts.follow(db, run, [STARTED, Resumed(step=2, attempt=2), metrics_event(3, loss=4.0)], 2)
+    attempts.apply_events(
+        db, run, [STARTED, Resumed(step=2, attempt=2), metrics_event(3, loss=4.0)], 2
+    )
 
     one = summary(db, run)
     assert (one.count, one.least, one.last, one.curve) == (3, 4.0, 4.0, [9.0, 5.0, 4.0])
@@ -97,12 +99,12 @@ def test_a_run_that_begins_anew_is_summed_up_anew(db: Session) -> None:
     run = make_running(db)
     tell(db, run, 1, 9.0, 5.0)
     run.attempt = 2
-    attempts.follow(db, run, [STARTED, metrics_event(1, loss=8.0)], 2)
+    attempts.apply_events(db, run, [STARTED, metrics_event(1, loss=8.0)], 2)
     assert (summary(db, run).count, summary(db, run).last) == (1, 8.0)
 
-    attempts.settle(db, run, End(exit_code=1))
+    attempts.close_exited(db, run, ProcessExit(exit_code=1))
     run_commands.restart(db, run.id or 0)
-    assert metric_summaries.of(db, [run.id or 0]) == {}
+    assert metric_summaries.load_by_run(db, [run.id or 0]) == {}
 
 
 def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
@@ -111,7 +113,7 @@ def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
         run.metrics = run.metrics | {"train_seconds": 3.0}
         before = summary(db, run).model_dump()
         db.exec(delete(MetricSummary).where(col(MetricSummary.run_id) == run.id))
-    metric_summaries.catch_up(engine)
+    metric_summaries.backfill(engine)
 
     with read_session(engine) as db:
         assert summary(db, run).model_dump() == before
@@ -119,14 +121,14 @@ def test_a_home_of_old_is_summed_up_when_it_is_opened(engine: Engine) -> None:
 
 
 def test_every_metric_is_known_by_name(db: Session) -> None:
-    attempts.follow(db, make_running(db), [metrics_event(1, loss=1.0, eval_loss=2.0)], 1)
-    attempts.follow(db, make_running(db), [metrics_event(1, rating=1.0, loss=2.0)], 1)
+    attempts.apply_events(db, make_running(db), [metrics_event(1, loss=1.0, eval_loss=2.0)], 1)
+    attempts.apply_events(db, make_running(db), [metrics_event(1, rating=1.0, loss=2.0)], 1)
 
-    assert metric_summaries.keys(db) == ["eval_loss", "loss", "rating"]
+    assert metric_summaries.list_keys(db) == ["eval_loss", "loss", "rating"]
 
 
 def test_a_deleted_run_leaves_no_summary(db: Session, tmp_path: Path) -> None:
     run = make_finished_run(db)
     runs.delete(db, run.id or 0, tmp_path)
 
-    assert metric_summaries.keys(db) == []
+    assert metric_summaries.list_keys(db) == []

@@ -14,7 +14,7 @@ from tests.support.factories import make_running, metrics_event
 
 def told(db: Session, run: Run, *losses: float) -> int:
     steps = range(1, len(losses) + 1)
-    attempts.follow(
+    attempts.apply_events(
         db, run, [metrics_event(s, loss=x) for s, x in zip(steps, losses, strict=True)], 1
     )
     return run.id or 0
@@ -22,7 +22,7 @@ def told(db: Session, run: Run, *losses: float) -> int:
 
 def test_few_points_come_as_they_are(db: Session) -> None:
     run = told(db, make_running(db), 3.0, 2.0, 1.0)
-    curves = metrics.curves(db, [run], ["loss"])
+    curves = metrics.load_curves(db, [run], ["loss"])
 
     assert (curves.x, curves.series[run, "loss"].mean) == ([1, 2, 3], [3.0, 2.0, 1.0])
 
@@ -30,7 +30,7 @@ def test_few_points_come_as_they_are(db: Session) -> None:
 def test_a_spike_survives_in_buckets(db: Session) -> None:
     losses = [1.0] * 500 + [9.0] + [1.0] * 499
     run = told(db, make_running(db), *losses)
-    curves = metrics.curves(db, [run], ["loss"], buckets=10)
+    curves = metrics.load_curves(db, [run], ["loss"], buckets=10)
 
     series = curves.series[run, "loss"]
     assert len(curves.x) <= 11
@@ -41,8 +41,8 @@ def test_a_long_curve_is_the_same_along_its_steps_and_its_tokens(db: Session) ->
     losses = [math.sin(step / 7) for step in range(1000)]
     losses[500] = math.nan
     run = told(db, make_running(db), *losses)
-    by_step = metrics.curves(db, [run], ["loss"], buckets=10)
-    by_tokens = metrics.curves(db, [run], ["loss"], x="tokens", buckets=10)
+    by_step = metrics.load_curves(db, [run], ["loss"], buckets=10)
+    by_tokens = metrics.load_curves(db, [run], ["loss"], x="tokens", buckets=10)
 
     one, other = by_step.series[run, "loss"], by_tokens.series[run, "loss"]
     assert [x * 100 for x in by_step.x] == pytest.approx(by_tokens.x)
@@ -53,8 +53,8 @@ def test_a_long_curve_is_the_same_along_its_steps_and_its_tokens(db: Session) ->
 def test_a_short_curve_beside_a_long_one_is_drawn_where_it_was_told(db: Session) -> None:
     run = make_running(db)
     number = told(db, run, *[1.0] * 1000)
-    attempts.follow(db, run, [metrics_event(1000, eval_loss=2.0)], 2)
-    series = metrics.curves(db, [number], ["loss", "eval_loss"], buckets=10).series
+    attempts.apply_events(db, run, [metrics_event(1000, eval_loss=2.0)], 2)
+    series = metrics.load_curves(db, [number], ["loss", "eval_loss"], buckets=10).series
 
     drawn = series[number, "eval_loss"].mean
     assert [value for value in drawn if value is not None] == [2.0]
@@ -64,7 +64,7 @@ def test_a_short_curve_beside_a_long_one_is_drawn_where_it_was_told(db: Session)
 def test_runs_of_different_length_share_an_axis(db: Session) -> None:
     short = told(db, make_running(db), 3.0)
     long = told(db, make_running(db), 3.0, 2.0)
-    curves = metrics.curves(db, [short, long], ["loss"])
+    curves = metrics.load_curves(db, [short, long], ["loss"])
 
     assert curves.x == [1, 2]
     assert curves.series[short, "loss"].mean == [3.0, None]
@@ -73,38 +73,40 @@ def test_runs_of_different_length_share_an_axis(db: Session) -> None:
 def test_other_axes(db: Session) -> None:
     run = told(db, make_running(db), 3.0, 2.0)
 
-    assert metrics.curves(db, [run], ["loss"], x="tokens").x == [100, 200]
-    assert metrics.curves(db, [run], ["loss"], x="epoch").x == [0.1, 0.2]
-    assert metrics.curves(db, [run], ["loss"], x="seconds").x == [0.5, 1.0]
+    assert metrics.load_curves(db, [run], ["loss"], x="tokens").x == [100, 200]
+    assert metrics.load_curves(db, [run], ["loss"], x="epoch").x == [0.1, 0.2]
+    assert metrics.load_curves(db, [run], ["loss"], x="seconds").x == [0.5, 1.0]
 
 
 def test_nan_is_marked_and_never_drawn(db: Session) -> None:
     run = told(db, make_running(db), 3.0, math.nan, 1.0)
-    series = metrics.curves(db, [run], ["loss"]).series[run, "loss"]
+    series = metrics.load_curves(db, [run], ["loss"]).series[run, "loss"]
 
     assert (series.mean, series.non_finite) == ([3.0, None, 1.0], [2])
 
 
 def test_nothing_told_is_nothing_drawn(db: Session) -> None:
-    assert metrics.curves(db, [make_running(db).id or 0], ["loss"]) == metrics.Curves([], {}, 0)
+    assert metrics.load_curves(db, [make_running(db).id or 0], ["loss"]) == metrics.Curves(
+        [], {}, 0
+    )
 
 
 def test_news_come_once_and_in_order(db: Session) -> None:
     run = told(db, make_running(db), 3.0, math.inf)
-    first, second = metrics.after(db, run, 0)
+    first, second = metrics.load_rows_after(db, run, 0)
 
     assert [first.values, second.values] == [{"loss": 3.0}, {"loss": "inf"}]
-    assert metrics.after(db, run, second.last_id) == []
+    assert metrics.load_rows_after(db, run, second.last_id) == []
 
 
 @pytest.mark.parametrize("x", ["step", "relative_step", "epoch", "tokens", "seconds", "norm"])
 def test_a_part_of_an_axis_is_told_point_by_point(db: Session, x: str) -> None:
     run = make_running(db)
     rows = [metrics_event(step, loss=float(step), norm=float(step)) for step in range(1, 1001)]
-    attempts.follow(db, run, rows, 1)
-    whole = metrics.curves(db, [1], ["loss"], x=x, buckets=2000)
+    attempts.apply_events(db, run, rows, 1)
+    whole = metrics.load_curves(db, [1], ["loss"], x=x, buckets=2000)
     ends = (whole.x[400], whole.x[419])
-    part = metrics.curves(db, [1], ["loss"], x=x, buckets=100, part=ends)
+    part = metrics.load_curves(db, [1], ["loss"], x=x, buckets=100, part=ends)
 
     assert (part.x, part.series[1, "loss"].mean) == (
         whole.x[400:420],
@@ -114,9 +116,9 @@ def test_a_part_of_an_axis_is_told_point_by_point(db: Session, x: str) -> None:
 
 def test_a_relative_step_counts_from_the_runs_own_first(db: Session) -> None:
     late = make_running(db)
-    attempts.follow(db, late, [metrics_event(step, loss=1.0) for step in (50, 51)], 1)
+    attempts.apply_events(db, late, [metrics_event(step, loss=1.0) for step in (50, 51)], 1)
     early = told(db, make_running(db), 3.0, 2.0)
-    curves = metrics.curves(db, [early, 1], ["loss"], x="relative_step")
+    curves = metrics.load_curves(db, [early, 1], ["loss"], x="relative_step")
 
     assert (curves.x, curves.offsets) == ([0, 1], {2: -1, 1: -50})
 
@@ -126,7 +128,7 @@ def test_the_time_of_day_is_that_of_the_first_step(db: Session) -> None:
     run.first_step_at = datetime(2026, 11, 1, tzinfo=UTC)
     number = told(db, run, 3.0)
 
-    assert metrics.curves(db, [number], ["loss"], x="wall").x == [
+    assert metrics.load_curves(db, [number], ["loss"], x="wall").x == [
         datetime(2026, 11, 1, tzinfo=UTC).timestamp() + 0.5
     ]
 
@@ -134,8 +136,8 @@ def test_the_time_of_day_is_that_of_the_first_step(db: Session) -> None:
 def test_a_metric_is_drawn_along_another_where_both_were_told(db: Session) -> None:
     run = make_running(db)
     rows = [metrics_event(1, loss=3.0, norm=5.0), metrics_event(2, loss=2.0, norm=4.0)]
-    attempts.follow(db, run, [*rows, metrics_event(3, loss=1.0)], 1)
-    curves = metrics.curves(db, [run.id or 0], ["loss"], x="norm")
+    attempts.apply_events(db, run, [*rows, metrics_event(3, loss=1.0)], 1)
+    curves = metrics.load_curves(db, [run.id or 0], ["loss"], x="norm")
 
     assert (curves.x, curves.series[run.id or 0, "loss"].mean) == ([4.0, 5.0], [2.0, 3.0])
 
@@ -147,8 +149,8 @@ def test_runs_that_learn_at_different_speeds_share_buckets_of_tokens(db: Session
             metrics_event(step, loss=float(step)).model_copy(update={"tokens": step * each})
             for step in range(1, 1001)
         ]
-        attempts.follow(db, run, rows, 1)
-    curves = metrics.curves(db, [1, 2], ["loss"], x="tokens", buckets=10)
+        attempts.apply_events(db, run, rows, 1)
+    curves = metrics.load_curves(db, [1, 2], ["loss"], x="tokens", buckets=10)
     means = {run: curves.series[run, "loss"].mean for run in (1, 2)}
 
     assert len(curves.x) <= 11
@@ -159,12 +161,14 @@ def test_runs_that_learn_at_different_speeds_share_buckets_of_tokens(db: Session
 def test_the_first_broken_step_is_told_on_every_axis(db: Session) -> None:
     run = told(db, make_running(db), 3.0, math.nan, math.nan)
 
-    assert metrics.curves(db, [run], ["loss"], x="tokens").series[run, "loss"].first_broken == 2
+    assert (
+        metrics.load_curves(db, [run], ["loss"], x="tokens").series[run, "loss"].first_broken == 2
+    )
 
 
 def test_what_several_runs_tell_comes_by_run(db: Session) -> None:
     first, second = told(db, make_running(db), 3.0), told(db, make_running(db), 2.0)
-    found = metrics.told(db, [first, second], 0)
+    found = metrics.load_rows_by_run(db, [first, second], 0)
 
     assert {run: [row.values for row in rows] for run, rows in found.items()} == {
         first: [{"loss": 3.0}],

@@ -11,7 +11,7 @@ from studio.db.session import open_engine, unit_of_work
 from studio.db.states import RunStatus
 from studio.errors import ConflictError, InvalidError, StudioError, UnavailableError
 from studio.services.operations import backup_format, backups, home, restores
-from studio.services.operations.backups import Choice
+from studio.services.operations.backups import BackupOptions
 from studio.services.runs import attempts, runs
 from studio.settings import Settings
 from tests.support.factories import make_finished_run, make_running
@@ -23,12 +23,12 @@ def quiet(_bytes: int) -> None:
 
 def made(settings: Settings, name: str = "b.zip", **choice: bool) -> Path:
     to = settings.home.parent / name
-    backups.make(settings, to, Choice(packed=to.suffix == ".zip", **choice), quiet)
+    backups.create(settings, to, BackupOptions(packed=to.suffix == ".zip", **choice), quiet)
     return to
 
 
 def brought_back(backup: Path, into: Path, *, force: bool = False) -> Settings:
-    with backup_format.reading(backup) as source:
+    with backup_format.open_backup(backup) as source:
         restores.restore(source, into, force=force, watch=quiet)
     return Settings(home=into)
 
@@ -109,7 +109,7 @@ def test_a_backup_never_takes_the_place_of_another(filled: Settings) -> None:
 
 def test_a_backup_inside_the_home_is_refused(filled: Settings) -> None:
     with pytest.raises(InvalidError, match="lost together with it"):
-        backups.make(filled, filled.home / "b.zip", Choice(), quiet)
+        backups.create(filled, filled.home / "b.zip", BackupOptions(), quiet)
 
 
 def test_a_flipped_bit_is_found_and_nothing_is_touched(filled: Settings, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_home_with_something_in_it_is_kept(filled: Settings, tmp_path: Path) -
 def test_what_a_killed_restore_left_is_taken_away(engine: Engine, filled: Settings) -> None:
     (filled.home / ".restoring" / "new").mkdir(parents=True)
     before = rows(filled)
-    home.tidy(engine, filled)
+    home.cleanup(engine, filled)
 
     assert not (filled.home / ".restoring").exists()
     assert rows(filled) == before
@@ -193,7 +193,7 @@ def test_force_sets_aside_what_was_there(filled: Settings, tmp_path: Path) -> No
     before = content(other)
     brought_back(backup, other, force=True)
 
-    (aside,) = restores.replaced(other)
+    (aside,) = restores.list_replaced(other)
     assert content(aside) == before
     assert (other / "runs/1/events.jsonl").read_text() == "events.jsonl" * 1000
 
@@ -236,7 +236,7 @@ def test_a_restore_cut_off_is_carried_out_at_the_next_start(
         (decided / "in" / "runs").replace(cut / "runs")
     home.open_home(Settings(home=cut)).dispose()
 
-    (aside,) = restores.replaced(cut)
+    (aside,) = restores.list_replaced(cut)
     assert {name: data for name, data in content(cut).items() if aside.name not in name} == expected
     assert not decided.exists()
 
@@ -258,7 +258,7 @@ def db_run(engine: Engine, settings: Settings) -> tuple[Settings, int]:
     """Pretend that this very process trains a run."""
     with unit_of_work(engine) as db:
         run = make_running(db)
-        attempts.launched(run, "1@1.0@boot")
+        attempts.record_process(run, "1@1.0@boot")
     return settings, run.id or 0
 
 
@@ -269,7 +269,7 @@ def test_rows_deleted_meanwhile_make_no_backup(filled: Settings, engine: Engine)
             db.connection().execute(text("DELETE FROM dataset"))
 
     with pytest.raises(ConflictError, match="Data set 1 was deleted while it was copied"):
-        backups.make(filled, filled.home.parent / "b.zip", Choice(), delete)
+        backups.create(filled, filled.home.parent / "b.zip", BackupOptions(), delete)
 
     assert list(filled.home.parent.glob("*b.zip")) == []
     assert list(filled.home.parent.glob(".new-*")) == []
@@ -277,4 +277,4 @@ def test_rows_deleted_meanwhile_make_no_backup(filled: Settings, engine: Engine)
 
 def test_no_studio_no_backup(tmp_path: Path) -> None:
     with pytest.raises(StudioError, match="There is no studio in"):
-        backups.make(Settings(home=tmp_path / "none"), tmp_path / "b.zip", Choice(), quiet)
+        backups.create(Settings(home=tmp_path / "none"), tmp_path / "b.zip", BackupOptions(), quiet)

@@ -13,8 +13,8 @@ MOUNTS = {"/": "ext4", "/mnt": "nfs4", "/mnt/disk": "xfs"}
 
 
 def test_an_sqlite_that_can_lose_a_database_is_told() -> None:
-    assert health_checks.sqlite((3, 40, 1)).good is False
-    assert health_checks.sqlite((3, 53, 4)).good is True
+    assert health_checks.check_sqlite((3, 40, 1)).good is False
+    assert health_checks.check_sqlite((3, 53, 4)).good is True
 
 
 @pytest.mark.parametrize(
@@ -27,20 +27,23 @@ def test_a_network_file_system_is_told(
     home = tmp_path / place.removeprefix("/")
     home.mkdir(parents=True)
     mounts = {str(tmp_path / mount.removeprefix("/")): name for mount, name in MOUNTS.items()}
-    found = health_checks.file_system(home, mounts)
+    found = health_checks.check_file_system(home, mounts)
 
     assert (found.good, f"({kind})" in found.text) == (good, True)
 
 
 def test_a_disk_nearly_full_is_told(tmp_path: Path) -> None:
-    assert [health_checks.room(tmp_path, free).good for free in (10**9, 10**11)] == [False, True]
+    assert [health_checks.check_free_space(tmp_path, free).good for free in (10**9, 10**11)] == [
+        False,
+        True,
+    ]
 
 
 def test_a_home_that_others_can_open_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    assert health_checks.access(tmp_path).text.endswith(f"chmod 700 {tmp_path}")
+    assert health_checks.check_permissions(tmp_path).text.endswith(f"chmod 700 {tmp_path}")
     tmp_path.chmod(0o700)
-    assert health_checks.access(tmp_path).good is True
+    assert health_checks.check_permissions(tmp_path).good is True
 
 
 def test_a_clock_that_was_set_back_is_told(tmp_path: Path) -> None:
@@ -48,13 +51,17 @@ def test_a_clock_that_was_set_back_is_told(tmp_path: Path) -> None:
     database.touch()
     os.utime(database, times=(later := (now + timedelta(hours=3)).timestamp(), later))
 
-    assert health_checks.clock(database, now).text.startswith("the clock is 180 minutes behind")
-    assert health_checks.clock(database, now + timedelta(hours=3)).good is True
+    assert health_checks.check_clock(database, now).text.startswith(
+        "the clock is 180 minutes behind"
+    )
+    assert health_checks.check_clock(database, now + timedelta(hours=3)).good is True
 
 
 def test_a_good_home_is_found_good(settings: Settings) -> None:
     told = {
-        one.text: one.good for one in health_checks.of_home(settings) if "free for" not in one.text
+        one.text: one.good
+        for one in health_checks.check_home(settings)
+        if "free for" not in one.text
     }
 
     assert set(told.values()) == {True}, told

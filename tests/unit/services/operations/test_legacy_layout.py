@@ -39,7 +39,7 @@ def test_files_are_moved_when_a_home_is_opened(
         version = versions.get(db, 1, 1)
     again.dispose()
     assert sorted(path.name for path in older.iterdir()) == ["1", "validation-original.jsonl"]
-    train, validation = versions.files(settings.datasets, version)
+    train, validation = versions.row_files(settings.datasets, version)
     assert validation is not None
     parts = (("train.jsonl", train), ("validation.jsonl", validation))
     assert version.sha256 == hash_of(parts)
@@ -56,23 +56,23 @@ def test_a_move_that_was_cut_off_goes_on(engine: Engine, settings: Settings, old
     (older / "1").mkdir()
     (older / "train.jsonl").replace(older / "1" / "train.jsonl")
 
-    legacy_layout.renew(engine, settings.datasets)
+    legacy_layout.migrate(engine, settings.datasets)
 
     assert sorted(path.name for path in (older / "1").iterdir()) == [
         "train.jsonl",
         "validation.jsonl",
     ]
-    assert not legacy_layout.is_old(engine)
+    assert not legacy_layout.needs_migration(engine)
 
 
 @pytest.mark.usefixtures("older")
 def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: Settings) -> None:
-    legacy_layout.renew(engine, settings.datasets)
+    legacy_layout.migrate(engine, settings.datasets)
     with unit_of_work(engine) as db:
         version = versions.get(db, 1, 1)
         known, version.sha256 = version.sha256, ""
 
-    legacy_layout.renew(engine, settings.datasets)
+    legacy_layout.migrate(engine, settings.datasets)
 
     with read_session(engine) as db:
         assert versions.get(db, 1, 1).sha256 == known
@@ -81,10 +81,10 @@ def test_a_move_that_was_done_but_not_noted_is_noted(engine: Engine, settings: S
 def test_rows_to_measure_on_outlive_another_reading(
     engine: Engine, settings: Settings, older: Path
 ) -> None:
-    legacy_layout.renew(engine, settings.datasets)
+    legacy_layout.migrate(engine, settings.datasets)
 
     with read_session(engine) as db:
-        found = pending_datasets.validation(settings.datasets, db.get_one(Dataset, 1))
+        found = pending_datasets.validation_source(settings.datasets, db.get_one(Dataset, 1))
     assert found is not None
     assert found.path == older / "validation-original.jsonl"
 

@@ -6,7 +6,7 @@ import pytest
 
 from studio.hardware import OPTIONAL_PACKAGES, Gpu, Hardware
 from studio.services.precision import recommendation
-from studio.services.precision.incompatibilities import Refusal, refusals
+from studio.services.precision.incompatibilities import Refusal, check
 from studio.weights.model_facts import ModelFacts
 from tests.support.factories import make_recipe
 
@@ -26,11 +26,11 @@ ODD = replace(EVEN, odd_layers=("a.weight", "b.weight", "c.weight", "d.weight"))
 
 @pytest.mark.parametrize("machine", [PROCESSOR, H100], ids=lambda one: one.title)
 def test_a_model_of_even_sides_is_not_refused(machine: Hardware) -> None:
-    assert refusals(make_recipe(precision="fp8", **FULL), EVEN, machine) == []
+    assert check(make_recipe(precision="fp8", **FULL), EVEN, machine) == []
 
 
 def test_layers_of_odd_sides_are_refused_by_name_with_a_repair() -> None:
-    assert refusals(make_recipe(precision="fp8", **FULL), ODD, H100) == [
+    assert check(make_recipe(precision="fp8", **FULL), ODD, H100) == [
         Refusal(
             message="float8 mixed cannot multiply a.weight, b.weight, c.weight and 1 more: "
             "a product of 8 bits takes no layer whose sides are not multiples of 16.",
@@ -42,12 +42,12 @@ def test_layers_of_odd_sides_are_refused_by_name_with_a_repair() -> None:
 
 
 def test_odd_sides_matter_to_no_other_precision() -> None:
-    assert refusals(make_recipe(precision="bf16", **FULL), ODD, H100) == []
+    assert check(make_recipe(precision="bf16", **FULL), ODD, H100) == []
 
 
 def test_without_the_package_it_is_refused_with_a_repair() -> None:
     bare = replace(H100, packages=frozenset())
-    (found,) = refusals(make_recipe(precision="fp8", **FULL), EVEN, bare)
+    (found,) = check(make_recipe(precision="fp8", **FULL), EVEN, bare)
 
     assert (found.message, found.repair) == (
         (
@@ -59,7 +59,7 @@ def test_without_the_package_it_is_refused_with_a_repair() -> None:
 
 
 def test_beside_an_adapter_it_is_refused_with_a_repair() -> None:
-    (found,) = refusals(make_recipe(precision="fp8"), EVEN, H100)
+    (found,) = check(make_recipe(precision="fp8"), EVEN, H100)
 
     assert (found.message, found.repair) == (
         "float8 mixed is about the weights trained, and an adapter's are float32.",
@@ -69,6 +69,6 @@ def test_beside_an_adapter_it_is_refused_with_a_repair() -> None:
 
 @pytest.mark.parametrize("machine", [PROCESSOR, H100], ids=lambda one: one.title)
 def test_it_is_never_what_we_would_choose(machine: Hardware) -> None:
-    chosen = recommendation.advise(make_recipe(precision="fp8", **FULL), EVEN, machine).mode
+    chosen = recommendation.recommend(make_recipe(precision="fp8", **FULL), EVEN, machine).mode
 
     assert chosen.name == "bf16"

@@ -23,46 +23,46 @@ def probes(db: Session) -> list[Task]:
 
 
 def measured(db: Session, machine: Hardware, **seconds: float) -> Hardware:
-    matmul_speeds.ask(db, machine)
+    matmul_speeds.enqueue(db, machine)
     probe = probes(db)[-1]
     probe.result = {"seconds": {"float32": 0.01, "bfloat16": 0.08, "float16": 0.1} | seconds}
     task_lifecycle.close(probe, TaskStatus.SUCCEEDED)
     db.flush()
-    return matmul_speeds.with_measured(db, machine)
+    return matmul_speeds.with_measured_speeds(db, machine)
 
 
 def test_a_machine_is_measured_once(db: Session, settings: Settings) -> None:
-    matmul_speeds.ask(db, MACHINE)
-    matmul_speeds.ask(db, MACHINE)
+    matmul_speeds.enqueue(db, MACHINE)
+    matmul_speeds.enqueue(db, MACHINE)
     measured(db, MACHINE)
-    tasks.tidy(db, settings.chores)
-    matmul_speeds.ask(db, MACHINE)
+    tasks.cleanup(db, settings.chores)
+    matmul_speeds.enqueue(db, MACHINE)
 
     assert len(probes(db)) == 1
 
 
 @pytest.mark.parametrize("status", [TaskStatus.FAILED, TaskStatus.CANCELLED])
 def test_a_measurement_that_came_to_nothing_is_made_again(db: Session, status: TaskStatus) -> None:
-    matmul_speeds.ask(db, MACHINE)
+    matmul_speeds.enqueue(db, MACHINE)
     task_lifecycle.close(probes(db)[0], status)
-    matmul_speeds.ask(db, MACHINE)
+    matmul_speeds.enqueue(db, MACHINE)
 
     assert [one.status for one in probes(db)] == [status, TaskStatus.QUEUED]
-    assert matmul_speeds.with_measured(db, MACHINE) == MACHINE
+    assert matmul_speeds.with_measured_speeds(db, MACHINE) == MACHINE
 
 
 @pytest.mark.parametrize("change", [{"processor": "Q"}, {"cores": 4}, {"torch": "2.14"}])
 def test_another_machine_is_measured_by_itself(db: Session, change: dict[str, object]) -> None:
     other = replace(MACHINE, **change)  # type: ignore[arg-type] # one field each
     measured(db, MACHINE)
-    matmul_speeds.ask(db, other)
+    matmul_speeds.enqueue(db, other)
 
     assert len(probes(db)) == 2
-    assert matmul_speeds.with_measured(db, other).product_times == {}
+    assert matmul_speeds.with_measured_speeds(db, other).product_times == {}
 
 
 def test_nothing_is_measured_where_nothing_can_train(db: Session) -> None:
-    matmul_speeds.ask(db, replace(MACHINE, torch=""))
+    matmul_speeds.enqueue(db, replace(MACHINE, torch=""))
 
     assert probes(db) == []
 
@@ -99,6 +99,6 @@ def test_what_was_measured_counts_more_than_what_the_processor_says(
 def test_pages_are_told_what_was_measured_here(db: Session) -> None:
     measured(db, detect())
 
-    assert workers.machine(db).product_times == pytest.approx(
+    assert workers.training_hardware(db).product_times == pytest.approx(
         {"float32": 1, "bfloat16": 8, "float16": 10}
     )

@@ -11,7 +11,7 @@ from studio.services import experiments
 from studio.services.precision import recommendation
 from studio.services.runs import runs
 from studio.services.sweeps import sweeps
-from studio.services.sweeps.sweep_preview import Plan
+from studio.services.sweeps.sweep_preview import SweepPlan
 from tests.support.factories import MACHINES, connect_worker, make_recipe
 
 RECOMMENDED = [("plain", "fp32"), ("amx", "bf16"), ("t4", "fp16")]
@@ -33,11 +33,11 @@ def test_the_machine_of_the_worker_decides(db: Session, machine: str, mode: str)
 
     assert (run.recipe.precision, experiment_of(db, run).recipe.precision) == (mode, mode)
     assert MACHINES[machine].title in run.precision_reason
-    assert recommendation.GUESS not in run.precision_reason
+    assert recommendation.NO_WORKER_NOTE not in run.precision_reason
 
 
 def test_without_a_worker_the_reason_says_that_it_is_a_guess(db: Session) -> None:
-    assert submitted(db).precision_reason.endswith(recommendation.GUESS)
+    assert submitted(db).precision_reason.endswith(recommendation.NO_WORKER_NOTE)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -77,8 +77,8 @@ def test_a_run_tried_again_keeps_its_precision(db: Session) -> None:
     connect_worker(db, "plain")
     first = submitted(db)
     connect_worker(db, "t4")
-    again = runs.again(db, first.id or 0, {"optimisation": {"seed": 1}})
-    other = runs.again(db, first.id or 0, {"precision": "fp16"})
+    again = runs.resubmit(db, first.id or 0, {"optimisation": {"seed": 1}})
+    other = runs.resubmit(db, first.id or 0, {"precision": "fp16"})
 
     assert (again.recipe.precision, again.precision_reason) == ("fp32", first.precision_reason)
     assert (other.recipe.precision, other.precision_reason) == ("fp16", "")
@@ -87,12 +87,14 @@ def test_a_run_tried_again_keeps_its_precision(db: Session) -> None:
 def test_all_runs_of_a_sweep_have_one_precision(db: Session) -> None:
     connect_worker(db, "plain")
     experiment = experiment_of(db, submitted(db))
-    plan = Plan(space={"optimisation.seed": Values(values=[1, 2])}, strategy="grid", parallel=2)
+    plan = SweepPlan(
+        space={"optimisation.seed": Values(values=[1, 2])}, strategy="grid", parallel=2
+    )
     sweep = sweeps.create(db, experiment, plan)
     connect_worker(db, "t4")
     sweeps.advance(db, sweep.id or 0)
 
-    made = sweeps.runs_of(db, sweep.id or 0)
+    made = sweeps.list_runs(db, sweep.id or 0)
     assert [run.recipe.precision for run in made] == ["fp32", "fp32"]
     assert {run.precision_reason for run in made} == {experiment.precision_reason}
 
@@ -100,7 +102,7 @@ def test_all_runs_of_a_sweep_have_one_precision(db: Session) -> None:
 def test_the_machine_that_trains_has_the_last_word(db: Session) -> None:
     connect_worker(db, "plain")
     run = submitted(db)
-    runs.confirm_precision(db, run, MACHINES["t4"])
+    runs.recheck_precision(db, run, MACHINES["t4"])
 
     assert run.recipe.precision == "fp16"
     assert run.precision_reason.startswith("float16 mixed: Tesla T4")
@@ -117,7 +119,7 @@ def test_a_choice_of_a_user_and_a_run_that_has_begun_stay(
     connect_worker(db, "amx")
     run = submitted(db, precision=precision)
     run.attempt = attempt
-    runs.confirm_precision(db, run, MACHINES["t4"])
+    runs.recheck_precision(db, run, MACHINES["t4"])
 
     assert run.recipe.precision == "bf16"
 

@@ -8,8 +8,8 @@ from studio.hardware import Hardware
 from studio.methods import AnyRecipe
 from studio.recipe.precision import PrecisionName
 from studio.services.precision import precision_warnings
-from studio.services.precision.incompatibilities import Refusal, refusals
-from studio.services.precision.number_formats import plan
+from studio.services.precision.incompatibilities import Refusal, check
+from studio.services.precision.number_formats import plan_dtypes
 from studio.weights import family_limits
 from studio.weights.model_facts import ModelFacts
 from studio.weights.weight_samples import Spread
@@ -36,13 +36,13 @@ def beside(base_dtype: str, precision: PrecisionName = "bf16") -> AnyRecipe:
 
 
 def only(recipe: AnyRecipe, facts: ModelFacts = MODEL, hardware: Hardware = HERE) -> Refusal:
-    (found,) = refusals(recipe, facts, hardware)
+    (found,) = check(recipe, facts, hardware)
     return found
 
 
 @pytest.mark.parametrize("kind", ["int8", "nf4"])
 def test_a_sound_model_is_not_refused(kind: str) -> None:
-    assert refusals(beside(kind), MODEL, HERE) == []
+    assert check(beside(kind), MODEL, HERE) == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_sound_model_is_not_refused(kind: str) -> None:
 def test_a_plan_counts_the_bytes_of_a_quantised_model(
     kind: str, precision: PrecisionName, expected: int
 ) -> None:
-    sizes = plan(beside(kind, precision), MODEL).sizes
+    sizes = plan_dtypes(beside(kind, precision), MODEL).sizes
 
     assert sizes is not None
     assert sizes.weights == expected
@@ -75,7 +75,7 @@ def test_a_plan_counts_the_bytes_of_a_quantised_model(
 def test_a_plan_says_what_is_quantised_and_what_it_computes_in(
     kind: str, precision: PrecisionName, expected: tuple[str, str | None, str]
 ) -> None:
-    told = plan(beside(kind, precision), MODEL)
+    told = plan_dtypes(beside(kind, precision), MODEL)
 
     assert (told.weights, told.rest, told.compute) == expected
     assert told.trained == "float32"
@@ -113,7 +113,7 @@ def test_weights_beyond_float16_are_refused_in_8_bits_and_taken_in_4() -> None:
 
     assert found.message.endswith("8-bit (LLM.int8) weights are made of float16.")
     assert found.repair == NATIVE
-    assert refusals(beside("nf4"), wide, HERE) == []
+    assert check(beside("nf4"), wide, HERE) == []
 
 
 @pytest.mark.parametrize("kind", ["native", "nf4"])
@@ -129,7 +129,7 @@ def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
     found = only(beside("nf4"), replace(MODEL, family=family))
 
     assert found.message.startswith(f"{family} models read weights past their layers")
-    assert refusals(beside("native"), replace(MODEL, family=family), HERE) == []
+    assert check(beside("native"), replace(MODEL, family=family), HERE) == []
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_family_that_reads_past_its_layers_is_not_packed(family: str) -> None:
     ],
 )
 def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) -> None:
-    assert list(precision_warnings.of(beside(kind), MODEL)) == [
+    assert list(precision_warnings.list_warnings(beside(kind), MODEL)) == [
         (
             f"{measured} of their size (root mean square over a sample of this model's): "
             "it starts a little worse than it was saved."
@@ -149,4 +149,4 @@ def test_what_rounding_costs_is_told_with_its_measure(kind: str, measured: str) 
 
 
 def test_nothing_is_told_of_rounding_that_was_not_measured() -> None:
-    assert list(precision_warnings.of(beside("nf4"), replace(MODEL, rounding={}))) == []
+    assert list(precision_warnings.list_warnings(beside("nf4"), replace(MODEL, rounding={}))) == []

@@ -13,8 +13,8 @@ from studio.methods import RECIPES, AnyRecipe
 from studio.recipe.dotted_keys import merge
 from studio.recipe.precision import PRECISIONS, Precision
 from studio.services.precision import recommendation
-from studio.services.precision.incompatibilities import Refusal, refusals
-from studio.services.precision.number_formats import plan
+from studio.services.precision.incompatibilities import Refusal, check
+from studio.services.precision.number_formats import plan_dtypes
 from studio.weights import family_limits
 from studio.weights.cast_error import Cast
 from studio.weights.model_facts import ModelFacts
@@ -76,7 +76,7 @@ def mixed(*layers: str) -> ModelFacts:
 
 
 def only_refusal(recipe: AnyRecipe, facts: ModelFacts, hardware: Hardware = H100) -> Refusal:
-    (found,) = refusals(recipe, facts, hardware)
+    (found,) = check(recipe, facts, hardware)
     return found
 
 
@@ -85,7 +85,7 @@ def repaired(recipe: AnyRecipe, found: Refusal) -> AnyRecipe:
 
 
 def warnings(recipe: AnyRecipe, facts: ModelFacts) -> tuple[str, ...]:
-    return recommendation.advise(recipe, facts, H100).warnings
+    return recommendation.recommend(recipe, facts, H100).warnings
 
 
 def test_weights_beyond_float16_are_refused_there() -> None:
@@ -111,7 +111,7 @@ def test_weights_beyond_float16_are_refused_in_a_frozen_model_too() -> None:
 
 
 def test_weights_beyond_float16_train_in_bfloat16() -> None:
-    assert refusals(make_recipe(precision="bf16"), overflowing(), H100) == []
+    assert check(make_recipe(precision="bf16"), overflowing(), H100) == []
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_family_in_doubt_is_warned_of_and_not_refused() -> None:
     recipe = make_recipe(precision="fp16")
     facts = model("float16", family="opt")
 
-    assert (refusals(recipe, facts, H100), warnings(recipe, facts)) == (
+    assert (check(recipe, facts, H100), warnings(recipe, facts)) == (
         [],
         (
             (
@@ -175,7 +175,7 @@ def test_layers_in_float64_are_named_and_refused_in_sixteen_bits() -> None:
 def test_layers_in_float64_are_rounded_to_float32_with_a_word() -> None:
     recipe = make_recipe(precision="fp32")
 
-    assert refusals(recipe, mixed("a"), H100) == []
+    assert check(recipe, mixed("a"), H100) == []
     assert warnings(recipe, mixed("a")) == (
         "The weights are stored in several formats: 90.0 % float32, 10.0 % float64.",
         (
@@ -189,7 +189,7 @@ def test_a_frozen_model_in_float16_computes_in_bfloat16() -> None:
     """The adapter beside it is float32, so nothing that learns is narrow."""
     recipe = make_recipe(precision="bf16", adapter=HALF)
 
-    assert refusals(recipe, model("float16"), H100) == []
+    assert check(recipe, model("float16"), H100) == []
 
 
 def test_no_row_offers_what_never_trained() -> None:
@@ -225,11 +225,11 @@ def test_every_repair_mends(
 ) -> None:
     recipe = make_recipe(precision=precision, adapter={"kind": adapter})
     again = [
-        refusals(repaired(recipe, one), facts, hardware)
-        for one in refusals(recipe, facts, hardware)
+        check(repaired(recipe, one), facts, hardware)
+        for one in check(recipe, facts, hardware)
         if one.repair
     ]
-    unmended = [one for one in refusals(recipe, facts, hardware) if not one.repair]
+    unmended = [one for one in check(recipe, facts, hardware) if not one.repair]
 
     assert ([one for one in again if one], unmended) == ([], [])
 
@@ -257,7 +257,7 @@ def test_every_repair_mends(
 def test_advice_follows_hardware_model_and_method(
     hardware: Hardware, facts: ModelFacts, changes: dict[str, Any], name: str
 ) -> None:
-    assert recommendation.advise(make_recipe(**changes), facts, hardware).mode.name == name
+    assert recommendation.recommend(make_recipe(**changes), facts, hardware).mode.name == name
 
 
 AMX = Hardware(processor="An AMX processor", cores=2, memory_bytes=2**30, native_bf16=True)
@@ -304,7 +304,7 @@ def test_advice_for_each_machine_and_saved_format(
     hardware: Hardware, saved: str, full: str, lora: str, reason: str
 ) -> None:
     advised = {
-        kind: recommendation.advise(make_recipe(adapter={"kind": kind}), model(saved), hardware)
+        kind: recommendation.recommend(make_recipe(adapter={"kind": kind}), model(saved), hardware)
         for kind in ("full", "lora")
     }
 
@@ -317,7 +317,7 @@ def test_advice_for_each_machine_and_saved_format(
 
 def test_full_and_lora_differ_only_with_a_reason_for_each() -> None:
     whole, adapter = (
-        recommendation.advise(make_recipe(adapter={"kind": kind}), model(), T4).sentence
+        recommendation.recommend(make_recipe(adapter={"kind": kind}), model(), T4).sentence
         for kind in ("full", "lora")
     )
 
@@ -327,7 +327,7 @@ def test_full_and_lora_differ_only_with_a_reason_for_each() -> None:
 
 def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
     found = {
-        recommendation.advise(
+        recommendation.recommend(
             make_recipe(adapter={"kind": kind}), model("float16", family=name), one
         ).mode.name
         for kind in ("full", "lora")
@@ -339,7 +339,7 @@ def test_a_family_that_may_overflow_is_never_advised_float16() -> None:
 
 
 def test_advice_names_its_evidence() -> None:
-    said = recommendation.advise(make_recipe(), model(family="gemma3"), T4).sentence
+    said = recommendation.recommend(make_recipe(), model(family="gemma3"), T4).sentence
 
     assert said == (
         "float32: Tesla T4 lacks bfloat16, and in float16 its activations reach about 800,000, "
@@ -418,14 +418,14 @@ def test_a_recurrence_is_warned_of_in_sixteen_bits() -> None:
 @pytest.mark.parametrize("mode", PRECISIONS.values(), ids=PRECISIONS)
 def test_a_plan_adds_up_to_the_row(mode: Precision) -> None:
     """Of a full fine-tune with AdamW, the parts are what the table says of a parameter."""
-    planned = plan(make_recipe(precision=mode.name, **FULL), model())
+    planned = plan_dtypes(make_recipe(precision=mode.name, **FULL), model())
 
     assert planned.sizes is not None
     assert planned.sizes.total == mode.bytes_per_parameter * 1000
 
 
 def test_a_plan_of_an_adapter_keeps_the_model_as_it_is() -> None:
-    planned = plan(make_recipe(adapter={"kind": "lora", "r": 2}), model("float16"))
+    planned = plan_dtypes(make_recipe(adapter={"kind": "lora", "r": 2}), model("float16"))
 
     assert (planned.weights, planned.trained, planned.compute, planned.trained_parameters) == (
         "float16",
@@ -440,18 +440,22 @@ def test_a_plan_of_an_adapter_keeps_the_model_as_it_is() -> None:
 def test_a_plan_counts_the_batches_added_up() -> None:
     batches = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 8}
 
-    assert plan(make_recipe(optimisation=batches), model()).effective_batch == 32
+    assert plan_dtypes(make_recipe(optimisation=batches), model()).effective_batch == 32
 
 
 def test_a_plan_of_an_unseen_model_leaves_its_sizes_open() -> None:
-    planned = plan(make_recipe(), ModelFacts())
+    planned = plan_dtypes(make_recipe(), ModelFacts())
 
     assert (planned.parameters, planned.sizes) == (None, None)
 
 
 def test_facts_are_read_again_when_a_file_changes(tmp_path: Path) -> None:
-    before = recommendation.facts(safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])}))
-    after = recommendation.facts(safetensors_folders.write(tmp_path, {"a": ("F32", [1.0, 2.0])}))
+    before = recommendation.read_model_facts(
+        safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])})
+    )
+    after = recommendation.read_model_facts(
+        safetensors_folders.write(tmp_path, {"a": ("F32", [1.0, 2.0])})
+    )
 
     assert (before.parameters, after.parameters) == (1, 2)
 
@@ -459,28 +463,28 @@ def test_facts_are_read_again_when_a_file_changes(tmp_path: Path) -> None:
 def test_facts_are_kept_while_nothing_changes(tmp_path: Path) -> None:
     folder = safetensors_folders.write(tmp_path, {"a": ("F32", [1.0])})
 
-    assert recommendation.facts(folder) is recommendation.facts(folder)
+    assert recommendation.read_model_facts(folder) is recommendation.read_model_facts(folder)
 
 
 def test_a_hub_model_that_was_never_fetched_is_unknown(db: Session) -> None:
-    assert recommendation.facts_of(db, "nobody/has-this-model") == ModelFacts()
+    assert recommendation.load_model_facts(db, "nobody/has-this-model") == ModelFacts()
 
 
 def test_a_name_the_hub_never_gives_is_refused(db: Session) -> None:
     with pytest.raises(InvalidError, match="is no name the hub gives"):
-        recommendation.facts_of(db, "owner/name.git")
+        recommendation.load_model_facts(db, "owner/name.git")
 
 
 def test_a_folder_that_cannot_be_read_is_told(db: Session) -> None:
     with pytest.raises(InvalidError, match=r"cannot be read: File name too long\."):
-        recommendation.facts_of(db, f"/{'a' * 300}")
+        recommendation.load_model_facts(db, f"/{'a' * 300}")
 
 
 @pytest.mark.parametrize(("precision", "saved"), [("fp16", "bfloat16"), ("bf16", "float16")])
 def test_layer_norms_on_a_processor_refuse_the_other_16_bits(precision: str, saved: str) -> None:
     recipe = make_recipe(precision=precision, adapter={"kind": "lora", "base_dtype": saved})
-    found = refusals(recipe, model("float32", family="gpt2"), PROCESSOR)
+    found = check(recipe, model("float32", family="gpt2"), PROCESSOR)
 
     assert found[0].message.startswith("gpt2 models cannot compute in")
     assert found[0].repair
-    assert refusals(recipe, model("float32", family="gpt2"), H100) == []
+    assert check(recipe, model("float32", family="gpt2"), H100) == []

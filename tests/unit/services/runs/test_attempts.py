@@ -23,11 +23,11 @@ from studio.protocols.events import (
 )
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs
-from studio.services.runs.attempts import LeaseLostError, Owner
-from studio.services.tasks.exit_diagnosis import End
+from studio.services.runs.attempts import AttemptOwner, LeaseLostError
+from studio.services.tasks.exit_diagnosis import ProcessExit
 from tests.support.factories import make_run, make_running, metrics_event
 
-KILLED = End(exit_code=-9)
+KILLED = ProcessExit(exit_code=-9)
 BEGUN = Started(total_steps=10, resolved={})
 
 
@@ -35,14 +35,14 @@ def claimed(db: Session, worker: str = "w") -> Run:
     """Claim the next run, and have it say that it trains."""
     run = queue.claim(db, worker, slots=100)
     assert run is not None
-    attempts.launched(run, "7@1.0@boot")
-    attempts.follow(db, run, [BEGUN], run.events_offset + 1)
+    attempts.record_process(run, "7@1.0@boot")
+    attempts.apply_events(db, run, [BEGUN], run.events_offset + 1)
     return run
 
 
 def test_events_become_numbers(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(
+    attempts.apply_events(
         db, run, [metrics_event(1, loss=2.5, grad_norm=1.0), metrics_event(2, loss=2.0)], 99
     )
     db.flush()
@@ -61,7 +61,7 @@ def test_events_become_numbers(db: Session) -> None:
 def test_nan_is_kept_as_nan(engine: Engine) -> None:
     with unit_of_work(engine) as db:
         run_id = make_running(db).id or 0
-        attempts.follow(db, runs.get(db, run_id), [metrics_event(1, loss=math.nan)], 1)
+        attempts.apply_events(db, runs.get(db, run_id), [metrics_event(1, loss=math.nan)], 1)
 
     with read_session(engine) as db:
         metric = db.exec(select(Metric)).one()
@@ -72,7 +72,7 @@ def test_nan_is_kept_as_nan(engine: Engine) -> None:
 def test_a_run_starts_when_its_trainer_is_built(db: Session) -> None:
     run = make_run(db)
     queue.claim(db, "w", slots=1)
-    attempts.follow(db, run, [Started(total_steps=7, resolved={"compute": "bfloat16"})], 1)
+    attempts.apply_events(db, run, [Started(total_steps=7, resolved={"compute": "bfloat16"})], 1)
 
     assert (run.status, run.total_steps, run.resolved) == (
         RunStatus.RUNNING,
@@ -84,7 +84,7 @@ def test_a_run_starts_when_its_trainer_is_built(db: Session) -> None:
 def test_answers_are_kept(db: Session) -> None:
     run = make_running(db)
     said = Sampled(stage="before", step=0, position=0, prompt="Hi", reference="Hello", answer="?")
-    attempts.follow(db, run, [said], 1)
+    attempts.apply_events(db, run, [said], 1)
     db.flush()
 
     sample = db.exec(select(Sample)).one()
@@ -93,18 +93,18 @@ def test_answers_are_kept(db: Session) -> None:
 
 def test_a_finished_run_succeeded(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(db, run, [Finished(metrics={"eval_loss": 1.5})], 1)
-    attempts.settle(db, run, End(exit_code=0))
+    attempts.apply_events(db, run, [Finished(metrics={"eval_loss": 1.5})], 1)
+    attempts.close_exited(db, run, ProcessExit(exit_code=0))
 
     assert (run.status, run.metrics) == (RunStatus.SUCCEEDED, {"eval_loss": 1.5})
 
 
 def test_a_failure_is_told_in_words(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(
+    attempts.apply_events(
         db, run, [Failed(code="disk_full", message="The disk is full.", hint="Free it.")], 1
     )
-    attempts.settle(db, run, End(exit_code=1))
+    attempts.close_exited(db, run, ProcessExit(exit_code=1))
 
     assert (run.status, run.error_code, run.error_message, run.error_hint) == (
         RunStatus.FAILED,
@@ -116,7 +116,7 @@ def test_a_failure_is_told_in_words(db: Session) -> None:
 
 def test_an_exit_code_tells_of_a_disk_too_full_for_words(db: Session) -> None:
     run = make_running(db)
-    attempts.settle(db, run, End(exit_code=errno.ENOSPC))
+    attempts.close_exited(db, run, ProcessExit(exit_code=errno.ENOSPC))
 
     assert (run.error_code, run.error_message, run.error_hint) == (
         "disk_full",
@@ -127,7 +127,7 @@ def test_an_exit_code_tells_of_a_disk_too_full_for_words(db: Session) -> None:
 
 def test_an_exit_code_alone_is_no_success(db: Session) -> None:
     run = make_running(db)
-    attempts.settle(db, run, End(exit_code=0))
+    attempts.close_exited(db, run, ProcessExit(exit_code=0))
 
     assert (run.status, run.error_message) == (
         RunStatus.FAILED,
@@ -139,8 +139,8 @@ def test_an_exit_code_alone_is_no_success(db: Session) -> None:
 def test_a_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> None:
     run = make_running(db)
     run_commands.cancel(db, run.id or 0)
-    attempts.follow(db, run, events, 1)
-    attempts.settle(db, run, End(exit_code=-15))
+    attempts.apply_events(db, run, events, 1)
+    attempts.close_exited(db, run, ProcessExit(exit_code=-15))
 
     assert run.status is RunStatus.CANCELLED
 
@@ -148,16 +148,16 @@ def test_a_stopping_run_ends_cancelled(db: Session, events: list[Stopped]) -> No
 def test_a_run_that_finishes_while_stopping_has_succeeded(db: Session) -> None:
     run = make_running(db)
     run_commands.cancel(db, run.id or 0)
-    attempts.follow(db, run, [Finished(metrics={})], 1)
-    attempts.settle(db, run, End(exit_code=0))
+    attempts.apply_events(db, run, [Finished(metrics={})], 1)
+    attempts.close_exited(db, run, ProcessExit(exit_code=0))
 
     assert run.status is RunStatus.SUCCEEDED
 
 
 def test_a_final_run_stays_as_it_is(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(db, run, [Finished(metrics={}), Failed(code="x", message="Too late.")], 1)
-    attempts.settle(db, run, End(exit_code=1))
+    attempts.apply_events(db, run, [Finished(metrics={}), Failed(code="x", message="Too late.")], 1)
+    attempts.close_exited(db, run, ProcessExit(exit_code=1))
 
     assert (run.status, run.error_message) == (RunStatus.SUCCEEDED, "")
 
@@ -172,8 +172,8 @@ def test_a_run_asked_to_pause_can_go_on(
     run_commands.pause(db, run.id or 0) if asked is RunCommand.PAUSE else run_commands.drain(
         db, run.id or 0
     )
-    attempts.follow(db, run, word, 2)
-    attempts.settle(db, run, End(exit_code=0))
+    attempts.apply_events(db, run, word, 2)
+    attempts.close_exited(db, run, ProcessExit(exit_code=0))
 
     expected = {RunCommand.PAUSE: RunStatus.PAUSED, RunCommand.DRAIN: RunStatus.QUEUED}[asked]
     assert (run.status, run.asked, run.handle, run.resumes) == (expected, None, "", True)
@@ -181,9 +181,9 @@ def test_a_run_asked_to_pause_can_go_on(
 
 def test_a_kept_run_is_a_success(db: Session) -> None:
     run = make_running(db)
-    run_commands.keep(db, run.id or 0)
-    attempts.follow(db, run, [Stopped(step=4, kept=True)], 1)
-    attempts.settle(db, run, End(exit_code=0))
+    run_commands.stop_and_keep(db, run.id or 0)
+    attempts.apply_events(db, run, [Stopped(step=4, kept=True)], 1)
+    attempts.close_exited(db, run, ProcessExit(exit_code=0))
 
     assert run.status is RunStatus.SUCCEEDED
 
@@ -192,16 +192,18 @@ def test_a_resumed_run_tells_no_step_twice(db: Session) -> None:
     make_run(db)
     run = claimed(db)
     told = [metrics_event(step, loss=3 - step / 10) for step in (1, 2, 3)]
-    attempts.follow(db, run, [*told, Checkpointed(step=2, bytes=10, seconds=0.1)], 2)
-    attempts.settle(db, run, KILLED)
+    attempts.apply_events(db, run, [*told, Checkpointed(step=2, bytes=10, seconds=0.1)], 2)
+    attempts.close_exited(db, run, KILLED)
     run = claimed(db)
     again = [metrics_event(3, loss=2.5), metrics_event(4, loss=2.4)]
-    attempts.follow(db, run, [Resumed(step=2, attempt=2), *again], 3)
+    attempts.apply_events(db, run, [Resumed(step=2, attempt=2), *again], 3)
     db.flush()
 
     rows = db.exec(select(Metric.step, Metric.value).order_by(col(Metric.step))).all()
     assert rows == [(1, 2.9), (2, 2.8), (3, 2.5), (4, 2.4)]
-    assert [(one.number, one.outcome, one.from_step) for one in attempts.of(db, run.id or 0)] == [
+    assert [
+        (one.number, one.outcome, one.from_step) for one in attempts.list_attempts(db, run.id or 0)
+    ] == [
         (1, "lost", 0),
         (2, "", 2),
     ]
@@ -211,10 +213,10 @@ def test_a_resumed_run_shows_the_metrics_of_its_checkpoint(db: Session) -> None:
     make_run(db)
     run = claimed(db)
     told = [metrics_event(2, loss=2.8, eval_loss=2.9), metrics_event(3, loss=float("nan"))]
-    attempts.follow(db, run, [metrics_event(0, eval_loss=3.5), *told], 2)
-    attempts.settle(db, run, KILLED)
+    attempts.apply_events(db, run, [metrics_event(0, eval_loss=3.5), *told], 2)
+    attempts.close_exited(db, run, KILLED)
     run = claimed(db)
-    attempts.follow(db, run, [Resumed(step=2, attempt=2)], 3)
+    attempts.apply_events(db, run, [Resumed(step=2, attempt=2)], 3)
 
     assert (run.step, run.metrics) == (2, {"loss": 2.8, "eval_loss": 2.9})
 
@@ -222,7 +224,7 @@ def test_a_resumed_run_shows_the_metrics_of_its_checkpoint(db: Session) -> None:
 def test_a_killed_process_is_tried_again_from_its_checkpoint(db: Session) -> None:
     make_run(db)
     run = claimed(db)
-    attempts.settle(db, run, KILLED)
+    attempts.close_exited(db, run, KILLED)
 
     assert (run.status, run.resumes, run.attempt, run.worker) == (RunStatus.QUEUED, True, 1, "")
 
@@ -230,7 +232,7 @@ def test_a_killed_process_is_tried_again_from_its_checkpoint(db: Session) -> Non
 def test_a_run_that_dies_every_time_is_given_up(db: Session) -> None:
     make_run(db)
     for _attempt in range(3):
-        attempts.settle(db, claimed(db), KILLED)
+        attempts.close_exited(db, claimed(db), KILLED)
         db.flush()
 
     run = runs.get(db, 1)
@@ -245,28 +247,28 @@ def test_a_run_that_dies_every_time_is_given_up(db: Session) -> None:
 @pytest.mark.parametrize(
     ("end", "code", "status"),
     [
-        (End(rebooted=True), "", RunStatus.QUEUED),
-        (End(), "", RunStatus.QUEUED),
-        (End(exit_code=-9, hung=True), "", RunStatus.QUEUED),
-        (End(exit_code=-9, out_of_memory=True), "out_of_memory", RunStatus.FAILED),
-        (End(exit_code=-11), "crashed", RunStatus.FAILED),
-        (End(exit_code=3), "crashed", RunStatus.FAILED),
+        (ProcessExit(rebooted=True), "", RunStatus.QUEUED),
+        (ProcessExit(), "", RunStatus.QUEUED),
+        (ProcessExit(exit_code=-9, hung=True), "", RunStatus.QUEUED),
+        (ProcessExit(exit_code=-9, out_of_memory=True), "out_of_memory", RunStatus.FAILED),
+        (ProcessExit(exit_code=-11), "crashed", RunStatus.FAILED),
+        (ProcessExit(exit_code=3), "crashed", RunStatus.FAILED),
     ],
 )
 def test_only_what_chance_ended_is_tried_again(
-    db: Session, end: End, code: str, status: RunStatus
+    db: Session, end: ProcessExit, code: str, status: RunStatus
 ) -> None:
     make_run(db)
     run = claimed(db)
-    attempts.settle(db, run, end)
+    attempts.close_exited(db, run, end)
 
     assert (run.status, run.error_code) == (status, code)
 
 
 def test_a_crash_tells_where_and_how(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(db, run, [metrics_event(4, loss=2.0)], 1)
-    attempts.settle(db, run, End(exit_code=-11))
+    attempts.apply_events(db, run, [metrics_event(4, loss=2.0)], 1)
+    attempts.close_exited(db, run, ProcessExit(exit_code=-11))
 
     assert run.error_message == (
         "A crash in compiled code ended the training process at step 4 (SIGSEGV)."
@@ -279,21 +281,21 @@ def test_a_frozen_worker_may_write_no_more(db: Session) -> None:
     run = claimed(db, "frozen")
     run.lease_until = datetime.now(UTC) - timedelta(seconds=1)
     db.flush()
-    taken = attempts.abandoned(db, "awake", alone=False)
+    taken = attempts.list_abandoned(db, "awake", alone=False)
     owner = attempts.take_over(taken[0], "awake")
 
-    assert attempts.owned(db, run.id or 0, owner) is run
+    assert attempts.require_owned(db, run.id or 0, owner) is run
     with pytest.raises(LeaseLostError):
-        attempts.owned(db, run.id or 0, Owner("frozen", 1))
+        attempts.require_owned(db, run.id or 0, AttemptOwner("frozen", 1))
 
 
 def test_a_lease_that_is_kept_up_protects_a_run(db: Session) -> None:
     make_run(db)
     claimed(db, "there")
-    attempts.extend(db, "there")
+    attempts.extend_leases(db, "there")
     db.flush()
 
-    assert attempts.abandoned(db, "other", alone=False) == []
+    assert attempts.list_abandoned(db, "other", alone=False) == []
 
 
 def test_whoever_is_alone_waits_for_no_lease(db: Session) -> None:
@@ -301,13 +303,13 @@ def test_whoever_is_alone_waits_for_no_lease(db: Session) -> None:
     run = claimed(db, "gone")
     db.flush()
 
-    assert attempts.abandoned(db, "next", alone=True) == [run]
+    assert attempts.list_abandoned(db, "next", alone=True) == [run]
 
 
 def test_a_run_given_back_waits_again(db: Session) -> None:
     run: Run = make_run(db)
     queue.claim(db, "w", slots=1)
-    attempts.give_back(db, run)
+    attempts.requeue(db, run)
 
     assert (run.status, run.worker) == (RunStatus.QUEUED, "")
 
@@ -315,7 +317,7 @@ def test_a_run_given_back_waits_again(db: Session) -> None:
 def test_an_end_that_nobody_saw_is_told_as_such(db: Session) -> None:
     make_run(db)
     for _attempt in range(3):
-        attempts.settle(db, claimed(db), End())
+        attempts.close_exited(db, claimed(db), ProcessExit())
         db.flush()
 
     run = runs.get(db, 1)
@@ -331,7 +333,7 @@ def test_an_end_that_nobody_saw_is_told_as_such(db: Session) -> None:
 def test_a_package_that_does_not_load_is_told_by_the_last_line(db: Session) -> None:
     run = make_running(db)
     said = "ModuleNotFoundError: No module named 'psutil'"
-    attempts.settle(db, run, End(exit_code=1, last_words=said))
+    attempts.close_exited(db, run, ProcessExit(exit_code=1, last_words=said))
 
     assert (run.error_code, run.error_message) == (
         "dependency_missing",

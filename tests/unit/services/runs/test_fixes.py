@@ -17,7 +17,7 @@ def batches(size: int, times: int = 1) -> dict[str, Any]:
 
 
 def titles(db: Session, code: str, recipe: AnyRecipe, **facts: int) -> list[str]:
-    return [one.title for one in fixes.of(db, code, recipe, facts)]
+    return [one.title for one in fixes.list_fixes(db, code, recipe, facts)]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_more_accumulation_than_may_be_is_not_offered(db: Session) -> None:
 
 
 def test_answers_cut_off_offer_the_length_they_need(db: Session) -> None:
-    found = fixes.of(db, "sequence_too_long", make_recipe(), {"longest": 1500})
+    found = fixes.list_fixes(db, "sequence_too_long", make_recipe(), {"longest": 1500})
 
     assert [(one.title, one.change) for one in found] == [
         ("with examples of up to 1,536 tokens", {"data": {"max_length": 1536}})
@@ -67,7 +67,7 @@ def test_answers_cut_off_offer_the_length_they_need(db: Session) -> None:
 
 
 def test_a_missing_model_offers_those_that_are_here(db: Session) -> None:
-    found = fixes.of(db, "model_not_found", make_recipe(base_model="owner/gone"))
+    found = fixes.list_fixes(db, "model_not_found", make_recipe(base_model="owner/gone"))
 
     assert [(one.change, one.swap) for one in found] == [({"base_model": "starter"}, "base_model")]
 
@@ -81,6 +81,6 @@ def test_a_model_that_is_gone_itself_is_not_offered(db: Session) -> None:
 
 
 def test_what_chance_ended_is_offered_as_it_is(db: Session) -> None:
-    found = fixes.of(db, "killed", make_recipe())
+    found = fixes.list_fixes(db, "killed", make_recipe())
 
     assert [(one.title, one.change) for one in found] == [("as it is", {})]

@@ -14,10 +14,10 @@ def test_a_step_is_told_with_its_module_and_its_line(db: Session, tmp_path: Path
     run = make_running(db)
     alarm = AlarmRaised(code="x", message="m", step=2, module="layers.3")
     told = [metrics_event(2, loss=math.nan), metrics_event(3, loss=math.inf, grad_norm=1.0)]
-    attempts.follow(db, run, [*told, alarm], 1)
+    attempts.apply_events(db, run, [*told, alarm], 1)
     log = tmp_path / "log.txt"
     log.write_text("".join(f"step {step}/9  loss 1\n" for step in range(1, 40)))
-    found = nonfinite_steps.at(db, run.id or 0, 3, log)
+    found = nonfinite_steps.inspect_step(db, run.id or 0, 3, log)
 
     assert (found.numbers, found.steps) == ({"loss": "inf"}, [2, 3])
     assert [one.data["module"] for one in found.alarms] == ["layers.3"]
@@ -28,4 +28,4 @@ def test_a_step_is_told_with_its_module_and_its_line(db: Session, tmp_path: Path
 def test_without_a_log_there_are_no_lines(db: Session, tmp_path: Path) -> None:
     run = make_running(db)
 
-    assert nonfinite_steps.at(db, run.id or 0, 3, tmp_path / "none").lines == []
+    assert nonfinite_steps.inspect_step(db, run.id or 0, 3, tmp_path / "none").lines == []

@@ -18,13 +18,13 @@ from tests.support.factories import make_finished_run, make_run, make_running, m
 def make_paused(db: Session) -> Run:
     run = make_running(db)
     run_commands.pause(db, run.id or 0)
-    attempts.follow(db, run, [Paused(step=3)], 1)
+    attempts.apply_events(db, run, [Paused(step=3)], 1)
     return run
 
 
 def make_failed(db: Session) -> Run:
     run = make_running(db)
-    attempts.follow(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1)], 1)
+    attempts.apply_events(db, run, [Checkpointed(step=3, bytes=1, seconds=0.1)], 1)
     attempts.fail(db, run, Failed(code="non_finite", message="No number."))
     return run
 
@@ -47,7 +47,7 @@ def test_what_has_no_process_is_cancelled_at_once(
     ("ask", "word"),
     [
         (run_commands.cancel, RunCommand.CANCEL),
-        (run_commands.keep, RunCommand.KEEP),
+        (run_commands.stop_and_keep, RunCommand.KEEP),
         (run_commands.pause, RunCommand.PAUSE),
     ],
 )
@@ -111,21 +111,23 @@ def test_without_a_checkpoint_there_is_no_going_on(db: Session) -> None:
 def test_a_run_that_starts_over_tells_nothing_twice(db: Session) -> None:
     run = make_running(db)
     alarm = AlarmRaised(code="zero_loss", message="Nothing is learnt.", hint="", step=2)
-    attempts.follow(db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0), alarm], 1)
+    attempts.apply_events(
+        db, run, [metrics_event(1, loss=3.0), metrics_event(2, loss=2.0), alarm], 1
+    )
     attempts.fail(db, run, Failed(code="x", message="No."))
     number = run_commands.restart(db, run.id or 0).id or 0
 
     assert (run.status, run.resumes, run.checkpoint_step) == (RunStatus.QUEUED, False, None)
     assert (run.step, run.tokens, run.metrics, run.error_code) == (0, 0, {}, "")
-    assert metrics.keys(db, [number]) == []
-    assert list(runs.alarms(db, number)) == []
+    assert metrics.list_keys(db, [number]) == []
+    assert list(runs.list_alarms(db, number)) == []
 
     taken = queue.claim(db, "w", 1)
     assert taken is run
-    attempts.follow(db, run, [metrics_event(1, loss=2.5), alarm], 2)
-    assert metrics.curves(db, [number], ["loss"]).series[number, "loss"].mean == [2.5]
-    assert len(runs.alarms(db, number)) == 1
-    told = [one.kind for one in runs.happenings(db, number)]
+    attempts.apply_events(db, run, [metrics_event(1, loss=2.5), alarm], 2)
+    assert metrics.load_curves(db, [number], ["loss"]).series[number, "loss"].mean == [2.5]
+    assert len(runs.list_alarms(db, number)) == 1
+    told = [one.kind for one in runs.list_events(db, number)]
     assert (told.count("alarm"), told.count("restarted"), run.attempt) == (2, 1, 1)
 
 

@@ -60,7 +60,7 @@ def test_an_unknown_dataset_is_refused(db: Session) -> None:
 
 def test_search_finds_by_name_and_status(db: Session) -> None:
     make_run(db, "alpha"), make_finished_run(db, "alphabet"), make_run(db, "beta")
-    which = runs.Filter(search="ALPHA", status=RunStatus.SUCCEEDED)
+    which = runs.RunFilter(search="ALPHA", status=RunStatus.SUCCEEDED)
 
     assert [run.name for run in runs.newest(db, which, limit=10)] == ["alphabet"]
     assert runs.count(db, which) == 1
@@ -70,14 +70,14 @@ def test_a_search_is_text_and_no_pattern(db: Session) -> None:
     make_run(db, "100 %")
     make_run(db, "plain")
 
-    assert [run.name for run in runs.newest(db, runs.Filter(search="%"), limit=10)] == ["100 %"]
+    assert [run.name for run in runs.newest(db, runs.RunFilter(search="%"), limit=10)] == ["100 %"]
 
 
 def test_pages_go_on_where_the_last_ended(db: Session) -> None:
     for name in "abcde":
         make_run(db, name)
-    first = runs.newest(db, runs.Filter(), limit=2)
-    second = runs.newest(db, runs.Filter(), limit=2, before=first[-1].id)
+    first = runs.newest(db, runs.RunFilter(), limit=2)
+    second = runs.newest(db, runs.RunFilter(), limit=2, before=first[-1].id)
 
     assert [run.name for run in (*first, *second)] == ["e", "d", "c", "b"]
 

@@ -8,17 +8,19 @@ from sqlmodel import Session
 
 from studio.errors import ConflictError, InvalidError
 from studio.services.runs import bulk_actions, runs, tags_notes, trash
-from studio.services.runs.bulk_actions import UNDO, Act
+from studio.services.runs.bulk_actions import UNDO, BulkAction
 from studio.services.search import saved_views
 from tests.support.factories import make_finished_run, make_run
 
 
 @pytest.mark.parametrize("what", ["archive", "trash", "tag"])
-def test_what_is_done_to_many_runs_can_be_undone(db: Session, tmp_path: Path, what: Act) -> None:
+def test_what_is_done_to_many_runs_can_be_undone(
+    db: Session, tmp_path: Path, what: BulkAction
+) -> None:
     before = [make_finished_run(db, name).model_dump() for name in "ab"]
-    changed = bulk_actions.act(db, what, [1, 2], "x", tmp_path)
-    again = bulk_actions.act(db, what, [1, 2], "x", tmp_path)
-    undone = bulk_actions.act(db, UNDO[what], changed, "x", tmp_path)
+    changed = bulk_actions.apply_action(db, what, [1, 2], "x", tmp_path)
+    again = bulk_actions.apply_action(db, what, [1, 2], "x", tmp_path)
+    undone = bulk_actions.apply_action(db, UNDO[what], changed, "x", tmp_path)
 
     assert (changed, again, undone) == ([1, 2], [], [1, 2])
     assert [runs.get(db, one).model_dump() for one in (1, 2)] == before
@@ -28,8 +30,8 @@ def test_undoing_a_tag_leaves_those_that_had_it(db: Session, tmp_path: Path) -> 
     for name in "ab":
         make_finished_run(db, name)
     tags_notes.tag(db, [1], "x")
-    changed = bulk_actions.act(db, "tag", [1, 2], "x", tmp_path)
-    bulk_actions.act(db, "untag", changed, "x", tmp_path)
+    changed = bulk_actions.apply_action(db, "tag", [1, 2], "x", tmp_path)
+    bulk_actions.apply_action(db, "untag", changed, "x", tmp_path)
 
     assert (changed, runs.get(db, 1).tags, runs.get(db, 2).tags) == ([2], ["x"], [])
 
@@ -37,7 +39,7 @@ def test_undoing_a_tag_leaves_those_that_had_it(db: Session, tmp_path: Path) -> 
 def test_a_run_that_waits_is_not_thrown_away(db: Session) -> None:
     make_finished_run(db), make_run(db)
     with pytest.raises(ConflictError) as refused:
-        trash.throw_away(db, [2])
+        trash.move_to_trash(db, [2])
 
     assert refused.value.message == "Run 2 is queued."
 
@@ -48,7 +50,7 @@ def test_files_go_only_when_a_run_is_removed_for_good(db: Session, tmp_path: Pat
     file.parent.mkdir()
     file.touch()
     assert trash.remove(db, [1], tmp_path) == []
-    trash.throw_away(db, [1])
+    trash.move_to_trash(db, [1])
     assert file.exists()
 
     assert (trash.remove(db, [1], tmp_path), file.exists()) == ([1], False)
@@ -57,7 +59,7 @@ def test_files_go_only_when_a_run_is_removed_for_good(db: Session, tmp_path: Pat
 def test_the_trash_is_emptied_of_what_is_old(db: Session, tmp_path: Path) -> None:
     for _ in range(3):
         make_finished_run(db)
-    trash.throw_away(db, [1, 2])
+    trash.move_to_trash(db, [1, 2])
     runs.get(db, 1).deleted_at = datetime.now(UTC) - timedelta(days=31)
 
     assert trash.empty(db, tmp_path) == [1]
@@ -69,13 +71,13 @@ def test_the_trash_is_emptied_of_what_is_old(db: Session, tmp_path: Path) -> Non
 def test_a_tag_that_no_query_could_name_is_refused(db: Session, tags: list[str]) -> None:
     make_finished_run(db)
     with pytest.raises(InvalidError):
-        tags_notes.rewrite(db, 1, tags=tags)
+        tags_notes.update(db, 1, tags=tags)
 
 
 def test_tags_are_kept_once_and_without_space_around(db: Session) -> None:
     make_finished_run(db)
 
-    assert tags_notes.rewrite(db, 1, tags=[" a ", "b  c", "a", ""]).tags == ["a", "b c"]
+    assert tags_notes.update(db, 1, tags=[" a ", "b  c", "a", ""]).tags == ["a", "b c"]
     assert tags_notes.known_tags(db) == ["a", "b c"]
 
 
@@ -83,4 +85,6 @@ def test_a_view_of_the_same_name_is_replaced(db: Session) -> None:
     saved_views.save(db, "mine", "?q=a")
     saved_views.save(db, "mine", "q=b&sort=name")
 
-    assert [(one.name, one.query) for one in saved_views.listed(db)] == [("mine", "q=b&sort=name")]
+    assert [(one.name, one.query) for one in saved_views.list_all(db)] == [
+        ("mine", "q=b&sort=name")
+    ]

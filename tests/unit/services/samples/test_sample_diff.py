@@ -3,29 +3,37 @@
 import pytest
 
 from studio.services.samples import sample_diff
-from studio.services.samples.sample_diff import Piece, Written
+from studio.services.samples.sample_diff import DiffPiece, SampleAnswer
 
 
-def written(text: str) -> Written:
-    return Written(prompt="Q?", wanted="R", answer=text)
+def written(text: str) -> SampleAnswer:
+    return SampleAnswer(prompt="Q?", wanted="R", answer=text)
 
 
 @pytest.mark.parametrize(
     ("text", "against", "pieces"),
     [
-        ("a b", "a b", [Piece("same", "a b")]),
-        ("a  b", "a b", [Piece("same", "a  b")]),
-        ("a b c", "a c", [Piece("same", "a "), Piece("added", "b "), Piece("same", "c")]),
-        ("a", "a b", [Piece("same", "a"), Piece("gone", "b")]),
-        ("", "a", [Piece("gone", "a")]),
-        ("我要茶", "我要水", [Piece("same", "我要"), Piece("gone", "水"), Piece("added", "茶")]),
+        ("a b", "a b", [DiffPiece("same", "a b")]),
+        ("a  b", "a b", [DiffPiece("same", "a  b")]),
+        (
+            "a b c",
+            "a c",
+            [DiffPiece("same", "a "), DiffPiece("added", "b "), DiffPiece("same", "c")],
+        ),
+        ("a", "a b", [DiffPiece("same", "a"), DiffPiece("gone", "b")]),
+        ("", "a", [DiffPiece("gone", "a")]),
+        (
+            "我要茶",
+            "我要水",
+            [DiffPiece("same", "我要"), DiffPiece("gone", "水"), DiffPiece("added", "茶")],
+        ),
         ("", "", []),
     ],
 )
 def test_answers_are_cut_into_what_is_shared_and_what_is_not(
-    text: str, against: str, pieces: list[Piece]
+    text: str, against: str, pieces: list[DiffPiece]
 ) -> None:
-    assert sample_diff.compared(text, against) == pieces
+    assert sample_diff.diff_words(text, against) == pieces
 
 
 @pytest.mark.parametrize(
@@ -48,16 +56,16 @@ def test_an_answer_is_right_if_it_is_the_expected_text(
     expected: str,
     verdict: bool | None,  # noqa: FBT001 -- a case
 ) -> None:
-    assert sample_diff.is_right(answer, expected) is verdict
+    assert sample_diff.is_correct(answer, expected) is verdict
 
 
 def test_only_answers_with_an_expected_text_are_tallied() -> None:
-    assert sample_diff.tally([True, False, None, True]) == sample_diff.Tally(2, 3)
+    assert sample_diff.count_correct([True, False, None, True]) == sample_diff.AnswerScore(2, 3)
 
 
 def test_only_prompts_with_other_words_are_rows() -> None:
     reference = {0: written("yes"), 1: written("no")}
-    rows = sample_diff.differing(reference, {"bf16": {0: written("yes"), 1: written("maybe")}})
+    rows = sample_diff.diff_answers(reference, {"bf16": {0: written("yes"), 1: written("maybe")}})
 
     assert [row.reference for row in rows] == ["no"]
 
@@ -65,12 +73,12 @@ def test_only_prompts_with_other_words_are_rows() -> None:
 def test_only_prompts_that_both_answered_are_counted() -> None:
     one, other = {0: written("a"), 1: written("b")}, {0: written("c")}
 
-    assert sample_diff.count(one, other) == 1
+    assert sample_diff.count_differing(one, other) == 1
 
 
 def test_common_words_of_long_answers_are_shared_like_others() -> None:
     text = "the cat and the dog " * 60
-    pieces = sample_diff.compared(text + "end", text)
+    pieces = sample_diff.diff_words(text + "end", text)
 
     assert [(piece.kind, piece.text) for piece in pieces if piece.kind != "same"] == [
         ("added", "end")
@@ -89,9 +97,9 @@ def test_common_words_of_long_answers_are_shared_like_others() -> None:
 def test_a_long_answer_is_cut_between_words(
     length: int, before: list[str], after: list[str]
 ) -> None:
-    pieces = [Piece("same", "one two "), Piece("added", "three four")]
+    pieces = [DiffPiece("same", "one two "), DiffPiece("added", "three four")]
 
-    parts = sample_diff.cut(pieces, length)
+    parts = sample_diff.split_pieces(pieces, length)
     assert [[piece.text for piece in part] for part in parts] == [before, after]
 
 
@@ -102,4 +110,4 @@ def test_a_long_answer_is_cut_between_words(
 def test_answers_that_share_next_to_nothing_are_rewritten(
     text: str, against: str, *, is_rewritten: bool
 ) -> None:
-    assert sample_diff.is_rewritten(sample_diff.compared(text, against)) == is_rewritten
+    assert sample_diff.is_rewritten(sample_diff.diff_words(text, against)) == is_rewritten

@@ -20,12 +20,12 @@ def answered(position: int, stage: SampleStage = "after", step: int = 10) -> Sam
 
 def make_answered(db: Session, count: int = 2) -> int:
     run = make_finished_run(db)
-    attempts.follow(db, run, [answered(place) for place in range(count)], 2000)
+    attempts.apply_events(db, run, [answered(place) for place in range(count)], 2000)
     return run.id or 0
 
 
 def rate(db: Session, run_id: int, position: int, score: int | None) -> int | None:
-    return sample_ratings.rate(db, sample_ratings.final(db, run_id, position), score)
+    return sample_ratings.rate(db, sample_ratings.get_final_sample(db, run_id, position), score)
 
 
 def test_the_mean_of_what_was_rated_is_a_metric_of_the_run(db: Session) -> None:
@@ -35,7 +35,7 @@ def test_the_mean_of_what_was_rated_is_a_metric_of_the_run(db: Session) -> None:
 
     made = compare.compare(db, [run_id])
     assert made.metrics["rating"][0].value == 4.5
-    assert sample_ratings.counts(db, [run_id]) == {run_id: 2}
+    assert sample_ratings.count_rated(db, [run_id]) == {run_id: 2}
 
 
 def test_a_score_replaces_the_one_before_and_tells_it(db: Session) -> None:
@@ -71,19 +71,19 @@ def test_a_score_outside_the_scale_is_refused(db: Session, score: int) -> None:
 
 def test_what_a_run_said_on_the_way_is_not_rated(db: Session) -> None:
     run = make_running(db)
-    attempts.follow(db, run, [answered(0, "before", 0), answered(0, "during", 5)], 1)
+    attempts.apply_events(db, run, [answered(0, "before", 0), answered(0, "during", 5)], 1)
 
     with pytest.raises(ConflictError, match="after training"):
-        sample_ratings.final(db, run.id or 0, 0)
+        sample_ratings.get_final_sample(db, run.id or 0, 0)
     with pytest.raises(NotFoundError):
-        sample_ratings.final(db, run.id or 0, 1)
+        sample_ratings.get_final_sample(db, run.id or 0, 1)
 
 
 def test_a_rating_goes_with_its_answer(db: Session) -> None:
     run_id = make_answered(db)
     rate(db, run_id, 0, 3)
     run = make_running(db)
-    attempts.follow(db, run, [answered(0)], 1)
+    attempts.apply_events(db, run, [answered(0)], 1)
     rate(db, run.id or 0, 0, 5)
     attempts.fail(db, run, Failed(code="x", message="No."))
     run_commands.restart(db, run.id or 0)

@@ -13,8 +13,8 @@ def told(db: Session) -> Session:
     """Give a studio with two runs, their tags and their numbers."""
     first = make_finished_run(db, "alpha", optimisation={"learning_rate": 1e-3})
     make_finished_run(db, "beta", precision="fp32")
-    attempts.follow(db, first, [metrics_event(11, eval_loss=0.5)], 2000)
-    tags_notes.rewrite(db, first.id or 0, tags=["good", "two words"])
+    attempts.apply_events(db, first, [metrics_event(11, eval_loss=0.5)], 2000)
+    tags_notes.update(db, first.id or 0, tags=["good", "two words"])
     return db
 
 
@@ -38,22 +38,22 @@ def told(db: Session) -> Session:
     ],
 )
 def test_what_fits_best_is_offered_first(told: Session, query: str, offered: str) -> None:
-    assert completions.at(told, query, len(query)).offers[0].text == offered
+    assert completions.complete(told, query, len(query)).offers[0].text == offered
 
 
 @pytest.mark.parametrize("query", ["", "alpha ", '"stat', "nothing:sta", "status:failed", "loss:"])
 def test_where_nothing_fits_nothing_is_offered(told: Session, query: str) -> None:
-    assert completions.at(told, query, len(query)).offers == []
+    assert completions.complete(told, query, len(query)).offers == []
 
 
 def test_a_field_is_found_by_what_it_is_called(told: Session) -> None:
-    offers = completions.at(told, "lora rank", 9).offers
+    offers = completions.complete(told, "lora rank", 9).offers
 
     assert (offers[0].text, offers[0].about) == ("adapter.r<", "LoRA rank")
 
 
 def test_a_number_is_offered_its_signs(told: Session) -> None:
-    offers = completions.at(told, "eval_loss", 9).offers
+    offers = completions.complete(told, "eval_loss", 9).offers
 
     assert [(one.text, one.about) for one in offers[:4]] == [
         ("eval_loss<", "less than"),
@@ -65,7 +65,7 @@ def test_a_number_is_offered_its_signs(told: Session) -> None:
 
 def test_what_stands_around_the_place_stays(told: Session) -> None:
     query = "alpha sta:failed beta"
-    found = completions.at(told, query, 9)
+    found = completions.complete(told, query, 9)
 
     assert query[: found.start] + found.offers[0].text + query[found.end :] == (
         "alpha status:failed beta"

@@ -9,7 +9,7 @@ from studio.db.tables import Run
 from studio.services.runs import attempts, tags_notes, trash
 from studio.services.search import run_table
 from studio.services.search.query_parser import QueryError
-from studio.services.search.run_table import View
+from studio.services.search.run_table import TableView
 from tests.support.factories import make_finished_run, make_run, make_running, metrics_event
 
 NOW = datetime.now(UTC)
@@ -22,8 +22,8 @@ def four(db: Session) -> list[Run]:
     beta = make_finished_run(db, "beta", precision="fp32", adapter={"kind": "full"})
     gamma = make_running(db, "gamma")
     delta = make_run(db, "delta 100 %")
-    attempts.follow(db, gamma, [metrics_event(4, loss=float("nan"), eval_loss=0.25)], 1)
-    tags_notes.rewrite(db, alpha.id or 0, tags=["good", "two words"], notes="A calm Tone.")
+    attempts.apply_events(db, gamma, [metrics_event(4, loss=float("nan"), eval_loss=0.25)], 1)
+    tags_notes.update(db, alpha.id or 0, tags=["good", "two words"], notes="A calm Tone.")
     alpha.created_at, beta.created_at = NOW - timedelta(days=40), NOW - timedelta(days=3)
     alpha.claimed_at, alpha.finished_at = NOW - timedelta(hours=3), NOW - timedelta(hours=1)
     return [alpha, beta, gamma, delta]
@@ -31,7 +31,7 @@ def four(db: Session) -> list[Run]:
 
 def found(db: Session, query: str) -> str:
     """Return the first letters of the runs that a query finds, sorted."""
-    rows = run_table.found(db, View(query=query), limit=99)
+    rows = run_table.find_runs(db, TableView(query=query), limit=99)
     return "".join(sorted(run.name[0] for run in rows))
 
 
@@ -119,7 +119,7 @@ def test_an_unknown_field_is_answered_with_a_known_one(db: Session) -> None:
 
 def test_archive_and_trash_are_searched_when_named(db: Session, four: list[Run]) -> None:
     trash.archive(db, [1])
-    trash.throw_away(db, [2])
+    trash.move_to_trash(db, [2])
 
     assert len(four) == 4
     queries = ("", "is:archived", "is:trashed", "alpha", "is:archived,trashed")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from studio.services.search.query_parser import QueryError, parse, quoted, without
+from studio.services.search.query_parser import QueryError, parse, quote, remove_term
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_cannot_be_read_is_pointed_at(
 def test_a_term_can_be_taken_out() -> None:
     query = 'tone  status:failed "two words"'
 
-    assert [without(query, term) for term in parse(query)] == [
+    assert [remove_term(query, term) for term in parse(query)] == [
         'status:failed "two words"',
         'tone "two words"',
         "tone status:failed",
@@ -54,4 +54,4 @@ def test_a_term_can_be_taken_out() -> None:
 
 @pytest.mark.parametrize("value", ["plain", "two words", "-dash", "a:b", "1e-4", "models/a"])
 def test_a_quoted_value_is_read_back(value: str) -> None:
-    assert parse(f"model:{quoted(value)}")[0].values == (value,)
+    assert parse(f"model:{quote(value)}")[0].values == (value,)

@@ -5,7 +5,7 @@ from sqlmodel import Session
 
 from studio.services.runs import attempts
 from studio.services.search import run_table, table_groups
-from studio.services.search.run_table import View
+from studio.services.search.run_table import TableView
 from tests.support.factories import make_run, make_running, metrics_event
 
 
@@ -17,7 +17,7 @@ def losses(db: Session) -> list[float | None]:
         run = make_running(db, f"run {i}", precision=("fp32", "bf16")[i % 2])
         if value is not None:
             told = [metrics_event(1, eval_loss=1 - value), metrics_event(2, eval_loss=value)]
-            attempts.follow(db, run, told, 1)
+            attempts.apply_events(db, run, told, 1)
     return values
 
 
@@ -39,7 +39,7 @@ def test_pages_follow_each_other_in_any_order(
     found: list[int] = []
     more, after = True, None
     while more:
-        page = run_table.page(db, View(sort=sort), limit=2, after=after)
+        page = run_table.load_page(db, TableView(sort=sort), limit=2, after=after)
         found += [line.run.id or 0 for line in page.lines]
         more, after = page.has_more, found[-1]
 
@@ -48,17 +48,17 @@ def test_pages_follow_each_other_in_any_order(
 
 def test_a_new_run_does_not_shift_the_pages(db: Session, losses: list[float | None]) -> None:
     assert len(losses) == 6
-    run_table.page(db, View(), limit=2)
+    run_table.load_page(db, TableView(), limit=2)
     make_run(db, "newest")
-    second = run_table.page(db, View(), limit=2, after=5)
+    second = run_table.load_page(db, TableView(), limit=2, after=5)
 
     assert [line.run.id for line in second.lines] == [4, 3]
 
 
 def test_columns_are_those_chosen_with_the_name_first(db: Session) -> None:
-    attempts.follow(db, make_running(db, "one"), [metrics_event(1, luck=4.0)], 1)
-    view = View(columns=("luck.max", "adapter.r", "name", "unheard.of", "luck.best"))
-    page = run_table.page(db, view, limit=9)
+    attempts.apply_events(db, make_running(db, "one"), [metrics_event(1, luck=4.0)], 1)
+    view = TableView(columns=("luck.max", "adapter.r", "name", "unheard.of", "luck.best"))
+    page = run_table.load_page(db, view, limit=9)
 
     assert [one.name for one in page.columns] == ["name", "luck.max", "adapter.r"]
     assert [page.lines[0].value(one) for one in page.columns] == ["one", 4.0, 16]
@@ -68,7 +68,7 @@ def test_groups_tell_how_many_their_mean_and_their_spread(
     db: Session, losses: list[float | None]
 ) -> None:
     assert len(losses) == 6
-    grouped = table_groups.of(db, View(group="precision", columns=("eval_loss",)))
+    grouped = table_groups.group_runs(db, TableView(group="precision", columns=("eval_loss",)))
 
     assert grouped is not None
     told = {one.value: (one.count, one.term, one.spreads["eval_loss"]) for one in grouped.groups}
@@ -85,12 +85,12 @@ def test_the_term_of_a_group_finds_its_runs(
 ) -> None:
     assert len(losses) == 6
     make_run(db, 'an "odd" name', adapter={"kind": "full"})
-    grouped = table_groups.of(db, View(group=group))
+    grouped = table_groups.group_runs(db, TableView(group=group))
 
     assert grouped is not None
     assert grouped.total == 7
     counts = [
-        run_table.page(db, View(query=one.term), limit=1).total
+        run_table.load_page(db, TableView(query=one.term), limit=1).total
         for one in grouped.groups
         if '"odd"' not in str(one.value)
     ]
@@ -103,7 +103,7 @@ def test_groups_are_sorted_by_the_mean_of_the_column(
     assert len(losses) == 6
     orders = []
     for sort in ("eval_loss", "-eval_loss"):
-        grouped = table_groups.of(db, View(group="precision", sort=sort))
+        grouped = table_groups.group_runs(db, TableView(group="precision", sort=sort))
         orders.append([one.value for one in grouped.groups] if grouped else [])
 
     assert orders == [["fp32", "bf16"], ["bf16", "fp32"]]

@@ -14,7 +14,7 @@ from studio.services.storage import atomic_dirs
 def test_a_full_disk_is_told_in_words() -> None:
     with (
         pytest.raises(DiskFullError) as refused,
-        atomic_dirs.room(),
+        atomic_dirs.explain_disk_full(),
         Path("/dev/full").open("w", buffering=1) as full,
     ):
         full.write("more than fits\n")
@@ -23,7 +23,7 @@ def test_a_full_disk_is_told_in_words() -> None:
 
 
 def test_a_staged_folder_goes_when_filling_it_fails(tmp_path: Path) -> None:
-    with suppress(ZeroDivisionError), atomic_dirs.staged(tmp_path) as stage:
+    with suppress(ZeroDivisionError), atomic_dirs.staging_dir(tmp_path) as stage:
         (stage / "half").touch()
         _ = 1 / 0
 
@@ -34,9 +34,9 @@ def test_a_staged_folder_replaces_what_a_crash_left_in_its_place(tmp_path: Path)
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "old").touch()
 
-    with atomic_dirs.staged(tmp_path) as stage:
+    with atomic_dirs.staging_dir(tmp_path) as stage:
         (stage / "new").touch()
-        atomic_dirs.place(stage, tmp_path / "7")
+        atomic_dirs.move_into_place(stage, tmp_path / "7")
 
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["7", "7/new"]
 
@@ -49,7 +49,7 @@ def test_files_come_back_when_the_deletion_of_their_row_fails(
 
     with suppress(ZeroDivisionError), unit_of_work(engine) as db:
         db.connection()
-        atomic_dirs.discard(db, data / "7")
+        atomic_dirs.delete_on_commit(db, data / "7")
         _ = 1 / 0
 
     assert [path.name for path in data.iterdir()] == ["7"]
@@ -59,6 +59,6 @@ def test_sweeping_takes_leftovers_and_restores_what_has_a_row(tmp_path: Path) ->
     for name in ("1", "2", ".new-abc", ".gone-3-abc", ".gone-4-abc", "notes"):
         (tmp_path / name).mkdir()
 
-    atomic_dirs.sweep(tmp_path, {"1", "3"})
+    atomic_dirs.remove_orphans(tmp_path, {"1", "3"})
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "3", "notes"]

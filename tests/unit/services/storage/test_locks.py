@@ -11,9 +11,9 @@ from studio.services.storage import locks
 
 def test_a_second_studio_on_one_folder_is_refused(tmp_path: Path) -> None:
     with (
-        locks.only_one(tmp_path, "web", "http://127.0.0.1:8000/"),
+        locks.single_process(tmp_path, "web", "http://127.0.0.1:8000/"),
         pytest.raises(ConflictError) as refused,
-        locks.only_one(tmp_path, "web", "http://127.0.0.1:8001/"),
+        locks.single_process(tmp_path, "web", "http://127.0.0.1:8001/"),
     ):
         pytest.fail("Two studios share a folder.")
 
@@ -24,20 +24,20 @@ def test_a_second_studio_on_one_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_lock_goes_with_its_holder(tmp_path: Path) -> None:
-    with locks.only_one(tmp_path, "web", "first"):
+    with locks.single_process(tmp_path, "web", "first"):
         pass
-    with locks.only_one(tmp_path, "web", "second"):
+    with locks.single_process(tmp_path, "web", "second"):
         assert (tmp_path / "web.lock").read_text().endswith(", second")
 
 
 def test_web_and_worker_share_a_folder(tmp_path: Path) -> None:
-    with locks.only_one(tmp_path, "web", "a"), locks.only_one(tmp_path, "worker", "b"):
+    with locks.single_process(tmp_path, "web", "a"), locks.single_process(tmp_path, "worker", "b"):
         assert (tmp_path / "worker.lock").exists()
 
 
 @pytest.mark.slow
 def test_a_shared_home_is_had_alone_by_nobody(tmp_path: Path) -> None:
-    first, second = locks.Share(tmp_path), locks.Share(tmp_path)
+    first, second = locks.HomeLock(tmp_path), locks.HomeLock(tmp_path)
     with pytest.raises(ConflictError), first.alone():
         pytest.fail("Another uses the home.")
     second.close()
@@ -48,9 +48,9 @@ def test_a_shared_home_is_had_alone_by_nobody(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_who_uses_a_home_is_named_to_one_who_needs_it_alone(tmp_path: Path) -> None:
-    user, changer = locks.Share(tmp_path), locks.Share(tmp_path)
+    user, changer = locks.HomeLock(tmp_path), locks.HomeLock(tmp_path)
     with (
-        locks.only_one(tmp_path, "worker", "the queue"),
+        locks.single_process(tmp_path, "worker", "the queue"),
         pytest.raises(ConflictError) as refused,
         changer.alone(),
     ):

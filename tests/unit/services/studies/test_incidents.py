@@ -15,26 +15,26 @@ from tests.support.factories import make_run, metrics_event
 def told(db: Session, *events: Event) -> Run:
     run = make_run(db)
     states.move(db, run, RunStatus.STARTING)
-    attempts.follow(db, run, [Started(total_steps=10, resolved={}), *events], 1)
+    attempts.apply_events(db, run, [Started(total_steps=10, resolved={}), *events], 1)
     db.flush()
     return run
 
 
 def incidents_of(db: Session, run: Run) -> list[tuple[str, int, int, int]]:
-    found = incidents.of(db, [run]).incidents
+    found = incidents.build_timeline(db, [run]).incidents
     return [(one.kind, one.first, one.last, one.count) for one in found]
 
 
 def test_a_run_whose_numbers_hold_has_no_incidents(db: Session) -> None:
     run = told(db, metrics_event(1, loss=1.0), metrics_event(2, loss=0.5))
 
-    assert (incidents_of(db, run), incidents.of(db, [run]).steps) == ([], 10)
+    assert (incidents_of(db, run), incidents.build_timeline(db, [run]).steps) == ([], 10)
 
 
 def test_an_alarm_stands_where_it_was_raised(db: Session) -> None:
     run = told(db, metrics_event(4, loss=1.0), AlarmRaised(code="x", message="It broke.", step=4))
 
-    found = incidents.of(db, [run]).incidents
+    found = incidents.build_timeline(db, [run]).incidents
     assert [(one.kind, one.first, one.text) for one in found] == [("alarm", 4, "It broke.")]
 
 

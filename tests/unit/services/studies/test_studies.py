@@ -15,10 +15,10 @@ from studio.errors import InvalidError, NotFoundError
 from studio.protocols.events import AlarmRaised, Event, Failed, Finished, Sampled, Started
 from studio.services import experiments
 from studio.services.runs import attempts, run_commands, runs, states
-from studio.services.samples.sample_diff import Piece
+from studio.services.samples.sample_diff import DiffPiece
 from studio.services.studies import studies, study_reports
-from studio.services.studies.studies import Plan
-from studio.services.studies.study_statistics import Estimate, Finding
+from studio.services.studies.studies import StudyPlan
+from studio.services.studies.study_statistics import PrecisionResult, SampleStats
 from tests.support.factories import make_recipe, metrics_event
 
 
@@ -28,15 +28,15 @@ def make_experiment(db: Session) -> Experiment:
 
 def make_study(db: Session, seeds: int = 1) -> list[Run]:
     """Queue fp32 and bf16 with some seeds, and return the runs: both modes of a seed together."""
-    plan = Plan(modes=("fp32", "bf16"), seeds=seeds, max_steps=10)
-    return list(studies.runs_of(db, studies.create(db, make_experiment(db), plan).id or 0))
+    plan = StudyPlan(modes=("fp32", "bf16"), seeds=seeds, max_steps=10)
+    return list(studies.list_runs(db, studies.create(db, make_experiment(db), plan).id or 0))
 
 
 def train(db: Session, run: Run, *events: Event) -> None:
     """Start a run and let it tell what happens."""
     states.move(db, run, RunStatus.STARTING)
     started = Started(total_steps=10, resolved={"device_name": "Xeon"})
-    attempts.follow(db, run, [started, *events], 1)
+    attempts.apply_events(db, run, [started, *events], 1)
 
 
 def validated(*losses: float) -> list[Event]:
@@ -55,8 +55,8 @@ def empty(db: Session, folder: Path) -> None:
     db.flush()
 
 
-def finding(db: Session, mode: str) -> Finding:
-    return next(one for one in study_reports.of(db, 1).findings if one.precision == mode)
+def finding(db: Session, mode: str) -> PrecisionResult:
+    return next(one for one in study_reports.build_report(db, 1).findings if one.precision == mode)
 
 
 def answered(text: str, position: int = 0) -> Sampled:
@@ -90,17 +90,17 @@ def test_nothing_ends_a_run_whose_numbers_break(db: Session) -> None:
 
 def test_without_a_length_the_recipes_holds(db: Session) -> None:
     experiment = experiments.create(db, "tone", make_recipe(optimisation={"max_steps": 7}))
-    study = studies.create(db, experiment, Plan(modes=("fp32", "bf16"), seeds=1))
+    study = studies.create(db, experiment, StudyPlan(modes=("fp32", "bf16"), seeds=1))
 
-    made = studies.runs_of(db, study.id or 0)
+    made = studies.list_runs(db, study.id or 0)
     assert {run.recipe.optimisation.max_steps for run in made} == {7}
 
 
 def test_a_long_name_leaves_room_for_the_mode(db: Session) -> None:
     experiment = experiments.create(db, "n" * 200, make_recipe())
-    study = studies.create(db, experiment, Plan(modes=("fp32", "bf16"), seeds=1))
+    study = studies.create(db, experiment, StudyPlan(modes=("fp32", "bf16"), seeds=1))
 
-    names = [run.name for run in studies.runs_of(db, study.id or 0)]
+    names = [run.name for run in studies.list_runs(db, study.id or 0)]
     assert names == ["n" * 192 + " fp32 s0", "n" * 192 + " bf16 s0"]
 
 
@@ -121,7 +121,7 @@ def test_what_is_no_study_is_refused(
     db: Session, modes: tuple[str, ...], seeds: int, said: str
 ) -> None:
     with pytest.raises(InvalidError) as refused:
-        studies.create(db, make_experiment(db), Plan(modes=modes, seeds=seeds))
+        studies.create(db, make_experiment(db), StudyPlan(modes=modes, seeds=seeds))
 
     assert refused.value.message == said
 
@@ -129,15 +129,15 @@ def test_what_is_no_study_is_refused(
 def test_a_refused_study_leaves_nothing_behind(db: Session) -> None:
     experiment = make_experiment(db)
     with pytest.raises(InvalidError):
-        studies.create(db, experiment, Plan(modes=("fp32", "bf16"), max_steps=-1))
+        studies.create(db, experiment, StudyPlan(modes=("fp32", "bf16"), max_steps=-1))
 
-    assert (list(studies.newest(db, limit=9)), runs.count(db, runs.Filter())) == ([], 0)
+    assert (list(studies.newest(db, limit=9)), runs.count(db, runs.RunFilter())) == ([], 0)
 
 
 def test_a_recipe_that_cannot_run_says_why(db: Session) -> None:
     recipe = make_recipe(base_model="moon")
 
-    assert studies.refusal(db, recipe, "fp32").startswith("There is no model called moon.")
+    assert studies.explain_refusal(db, recipe, "fp32").startswith("There is no model called moon.")
 
 
 def test_finished_runs_are_compared_at_their_ends(db: Session) -> None:
@@ -145,7 +145,7 @@ def test_finished_runs_are_compared_at_their_ends(db: Session) -> None:
         finish(db, run, 5.0, last)
 
     one = finding(db, "bf16")
-    assert (one.step, one.gap, one.versus) == (None, Estimate(0.25, 0.0, 2), "within")
+    assert (one.step, one.gap, one.versus) == (None, SampleStats(0.25, 0.0, 2), "within")
 
 
 def test_runs_that_go_on_are_compared_where_both_have_been(db: Session) -> None:
@@ -154,20 +154,24 @@ def test_runs_that_go_on_are_compared_where_both_have_been(db: Session) -> None:
     train(db, mode, *validated(5.0, 4.5))
 
     one = finding(db, "bf16")
-    assert (one.step, one.gap, study_reports.of(db, 1).going) == (2, Estimate(0.5, None, 1), 2)
+    assert (one.step, one.gap, study_reports.build_report(db, 1).going) == (
+        2,
+        SampleStats(0.5, None, 1),
+        2,
+    )
 
 
 def test_a_fresh_study_has_a_report(db: Session) -> None:
     make_study(db)
 
-    one, report = finding(db, "bf16"), study_reports.of(db, 1)
+    one, report = finding(db, "bf16"), study_reports.build_report(db, 1)
     assert (one.versus, one.loss, report.answers, report.devices) == ("nothing", None, None, [])
 
 
 def test_a_study_whose_runs_are_gone_has_a_report(db: Session, tmp_path: Path) -> None:
     empty(db, tmp_path)
 
-    assert study_reports.of(db, 1).findings == []
+    assert study_reports.build_report(db, 1).findings == []
 
 
 def test_failed_runs_are_counted(db: Session) -> None:
@@ -185,7 +189,7 @@ def test_numbers_that_are_none_are_counted_and_break_nothing(db: Session) -> Non
     alarm = AlarmRaised(code="nan", message="The loss is no number.", step=1)
     numbers = metrics_event(1, loss=math.nan, tokens_per_second=math.inf, skipped_steps=math.nan)
     train(db, mode, numbers, alarm, *validated(5.0, math.nan))
-    attempts.follow(db, mode, [Finished(metrics={"eval_loss": math.nan})], 2)
+    attempts.apply_events(db, mode, [Finished(metrics={"eval_loss": math.nan})], 2)
 
     one = finding(db, "bf16")
     assert (one.not_finite, one.broken_steps, one.alarms, one.speed, one.skipped_steps) == (
@@ -202,7 +206,7 @@ def test_gaps_are_told_along_the_steps(db: Session) -> None:
     finish(db, reference, 5.0, 2.0)
     finish(db, mode, 5.5, 2.25)
 
-    curves = study_reports.of(db, 1).curves["eval_loss"]
+    curves = study_reports.build_report(db, 1).curves["eval_loss"]
     assert (curves.x, curves.series["bf16"].mean, curves.series["fp32"].max) == (
         [1, 2],
         [0.5, 0.25],
@@ -215,11 +219,11 @@ def test_answers_are_laid_beside_the_references(db: Session) -> None:
     for run, said in zip(made, ("yes sir", "no sir", "yes", "yes"), strict=True):
         train(db, run, answered(said), answered("same", 1))
 
-    found = study_reports.of(db, 1).answers
+    found = study_reports.build_report(db, 1).answers
     assert found is not None
     assert (found.prompts, found.by_mode, found.between_seeds) == (2, {"bf16": 1}, 1)
     assert [row.others["bf16"] for row in found.differing] == [
-        [Piece("gone", "yes "), Piece("added", "no "), Piece("same", "sir")]
+        [DiffPiece("gone", "yes "), DiffPiece("added", "no "), DiffPiece("same", "sir")]
     ]
 
 
@@ -229,7 +233,7 @@ def test_a_deleted_study_leaves_its_runs(db: Session) -> None:
     db.flush()
     db.expire_all()
 
-    assert [run.study_id for run in runs.newest(db, runs.Filter(), limit=9)] == [None, None]
+    assert [run.study_id for run in runs.newest(db, runs.RunFilter(), limit=9)] == [None, None]
     with pytest.raises(NotFoundError):
         studies.get(db, 1)
 

@@ -6,25 +6,31 @@ import pytest
 
 from studio.services.metrics.metrics import Series
 from studio.services.studies import study_statistics
-from studio.services.studies.loss_gaps import gaps
-from studio.services.studies.study_statistics import Estimate, Finding, State, Trial, Versus
+from studio.services.studies.loss_gaps import compute_gaps
+from studio.services.studies.study_statistics import (
+    GapVerdict,
+    PrecisionResult,
+    SampleStats,
+    State,
+    StudyRun,
+)
 
 NAN = math.nan
 
 
-def done(precision: str, seed: int, first: float, last: float) -> Trial:
+def done(precision: str, seed: int, first: float, last: float) -> StudyRun:
     """Make a finished run, validated at steps 1 and 10."""
-    return Trial(
+    return StudyRun(
         precision=precision, seed=seed, state="done", final=last, validations={1: first, 10: last}
     )
 
 
-def three(precision: str, *lasts: float, first: float = 3.0) -> list[Trial]:
+def three(precision: str, *lasts: float, first: float = 3.0) -> list[StudyRun]:
     return [done(precision, seed, first, last) for seed, last in enumerate(lasts)]
 
 
-def found(trials: list[Trial], mode: str = "bf16") -> Finding:
-    return next(one for one in study_statistics.findings(trials) if one.precision == mode)
+def found(trials: list[StudyRun], mode: str = "bf16") -> PrecisionResult:
+    return next(one for one in study_statistics.compare_precisions(trials) if one.precision == mode)
 
 
 def line(*values: float | None) -> Series:
@@ -32,36 +38,36 @@ def line(*values: float | None) -> Series:
 
 
 def test_an_estimate_is_of_the_finite_numbers_only() -> None:
-    assert study_statistics.estimate([1.0, 3.0, None, NAN, math.inf]) == Estimate(
+    assert study_statistics.summarise([1.0, 3.0, None, NAN, math.inf]) == SampleStats(
         2.0, math.sqrt(2), 2
     )
 
 
 def test_one_number_has_no_spread() -> None:
-    assert study_statistics.estimate([1.0]) == Estimate(1.0, None, 1)
+    assert study_statistics.summarise([1.0]) == SampleStats(1.0, None, 1)
 
 
 def test_nothing_has_no_estimate() -> None:
-    assert study_statistics.estimate([NAN, None]) is None
+    assert study_statistics.summarise([NAN, None]) is None
 
 
 @pytest.mark.parametrize(
     ("gap", "noise", "told"),
     [
-        (Estimate(0.1, 0.0, 2), Estimate(2.0, 0.1, 2), "within"),
-        (Estimate(-0.1, 0.0, 2), Estimate(2.0, 0.1, 2), "within"),
-        (Estimate(0.2, 0.0, 2), Estimate(2.0, 0.1, 2), "above"),
-        (Estimate(-0.2, 0.0, 2), Estimate(2.0, 0.1, 2), "below"),
-        (Estimate(0.0, None, 1), Estimate(2.0, 0.1, 2), "unknown"),
-        (Estimate(0.0, 0.0, 2), Estimate(2.0, None, 1), "unknown"),
-        (Estimate(0.0, 0.0, 2), None, "unknown"),
-        (None, Estimate(2.0, 0.1, 2), "nothing"),
+        (SampleStats(0.1, 0.0, 2), SampleStats(2.0, 0.1, 2), "within"),
+        (SampleStats(-0.1, 0.0, 2), SampleStats(2.0, 0.1, 2), "within"),
+        (SampleStats(0.2, 0.0, 2), SampleStats(2.0, 0.1, 2), "above"),
+        (SampleStats(-0.2, 0.0, 2), SampleStats(2.0, 0.1, 2), "below"),
+        (SampleStats(0.0, None, 1), SampleStats(2.0, 0.1, 2), "unknown"),
+        (SampleStats(0.0, 0.0, 2), SampleStats(2.0, None, 1), "unknown"),
+        (SampleStats(0.0, 0.0, 2), None, "unknown"),
+        (None, SampleStats(2.0, 0.1, 2), "nothing"),
     ],
 )
 def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
-    gap: Estimate | None, noise: Estimate | None, told: Versus
+    gap: SampleStats | None, noise: SampleStats | None, told: GapVerdict
 ) -> None:
-    assert study_statistics.versus(gap, noise) == told
+    assert study_statistics.judge_gap(gap, noise) == told
 
 
 @pytest.mark.parametrize(
@@ -71,19 +77,19 @@ def test_a_gap_is_judged_only_with_two_seeds_on_either_side(
 def test_the_improvement_lost_is_a_share_of_the_references(
     mode_ends: float, noise: float, share: float | None
 ) -> None:
-    assert study_statistics.lost([(3.0, 3.0)], [(mode_ends, 2.0)], noise) == share
+    assert study_statistics.improvement_lost([(3.0, 3.0)], [(mode_ends, 2.0)], noise) == share
 
 
 def test_nothing_can_be_lost_where_the_reference_did_not_improve() -> None:
-    assert study_statistics.lost([(2.0, 2.0)], [(2.5, 2.0)], 0) is None
+    assert study_statistics.improvement_lost([(2.0, 2.0)], [(2.5, 2.0)], 0) is None
 
 
 def test_a_gap_is_between_runs_of_one_seed() -> None:
     one = found([*three("fp32", 1.0, 2.0, 3.0), *three("bf16", 1.5, 2.5, 3.5)])
 
     assert (one.gap, one.noise, one.versus) == (
-        Estimate(0.5, 0.0, 3),
-        Estimate(2.0, 1.0, 3),
+        SampleStats(0.5, 0.0, 3),
+        SampleStats(2.0, 1.0, 3),
         "within",
     )
 
@@ -96,44 +102,50 @@ def test_a_stalled_mode_is_told_by_what_it_lost() -> None:
 
 def test_the_reference_stands_first_whatever_the_order() -> None:
     modes = [
-        one.precision for one in study_statistics.findings([*three("bf16", 1), *three("fp32", 1)])
+        one.precision
+        for one in study_statistics.compare_precisions([*three("bf16", 1), *three("fp32", 1)])
     ]
 
     assert modes == ["fp32", "bf16"]
 
 
 def test_failed_runs_are_counted_but_not_measured() -> None:
-    broken = Trial(precision="bf16", seed=0, state="failed", validations={1: 3.0})
+    broken = StudyRun(precision="bf16", seed=0, state="failed", validations={1: 3.0})
     one = found([*three("fp32", 1.0, 2.0), broken, done("bf16", 1, 3.0, 2.25)])
 
-    assert (one.failed, one.runs, one.gap, one.versus) == (1, 2, Estimate(0.25, None, 1), "unknown")
+    assert (one.failed, one.runs, one.gap, one.versus) == (
+        1,
+        2,
+        SampleStats(0.25, None, 1),
+        "unknown",
+    )
 
 
 def test_a_seed_whose_reference_failed_is_not_compared() -> None:
-    broken = Trial(precision="fp32", seed=0, state="failed", validations={1: 3.0})
+    broken = StudyRun(precision="fp32", seed=0, state="failed", validations={1: 3.0})
     one = found([broken, *three("bf16", 1.0)])
 
-    assert (one.loss, one.gap, one.versus) == (Estimate(1.0, None, 1), None, "nothing")
+    assert (one.loss, one.gap, one.versus) == (SampleStats(1.0, None, 1), None, "nothing")
 
 
 def test_runs_that_go_on_are_compared_at_the_last_step_both_reached() -> None:
     going = [
-        Trial(precision="fp32", seed=0, state="going", validations={1: 3.0, 2: 2.5, 3: 2.0}),
-        Trial(precision="bf16", seed=0, state="going", validations={1: 3.0, 2: 2.75}),
+        StudyRun(precision="fp32", seed=0, state="going", validations={1: 3.0, 2: 2.5, 3: 2.0}),
+        StudyRun(precision="bf16", seed=0, state="going", validations={1: 3.0, 2: 2.75}),
     ]
     one = found(going)
 
-    assert (one.step, one.gap, one.lost) == (2, Estimate(0.25, None, 1), 0.5)
+    assert (one.step, one.gap, one.lost) == (2, SampleStats(0.25, None, 1), 0.5)
 
 
 def test_finished_pairs_are_compared_before_those_that_go_on() -> None:
     going = [
-        Trial(precision=mode, seed=1, state="going", validations={1: 9.0})
+        StudyRun(precision=mode, seed=1, state="going", validations={1: 9.0})
         for mode in ("fp32", "bf16")
     ]
     one = found([*three("fp32", 2.0), *three("bf16", 2.5), *going])
 
-    assert (one.step, one.gap) == (None, Estimate(0.5, None, 1))
+    assert (one.step, one.gap) == (None, SampleStats(0.5, None, 1))
 
 
 def test_a_loss_that_is_no_number_is_counted_apart() -> None:
@@ -141,8 +153,8 @@ def test_a_loss_that_is_no_number_is_counted_apart() -> None:
 
     assert (one.not_finite, one.gap, one.loss) == (
         1,
-        Estimate(0.5, None, 1),
-        Estimate(2.5, None, 1),
+        SampleStats(0.5, None, 1),
+        SampleStats(2.5, None, 1),
     )
 
 
@@ -153,8 +165,8 @@ def test_a_run_that_broke_is_in_neither_start_nor_end() -> None:
     assert one.lost == 0.5
 
 
-def cost(precision: str, seed: int, speed: float, size: float, state: State = "done") -> Trial:
-    return Trial(
+def cost(precision: str, seed: int, speed: float, size: float, state: State = "done") -> StudyRun:
+    return StudyRun(
         precision=precision,
         seed=seed,
         state=state,
@@ -168,7 +180,7 @@ def cost(precision: str, seed: int, speed: float, size: float, state: State = "d
 def test_speed_and_memory_are_ratios_to_the_reference() -> None:
     one = found([cost("fp32", 0, 100, 8), cost("bf16", 0, 150, 6)])
 
-    assert (one.speed_ratio, one.memory_ratio) == (Estimate(1.5, None, 1), 0.75)
+    assert (one.speed_ratio, one.memory_ratio) == (SampleStats(1.5, None, 1), 0.75)
 
 
 def test_speeds_are_compared_seed_by_seed() -> None:
@@ -179,7 +191,7 @@ def test_speeds_are_compared_seed_by_seed() -> None:
         ]
     )
 
-    assert one.speed_ratio == Estimate(1.5, 0.0, 2)
+    assert one.speed_ratio == SampleStats(1.5, 0.0, 2)
 
 
 def test_costs_are_those_of_finished_runs_as_soon_as_there_is_one() -> None:
@@ -192,11 +204,11 @@ def test_costs_are_those_of_finished_runs_as_soon_as_there_is_one() -> None:
         ]
     )
 
-    assert (one.speed, one.memory) == (Estimate(150, None, 1), 6)
+    assert (one.speed, one.memory) == (SampleStats(150, None, 1), 6)
 
 
 def test_an_empty_study_finds_nothing() -> None:
-    assert study_statistics.findings([]) == []
+    assert study_statistics.compare_precisions([]) == []
 
 
 def test_gaps_follow_the_steps_seed_by_seed() -> None:
@@ -206,7 +218,7 @@ def test_gaps_follow_the_steps_seed_by_seed() -> None:
         ("bf16", 0): line(3.5, 2.0),
         ("bf16", 1): line(4.0, None),
     }
-    series = gaps(lines)
+    series = compute_gaps(lines)
 
     assert (series["bf16"].mean, series["bf16"].min, series["bf16"].max) == (
         [0.25, 0.0],
@@ -216,7 +228,7 @@ def test_gaps_follow_the_steps_seed_by_seed() -> None:
 
 
 def test_the_band_of_the_reference_is_its_own_spread() -> None:
-    series = gaps({("fp32", 0): line(1.0, 2.0), ("fp32", 1): line(3.0, None)})["fp32"]
+    series = compute_gaps({("fp32", 0): line(1.0, 2.0), ("fp32", 1): line(3.0, None)})["fp32"]
 
     assert (series.mean, series.min, series.max) == (
         [0.0, 0.0],
@@ -226,4 +238,4 @@ def test_the_band_of_the_reference_is_its_own_spread() -> None:
 
 
 def test_without_the_reference_there_are_no_gaps() -> None:
-    assert gaps({("bf16", 0): line(1.0)}) == {}
+    assert compute_gaps({("bf16", 0): line(1.0)}) == {}

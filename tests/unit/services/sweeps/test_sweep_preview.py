@@ -7,7 +7,7 @@ from sqlmodel import Session
 from studio.errors import InvalidError
 from studio.recipe.search_space import Range, SearchSpace, Values
 from studio.services.sweeps import sweep_preview
-from studio.services.sweeps.sweep_preview import Plan
+from studio.services.sweeps.sweep_preview import SweepPlan
 from tests.support.factories import make_recipe
 
 RATE, RANK = "optimisation.learning_rate", "adapter.r"
@@ -24,33 +24,45 @@ GRID: SearchSpace = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
 @pytest.mark.parametrize(
     ("plan", "param", "said"),
     [
-        (Plan(space={}), "space", "Nothing varies yet."),
-        (Plan(space={RANK: several("8")}), "space", "Nothing varies yet."),
-        (Plan(space={RATE: LOG}), RATE, "A grid needs single values, and this range has none."),
-        (Plan(space={RANK: Range(low=1, high=101)}), RANK, "A grid needs single values"),
-        (Plan(space={RANK: several("4", "x")}), RANK, "x: Must be a whole number between"),
-        (Plan(space={RATE: several("1", "2")}), RATE, "2: Must be more than 0 and at most 1."),
-        (Plan(space={"moon": several(1, 2)}), "moon", "1: There is no such field."),
-        (Plan(space={RANK: Range(low=4, high=9, step=0.5)}), RANK, "Steps of a whole number"),
+        (SweepPlan(space={}), "space", "Nothing varies yet."),
+        (SweepPlan(space={RANK: several("8")}), "space", "Nothing varies yet."),
         (
-            Plan(space={"optimisation.optim": LOG}),
+            SweepPlan(space={RATE: LOG}),
+            RATE,
+            "A grid needs single values, and this range has none.",
+        ),
+        (SweepPlan(space={RANK: Range(low=1, high=101)}), RANK, "A grid needs single values"),
+        (SweepPlan(space={RANK: several("4", "x")}), RANK, "x: Must be a whole number between"),
+        (SweepPlan(space={RATE: several("1", "2")}), RATE, "2: Must be more than 0 and at most 1."),
+        (SweepPlan(space={"moon": several(1, 2)}), "moon", "1: There is no such field."),
+        (SweepPlan(space={RANK: Range(low=4, high=9, step=0.5)}), RANK, "Steps of a whole number"),
+        (
+            SweepPlan(space={"optimisation.optim": LOG}),
             "optimisation.optim",
             "1e-05: Must be 'adamw_torch_fused'",
         ),
-        (Plan(space=GRID, strategy="random", count=5), "count", "There are only 4 combinations."),
-        (Plan(space=GRID, strategy="random", count=0), "count", "A sweep has between 1 and 500"),
-        (Plan(space=GRID, is_pruning=True), "is_pruning", "Only a search by TPE"),
-        (Plan(space=GRID, parallel=0), "parallel", "Between 1 and 64 runs go on at once."),
         (
-            Plan(space={"dataset": several("moon", "mars")}),
+            SweepPlan(space=GRID, strategy="random", count=5),
+            "count",
+            "There are only 4 combinations.",
+        ),
+        (
+            SweepPlan(space=GRID, strategy="random", count=0),
+            "count",
+            "A sweep has between 1 and 500",
+        ),
+        (SweepPlan(space=GRID, is_pruning=True), "is_pruning", "Only a search by TPE"),
+        (SweepPlan(space=GRID, parallel=0), "parallel", "Between 1 and 64 runs go on at once."),
+        (
+            SweepPlan(space={"dataset": several("moon", "mars")}),
             "space",
             "None of this can run here. There is no data set called moon.",
         ),
     ],
 )
-def test_what_is_no_sweep_is_refused(db: Session, plan: Plan, param: str, said: str) -> None:
+def test_what_is_no_sweep_is_refused(db: Session, plan: SweepPlan, param: str, said: str) -> None:
     with pytest.raises(InvalidError) as refused:
-        sweep_preview.of(db, make_recipe(), plan)
+        sweep_preview.preview(db, make_recipe(), plan)
 
     assert refused.value.param == param
     assert refused.value.message.startswith(said)
@@ -58,7 +70,7 @@ def test_what_is_no_sweep_is_refused(db: Session, plan: Plan, param: str, said: 
 
 def test_settings_of_one_kind_count_with_that_kind_alone(db: Session) -> None:
     space: SearchSpace = {"adapter.kind": several("lora", "full"), RANK: several("4", "8")}
-    found = sweep_preview.of(db, make_recipe(), Plan(space=space))
+    found = sweep_preview.preview(db, make_recipe(), SweepPlan(space=space))
 
     assert [*found.planned] == [
         {"adapter.kind": "lora", RANK: 4},
@@ -68,9 +80,9 @@ def test_settings_of_one_kind_count_with_that_kind_alone(db: Session) -> None:
 
 
 def test_a_setting_that_no_run_would_have_is_refused(db: Session) -> None:
-    plan = Plan(space={RANK: several("4", "8")})
+    plan = SweepPlan(space={RANK: several("4", "8")})
     with pytest.raises(InvalidError) as refused:
-        sweep_preview.of(db, make_recipe(adapter={"kind": "full"}), plan)
+        sweep_preview.preview(db, make_recipe(adapter={"kind": "full"}), plan)
 
     assert (refused.value.param, refused.value.hint) == (RANK, "Vary adapter.kind, too.")
 
@@ -81,7 +93,7 @@ def test_a_large_grid_asks_no_more_than_a_small_one(db: Session) -> None:
     counts = []
     for ranks in (range(1, 3), range(1, 51)):
         asked.clear()
-        sweep_preview.of(db, make_recipe(), Plan(space={RANK: several(*ranks)}))
+        sweep_preview.preview(db, make_recipe(), SweepPlan(space={RANK: several(*ranks)}))
         counts.append(len(asked))
 
     assert counts[1] <= counts[0]
@@ -89,7 +101,7 @@ def test_a_large_grid_asks_no_more_than_a_small_one(db: Session) -> None:
 
 def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
     space: SearchSpace = {"dataset": several("starter", "moon"), RANK: several(4, 8)}
-    found = sweep_preview.of(db, make_recipe(), Plan(space=space))
+    found = sweep_preview.preview(db, make_recipe(), SweepPlan(space=space))
 
     assert (found.count, found.looked_at, found.left_out) == (2, 4, 2)
     assert [(one.message, one.count, one.example) for one in found.refused] == [
@@ -98,17 +110,19 @@ def test_what_cannot_run_is_told_and_left_out(db: Session) -> None:
 
 
 def test_without_an_earlier_run_nobody_knows_how_long_it_takes(db: Session) -> None:
-    assert sweep_preview.of(db, make_recipe(), Plan(space=GRID)).seconds is None
+    assert sweep_preview.preview(db, make_recipe(), SweepPlan(space=GRID)).seconds is None
 
 
 def test_a_knob_that_may_be_empty_can_be_none() -> None:
-    space = sweep_preview.typed(make_recipe(), {"optimisation.max_steps": several("none", "9")})
+    space = sweep_preview.convert_space(
+        make_recipe(), {"optimisation.max_steps": several("none", "9")}
+    )
 
     assert space == {"optimisation.max_steps": several(None, 9)}
 
 
 def test_numbers_of_a_range_are_of_the_knobs_kind() -> None:
-    space = sweep_preview.typed(make_recipe(), {RATE: Range(low=0.5, high=1)})
+    space = sweep_preview.convert_space(make_recipe(), {RATE: Range(low=0.5, high=1)})
 
     assert space == {RATE: Range(low=0.5, high=1.0)}
     assert isinstance(space[RATE].model_dump()["high"], float)

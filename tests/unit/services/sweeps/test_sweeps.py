@@ -19,7 +19,7 @@ from studio.services import experiments
 from studio.services.queue import queue
 from studio.services.runs import attempts, run_commands, runs, states
 from studio.services.sweeps import sweep_preview, sweeps, trials
-from studio.services.sweeps.sweep_preview import Plan
+from studio.services.sweeps.sweep_preview import SweepPlan
 from studio.worker.sweep_scheduler import Sweeper
 from tests.support.factories import make_finished_run, make_recipe, metrics_event
 
@@ -34,21 +34,21 @@ def several(*values: object) -> Values:
 GRID: SearchSpace = {RATE: several("1e-4", "1e-3"), RANK: several("4", "8")}
 
 
-def begin(db: Session, plan: Plan) -> Sweep:
+def begin(db: Session, plan: SweepPlan) -> Sweep:
     return sweeps.create(db, experiments.create(db, "tone", make_recipe()), plan)
 
 
 def queued(db: Session) -> list[Run]:
-    return [run for run in sweeps.runs_of(db, 1) if run.status is RunStatus.QUEUED]
+    return [run for run in sweeps.list_runs(db, 1) if run.status is RunStatus.QUEUED]
 
 
 def train(db: Session, run: Run, *losses: float, then: Event | None = None) -> None:
     """Let a run tell its validation losses, and end if it is said how."""
     if run.status is RunStatus.QUEUED:
         states.move(db, run, RunStatus.STARTING)
-        attempts.follow(db, run, [Started(total_steps=10, resolved={})], 1)
+        attempts.apply_events(db, run, [Started(total_steps=10, resolved={})], 1)
     told = [metrics_event(step, eval_loss=loss) for step, loss in enumerate(losses, run.step + 1)]
-    attempts.follow(db, run, [*told, *([then] if then else [])], 2)
+    attempts.apply_events(db, run, [*told, *([then] if then else [])], 2)
 
 
 def finish(db: Session, run: Run, *losses: float) -> None:
@@ -56,7 +56,7 @@ def finish(db: Session, run: Run, *losses: float) -> None:
 
 
 def tried(db: Session) -> list[Mapping[str, object]]:
-    return [one.settings for one in trials.of(db, sweeps.get(db, 1))]
+    return [one.settings for one in trials.list_trials(db, sweeps.get(db, 1))]
 
 
 def carry_out(engine: Engine, sweeper: Sweeper) -> None:
@@ -73,11 +73,11 @@ def carry_out(engine: Engine, sweeper: Sweeper) -> None:
 
 def test_a_grid_tries_every_combination_in_order(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space=GRID))
+        begin(db, SweepPlan(space=GRID))
     carry_out(engine, Sweeper(engine, tmp_path))
 
     with unit_of_work(engine) as db:
-        names = [run.name for run in sweeps.runs_of(db, 1)]
+        names = [run.name for run in sweeps.list_runs(db, 1)]
         assert tried(db) == [
             {RATE: 1e-4, RANK: 4},
             {RATE: 1e-4, RANK: 8},
@@ -90,7 +90,7 @@ def test_a_grid_tries_every_combination_in_order(engine: Engine, tmp_path: Path)
 
 def test_no_more_runs_wait_than_may_go_on_at_once(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space=GRID, parallel=2))
+        begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = Sweeper(engine, tmp_path)
     sweeper.tend()
     sweeper.tend()
@@ -109,7 +109,7 @@ def test_many_runs_at_once_are_queued_a_few_at_a_time(
 ) -> None:
     with unit_of_work(engine) as db:
         space: SearchSpace = {RANK: Range(low=1, high=20)}
-        begin(db, Plan(space=space, strategy=strategy, count=20, parallel=18))
+        begin(db, SweepPlan(space=space, strategy=strategy, count=20, parallel=18))
     sweeper = Sweeper(engine, tmp_path)
     seen = []
     for _ in range(4):
@@ -126,20 +126,20 @@ def test_another_worker_goes_on_with_the_very_same_settings(
     engine: Engine, tmp_path: Path, strategy: sweep_preview.Strategy
 ) -> None:
     with unit_of_work(engine) as db:
-        plan = Plan(space={RATE: LOG, RANK: Range(low=4, high=64)}, strategy=strategy, count=6)
+        plan = SweepPlan(space={RATE: LOG, RANK: Range(low=4, high=64)}, strategy=strategy, count=6)
         begin(db, plan)
         sweeps.create(db, experiments.get(db, 1), plan)
     for number in range(12):
         # A fresh worker each time, and now and then without what Optuna has noted.
         Sweeper(engine, tmp_path / str(number // 4)).tend()
         with unit_of_work(engine) as db:
-            for run in [*sweeps.runs_of(db, 1), *sweeps.runs_of(db, 2)]:
+            for run in [*sweeps.list_runs(db, 1), *sweeps.list_runs(db, 2)]:
                 if run.status is RunStatus.QUEUED:
                     finish(db, run, run.recipe.optimisation.learning_rate)
 
     with unit_of_work(engine) as db:
         first, second = (
-            [dict(one.settings) for one in trials.of(db, sweeps.get(db, number))]
+            [dict(one.settings) for one in trials.list_trials(db, sweeps.get(db, number))]
             for number in (1, 2)
         )
     assert len(first) == 6
@@ -148,12 +148,12 @@ def test_another_worker_goes_on_with_the_very_same_settings(
 
 def test_tpe_closes_in_on_what_is_best(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space={RATE: LOG, RANK: several(4, 8)}, strategy="tpe", count=24))
+        begin(db, SweepPlan(space={RATE: LOG, RANK: several(4, 8)}, strategy="tpe", count=24))
     carry_out(engine, Sweeper(engine, tmp_path))
 
     with unit_of_work(engine) as db:
         sweep = sweeps.get(db, 1)
-        made = trials.of(db, sweep)
+        made = trials.list_trials(db, sweep)
     early = [abs(one.value or 0) for one in made[:8]]
     late = [abs(one.value or 0) for one in made[-8:]]
     assert sum(late) < sum(early)
@@ -165,7 +165,7 @@ def test_tpe_closes_in_on_what_is_best(engine: Engine, tmp_path: Path) -> None:
 def test_tpe_tries_kinds_each_with_its_own_settings(engine: Engine, tmp_path: Path) -> None:
     space: SearchSpace = {"adapter.kind": several("lora", "full"), RANK: several(4, 8), RATE: LOG}
     with unit_of_work(engine) as db:
-        begin(db, Plan(space=space, strategy="tpe", count=12))
+        begin(db, SweepPlan(space=space, strategy="tpe", count=12))
     carry_out(engine, Sweeper(engine, tmp_path))
 
     with unit_of_work(engine) as db:
@@ -179,7 +179,7 @@ def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
     engine: Engine, tmp_path: Path
 ) -> None:
     with unit_of_work(engine) as db:
-        plan = Plan(space={RATE: LOG}, strategy="tpe", count=9, is_pruning=True)
+        plan = SweepPlan(space={RATE: LOG}, strategy="tpe", count=9, is_pruning=True)
         begin(db, plan)
     sweeper = Sweeper(engine, tmp_path)
     for _ in range(5):
@@ -200,14 +200,14 @@ def test_a_hopeless_run_is_stopped_and_keeps_what_it_has_learnt(
         pruned = runs.get(db, run.id or 0)
         assert (spared, pruned.status) == (RunStatus.RUNNING, RunStatus.STOPPING)
         assert (pruned.asked, pruned.is_pruned) == ("keep", True)
-        attempts.follow(db, pruned, [Finished(metrics={"eval_loss": 3.4})], 3)
-        made = trials.of(db, sweeps.get(db, 1))
+        attempts.apply_events(db, pruned, [Finished(metrics={"eval_loss": 3.4})], 3)
+        made = trials.list_trials(db, sweeps.get(db, 1))
         assert (made[-1].state, trials.best(sweeps.get(db, 1), made)) == ("pruned", made[0])
 
 
 def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space={RATE: LOG}, strategy="tpe", count=2))
+        begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=2))
     sweeper = Sweeper(engine, tmp_path)
     sweeper.tend()
     with unit_of_work(engine) as db:
@@ -219,7 +219,7 @@ def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: P
 
     with unit_of_work(engine) as db:
         sweep = sweeps.get(db, 1)
-        made = trials.of(db, sweep)
+        made = trials.list_trials(db, sweep)
         assert [one.state for one in made] == ["failed", "done"]
         assert (trials.best(sweep, made), sweep.status) == (made[1], SweepStatus.FINISHED)
 
@@ -227,7 +227,7 @@ def test_a_run_that_fails_is_a_trial_without_a_value(engine: Engine, tmp_path: P
 @pytest.mark.parametrize("damage", [b"", b"{half", b'{"op_code":99}\n{"op_code":99}\n'])
 def test_a_damaged_journal_is_made_anew(engine: Engine, tmp_path: Path, damage: bytes) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space={RATE: LOG}, strategy="tpe", count=4))
+        begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=4))
     Sweeper(engine, tmp_path).tend()
     with unit_of_work(engine) as db:
         finish(db, queued(db)[0], 2.0)
@@ -235,12 +235,12 @@ def test_a_damaged_journal_is_made_anew(engine: Engine, tmp_path: Path, damage: 
     Sweeper(engine, tmp_path).tend()
 
     with unit_of_work(engine) as db:
-        assert [one.state for one in trials.of(db, sweeps.get(db, 1))] == ["done", "going"]
+        assert [one.state for one in trials.list_trials(db, sweeps.get(db, 1))] == ["done", "going"]
 
 
 def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space={RATE: LOG}, strategy="tpe", count=2, parallel=2))
+        begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=2, parallel=2))
     sweeper = Sweeper(engine, tmp_path)
     sweeper.tend()
     with unit_of_work(engine) as db:
@@ -252,12 +252,12 @@ def test_a_run_tried_again_is_told_anew(engine: Engine, tmp_path: Path) -> None:
     carry_out(engine, sweeper)
 
     with unit_of_work(engine) as db:
-        assert [one.state for one in trials.of(db, sweeps.get(db, 1))] == ["done", "done"]
+        assert [one.state for one in trials.list_trials(db, sweeps.get(db, 1))] == ["done", "done"]
 
 
 def test_a_deleted_run_is_not_made_again(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space=GRID))
+        begin(db, SweepPlan(space=GRID))
     Sweeper(engine, tmp_path).tend()
     with unit_of_work(engine) as db:
         finish(db, queued(db)[0], 1.0)
@@ -265,15 +265,15 @@ def test_a_deleted_run_is_not_made_again(engine: Engine, tmp_path: Path) -> None
     carry_out(engine, Sweeper(engine, tmp_path))
 
     with unit_of_work(engine) as db:
-        assert [run.trial for run in sweeps.runs_of(db, 1)] == [1, 2, 3]
+        assert [run.trial for run in sweeps.list_runs(db, 1)] == [1, 2, 3]
 
 
 def test_what_is_lost_meanwhile_ends_a_sweep_in_words(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space={RATE: LOG}, strategy="tpe", count=3))
+        begin(db, SweepPlan(space={RATE: LOG}, strategy="tpe", count=3))
         db.delete(db.get_one(Dataset, 1))
     sweeper = Sweeper(engine, tmp_path)
-    for _ in range(sweeps.MOST_REFUSED):
+    for _ in range(sweeps.MAX_REFUSED):
         sweeper.tend()
 
     with unit_of_work(engine) as db:
@@ -284,7 +284,7 @@ def test_what_is_lost_meanwhile_ends_a_sweep_in_words(engine: Engine, tmp_path: 
 
 def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space=GRID, parallel=2))
+        begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = Sweeper(engine, tmp_path)
     sweeper.tend()
     with unit_of_work(engine) as db:
@@ -294,7 +294,7 @@ def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path
         finish(db, runs.get(db, 1), 2.0)
     sweeper.tend()
     with unit_of_work(engine) as db:
-        waiting = len(sweeps.runs_of(db, 1))
+        waiting = len(sweeps.list_runs(db, 1))
         sweeps.resume(db, 1)
         claimed = queue.claim(db, "w", 9)
         with pytest.raises(ConflictError):
@@ -302,13 +302,13 @@ def test_a_paused_sweep_begins_nothing_until_it_goes_on(engine: Engine, tmp_path
     sweeper.tend()
 
     with unit_of_work(engine) as db:
-        assert (held, waiting, len(sweeps.runs_of(db, 1))) == ([True], 2, 3)
+        assert (held, waiting, len(sweeps.list_runs(db, 1))) == ([True], 2, 3)
         assert claimed is not None
 
 
 def test_a_stopped_sweep_keeps_what_was_learnt(engine: Engine, tmp_path: Path) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space=GRID, parallel=2))
+        begin(db, SweepPlan(space=GRID, parallel=2))
     sweeper = Sweeper(engine, tmp_path)
     sweeper.tend()
     with unit_of_work(engine) as db:
@@ -319,7 +319,7 @@ def test_a_stopped_sweep_keeps_what_was_learnt(engine: Engine, tmp_path: Path) -
     sweeper.tend()
 
     with unit_of_work(engine) as db:
-        made = sweeps.runs_of(db, 1)
+        made = sweeps.list_runs(db, 1)
         assert [(run.status, run.asked) for run in made] == [
             (RunStatus.STOPPING, "keep"),
             (RunStatus.CANCELLED, None),
@@ -327,7 +327,7 @@ def test_a_stopped_sweep_keeps_what_was_learnt(engine: Engine, tmp_path: Path) -
 
 
 def test_a_deleted_sweep_leaves_its_runs(db: Session) -> None:
-    begin(db, Plan(space=GRID))
+    begin(db, SweepPlan(space=GRID))
     sweeps.advance(db, 1)
     with pytest.raises(ConflictError):
         sweeps.delete(db, 1)
@@ -336,7 +336,7 @@ def test_a_deleted_sweep_leaves_its_runs(db: Session) -> None:
     db.flush()
     db.expire_all()
 
-    assert [run.sweep_id for run in runs.newest(db, runs.Filter(), limit=9)] == [None]
+    assert [run.sweep_id for run in runs.newest(db, runs.RunFilter(), limit=9)] == [None]
     with pytest.raises(NotFoundError):
         sweeps.get(db, 1)
 
@@ -344,20 +344,20 @@ def test_a_deleted_sweep_leaves_its_runs(db: Session) -> None:
 def test_the_best_is_the_greatest_where_more_is_better(db: Session) -> None:
     made: dict[str, Distribution] = {RANK: several(4, 8)}
     sweep = begin(
-        db, Plan(space=made, metric="tokens_per_second", direction="maximise", parallel=2)
+        db, SweepPlan(space=made, metric="tokens_per_second", direction="maximise", parallel=2)
     )
     sweeps.advance(db, 1)
     for run, speed in zip(queued(db), (10.0, 20.0), strict=True):
         train(db, run, then=Finished(metrics={"tokens_per_second": speed}))
 
-    found = trials.best(sweep, trials.of(db, sweep))
+    found = trials.best(sweep, trials.list_trials(db, sweep))
     assert found is not None
     assert (found.number, found.value) == (1, 20.0)
 
 
 def test_a_migration_back_keeps_the_runs(engine: Engine) -> None:
     with unit_of_work(engine) as db:
-        begin(db, Plan(space=GRID))
+        begin(db, SweepPlan(space=GRID))
         sweeps.advance(db, 1)
         make_finished_run(db)
     migrate.downgrade(engine, migrate.known_versions()[migrate.known_versions().index("0016") - 1])
